@@ -60,6 +60,10 @@ def _not_kept() -> list[Patch]:
     return [(learning, "_keep", nothing)]
 
 
+def _read_is_not_told() -> list[Patch]:
+    return [(Partition, "may_have_written", lambda *_: False)]
+
+
 def _sent_although_out_of_date() -> list[Patch]:
     return [(ChainArchive, "has_seen_newer", lambda *_: False)]
 
@@ -89,6 +93,14 @@ MUTATIONS: dict[str, Mutation] = {
         "restored",
         world="brokers",
         layer="runtime",
+        batch_count=100,
+    ),
+    "read-is-told": Mutation(
+        "a transaction whose answer was lost is told to the members when a read shows it",
+        _read_is_not_told,
+        ("TWICE",),
+        "restored-alone",
+        world="brokers",
         batch_count=100,
     ),
     "not-registered-again": Mutation(

@@ -317,6 +317,29 @@ def test_members_concerned_are_told_after_the_transaction_only() -> None:
     assert all(bench.sent(msg.ChainUpdate, member) for member in (M00, M01, M10, M11))
 
 
+@pytest.mark.parametrize("outcome", [None, UNKNOWN])
+def test_members_concerned_are_told_when_a_read_shows_the_transaction(outcome: ev.WriteOutcome | None) -> None:
+    """Rule `read-is-told`: the answer was lost, or is not here yet."""
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    chain = written_chain(bench)
+    if outcome is not None:
+        bench.do(ev.ChainWritten(P, _serial(bench), outcome, 0))
+    assert not bench.sent(msg.ChainUpdate)
+    bench.read_chain(chain)
+    assert all(bench.sent(msg.ChainUpdate, member) for member in (M00, M01, M10, M11))
+
+
+def test_a_record_of_another_switcher_is_not_told_by_the_one_that_lost() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    prepare_answers(bench, M10, M11)
+    bench.written(CONFLICT)
+    bench.read_chain(sealed_chain(first_chain(), 0, 0))
+    assert not bench.sent(msg.ChainUpdate)
+
+
 # ---- no member answers ----------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Parti
         partitions.pop(partition.id, None)
         broker.switch_attempts.pop(partition.id, None)
         broker.coordinator.refused.pop(partition.id, None)
+        broker.coordinator.unanswered.pop(partition.id, None)
 
 
 def on_drop(broker: BrokerState, partitions: Partitions, event: DropPartitionData) -> None:
@@ -52,6 +53,7 @@ def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> 
         broker.links.forget_peers(deleted)
         broker.switch_attempts.pop(deleted, None)
         broker.coordinator.refused.pop(deleted, None)
+        broker.coordinator.unanswered.pop(deleted, None)
         broker.coordinator.behind.pop(deleted, None)
         # Rule `deleted-kept` (GONE): brokers drop what they store of a deleted topic. Without it: 1. A topic is
         # deleted. 2. Its messages stay on the disks for ever, because no record names them.

@@ -60,7 +60,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         if chain is not None:
             if partition.read_epoch is None:
                 partition.read_epoch = chain.epoch
-            learn(broker, partition, chain, revision)
+            _learn_and_tell(broker, partition, chain, revision)
             if partition.chain is not None and partition.chain.epoch == chain.epoch:
                 partition.revision = revision  # the same record may have been written again, after a restore
         else:
@@ -74,6 +74,26 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         if partition.chain is not None:
             routes.probe_master(broker, partition, wanted)
     routes.answer_waiters(broker, partition)
+
+
+def _learn_and_tell(broker: BrokerState, partition: Partition, chain: Chain, revision: int) -> None:
+    """Take up a record that was read. If this broker wrote it, tell the other members, as after an answer.
+
+    Rule `read-is-told` (I7, I13): a transaction whose answer was lost is told to the members when a read shows that it
+    was carried out. Without it:
+      1. A switcher opens segment 2 on B, and the answer is lost. It reads the record, and is the only one that knows.
+      2. B's master refuses batches until it has read the record itself. An outage of the coordinator delays that.
+      3. The switcher restarts, and an older copy of the coordinator comes back. In it segment 1 is open.
+      4. A broker that does not know of the loss opens segment 2 again, on C. The number is used twice.
+    """
+    before = partition.chain
+    is_own = (before is None or chain.epoch > before.epoch) and partition.may_have_written(broker, chain)
+    unanswered = broker.coordinator.unanswered.get(partition.id)
+    if unanswered is not None and unanswered.epoch <= chain.epoch:
+        del broker.coordinator.unanswered[partition.id]  # it is carried out, or can no longer be
+    learn(broker, partition, chain, revision)
+    if is_own and partition.chain is not before:
+        _announce(broker, partition, before)
 
 
 def _tell_of_loss(broker: BrokerState, partition: Partition, older: Chain | None) -> None:
@@ -138,7 +158,7 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
     if event.serial not in partition.writes:
         return  # the partition was dropped meanwhile
     outcome, revision = event.outcome, event.revision
-    owner, detail, chain = partition.end_write(event.serial)
+    owner, detail, chain = partition.end_write(broker, event.serial, event.outcome)
     partition.note_write(broker, outcome)
     before = partition.chain
     if outcome is WriteOutcome.DONE:

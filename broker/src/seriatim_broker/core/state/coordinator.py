@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from seriatim_api.ids import PartitionId
 
+from ..values.chain import Chain
 from ..values.states import State
 
 
@@ -19,3 +20,5 @@ class CoordinatorState(State):
     refuses: bool = False  # the coordinator refuses every write
     # -> (last pause after a refused write, until when)
     refused: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
+    # -> the record of the last write that ended without success: it may be carried out all the same
+    unanswered: dict[PartitionId, Chain] = field(default_factory=dict)

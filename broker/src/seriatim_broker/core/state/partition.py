@@ -419,11 +419,22 @@ class Partition(State):
         """Whether a transaction of that owner is under way."""
         return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
 
-    def end_write(self, serial: int) -> tuple[WriteOwner, int, Chain]:
+    def end_write(self, broker: BrokerState, serial: int, outcome: WriteOutcome) -> tuple[WriteOwner, int, Chain]:
         """Forget a transaction that has ended; returns its owner, the owner's detail, and the record."""
         write = self.writes[serial]
         self.writes = drop(self.writes, serial)
+        if outcome is WriteOutcome.DONE:
+            broker.coordinator.unanswered.pop(self.id, None)
+        else:
+            broker.coordinator.unanswered[self.id] = write[2]
         return write
+
+    def may_have_written(self, broker: BrokerState, chain: Chain) -> bool:
+        """Whether this may be the record of a transaction of this broker whose success it was not told."""
+        sent = [written for _, _, written in self.writes.values()]
+        ended = broker.coordinator.unanswered.get(self.id)
+        sent += [ended] if ended is not None else []
+        return any(written.epoch == chain.epoch and written.segments == chain.segments for written in sent)
 
 
 @lru_cache(64)
