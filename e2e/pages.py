@@ -10,7 +10,8 @@ A comment that readers of the page do not see says what else a block needs. It i
     <!-- not run: REASON -->     the block is not run; the tests list it with its reason
     <!-- terminals -->           each command runs in a terminal of its own until Ctrl-C; it must print something
     <!-- before: COMMAND -->     the command is run first: something that the text assumes as done
-    <!-- Ctrl-C -->              first, all commands in terminals are ended by Ctrl-C
+    <!-- Ctrl-C -->              first, all commands in terminals are ended by Ctrl-C; commands of comments before this
+                                 one are run before that
     <!-- output differs: REASON --> the shown output is an example, and is not compared
     <!-- file: NAME -->          (python) the program is saved under this name, and is run by a later command
 """
@@ -107,7 +108,7 @@ def _take_ctrl_c() -> None:
 def pages() -> list[str]:
     """All pages that may have commands, as paths below the root."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
-    for directory in ("docs/operating", "docs/internals"):
+    for directory in ("docs/using", "docs/operating", "docs/internals"):
         found += sorted((ROOT / directory).glob("*.md"))
     return [str(path.relative_to(ROOT)) for path in found]
 
@@ -235,10 +236,10 @@ class Reader:
         for block in blocks:
             if block.note("not run") is not None:
                 continue
-            if block.note("Ctrl-C") is not None:
-                self.end_terminals()
             for kind, text in block.notes:
-                if kind == "before":
+                if kind == "Ctrl-C":
+                    self.end_terminals()
+                elif kind == "before":
                     self.run(block.page, Step(block.line, text, ()))
             if block.language == "python":
                 self._program(block)
@@ -350,9 +351,13 @@ class Reader:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a new terminal. It has our commands in its path, and no variable that names a cluster."""
+    """The environment of a new terminal. It has our commands in its path, and no variable that names a cluster.
+
+    Programs print each line at once, as on a terminal.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
-    return {**kept, "PATH": f"{ROOT / '.venv' / 'bin'}:{kept['PATH']}", "COLUMNS": "160", "TERM": "dumb"}
+    path = f"{ROOT / '.venv' / 'bin'}:{kept['PATH']}"
+    return {**kept, "PATH": path, "COLUMNS": "160", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
 
 __all__ = ["Block", "PageError", "Reader", "Step", "blocks_of", "is_shown", "pages", "runnable"]

@@ -17,6 +17,10 @@ READ: Final = (
     "docs/using/reading.md",
     "docs/using/publications.md",
     "docs/using/a-message-that-fails.md",
+    "docs/using/by-key.md",
+    "docs/using/modes.md",
+    "docs/using/dead-letters.md",
+    "docs/using/histories.md",
 )
 """The pages with blocks that are run."""
 
