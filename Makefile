@@ -167,7 +167,10 @@ e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root
 e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached
 	$(BIN)/python -m tools.kubernetes down
 
-.PHONY: e2e
+.PHONY: e2e e2e-pages
+e2e-pages: $(SYNCED) ## type the commands of the Kubernetes page, word for word, on that cluster, new (OUT=directory: transcripts)
+	$(BIN)/python -m e2e.kubernetes.reading $(if $(OUT),--out=$(OUT))
+
 e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some)
 	$(BIN)/python -m e2e.kubernetes
 

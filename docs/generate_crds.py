@@ -29,10 +29,13 @@ _INTRODUCTION: Final = f"""\
 # Kubernetes kinds
 
 All are `{API_GROUP}/{API_VERSION}`, live in a namespace, and belong to the category `seriatim`: `kubectl get seriatim`
-lists them all. There are [samples](../samples) of each. Those of BrokerCluster, Topic and ConsumerGroup can be applied
-as they are. Only the operator makes BrokerGroups and Brokers: an admission policy of the chart refuses those that
-others make. What a field may not be is refused by the API server with a message that says what to do; what it cannot
-know (a class that does not exist, a name that is taken) becomes a condition of the object.
+lists them all. There are [samples](../samples) of the kinds that people write. They can be applied as they are, beside
+the cluster that the chart makes. Only the operator makes BrokerGroups and Brokers: an admission policy of the chart
+refuses those that others make. What a field may not be is refused by the API server with a message that says what to
+do; what it cannot know (a class that does not exist, a name that is taken) becomes a condition of the object.
+
+Commands on these pages use the short names (`stopic`, `sbroker`), because other products have kinds called `topics` and
+`brokers` too, and `kubectl get topics` may show theirs.
 
 *never changes* stands for: neither changed, nor added or taken away later. A field that is neither required nor has a
 default may be left out.

@@ -1,7 +1,8 @@
 """The code blocks of the pages, and a shell that runs the blocks of one page as a reader would type them.
 
 A page is README.md or a page of docs/. Its blocks of the languages `console` and `python` are run in the order of the
-page. In a console block a line that begins with `$ ` is a command. The lines below it are its output. In such a line
+page. In a console block a line that begins with `$ ` is a command. If it ends with a backslash, it goes on in the next
+line. The lines below it are its output. In such a line
 `…` stands for any text. A line that is only `…` stands for any number of lines. Spaces at the end of a line are
 ignored. A command without shown output may print anything. Every command must end with status 0.
 
@@ -13,6 +14,7 @@ A comment that readers of the page do not see says what else a block needs. It i
     <!-- Ctrl-C -->              first, all commands in terminals are ended by Ctrl-C; commands of comments before this
                                  one are run before that
     <!-- output differs: REASON --> the shown output is an example, and is not compared
+    <!-- on Kubernetes -->       the block is run on a real Kubernetes only (`make e2e-pages`), and not by other tests
     <!-- file: NAME -->          (python) the program is saved under this name, and is run by a later command
 """
 
@@ -39,7 +41,7 @@ TERMINAL_DEADLINE_S: Final = 30.0
 
 _FENCE: Final = re.compile(r"^```(\w*)\s*$")
 _COMMENT: Final = re.compile(r"^<!-- ([a-zA-Z-][a-zA-Z -]*?)(?:: (.*?))? -->$")
-_KINDS: Final = ("not run", "terminals", "before", "Ctrl-C", "output differs", "file")
+_KINDS: Final = ("not run", "terminals", "before", "Ctrl-C", "output differs", "on Kubernetes", "file")
 
 
 class PageError(AssertionError):
@@ -92,6 +94,8 @@ class Block:
         for number, line in enumerate(self.lines, self.line + 1):
             if line.startswith("$ "):
                 steps.append(Step(number, line[2:], ()))
+            elif steps and not steps[-1].shown and steps[-1].command.endswith("\\"):
+                steps[-1] = Step(steps[-1].line, f"{steps[-1].command}\n{line}", ())
             elif steps:
                 last = steps[-1]
                 steps[-1] = Step(last.line, last.command, (*last.shown, line))
@@ -181,10 +185,14 @@ class Reader:
     Args:
         directory: An empty directory. It becomes like a checkout: it gets links to the entries of the repository.
         checkout: Whether the commands need these links.
+        kubernetes: Whether to run the blocks that need a Kubernetes, and no others. Then `.local` is a link as well.
+        deadline_s: The deadline of one command, in seconds.
     """
 
     directory: Path
     checkout: bool = True
+    kubernetes: bool = False
+    deadline_s: float = COMMAND_DEADLINE_S
     transcript: list[str] = field(default_factory=list)
     _terminals: list[_Terminal] = field(default_factory=list)
     _shell: subprocess.Popen[str] | None = None
@@ -196,7 +204,7 @@ class Reader:
                 ["git", "ls-tree", "--name-only", "HEAD"],  # noqa: S607
                 cwd=ROOT, capture_output=True, text=True, check=True,
             ).stdout.split()  # fmt: skip
-            for name in (*tracked, ".venv"):
+            for name in (*tracked, ".venv", *((".local",) if self.kubernetes else ())):
                 if (ROOT / name).exists():
                     (self.directory / name).symlink_to(ROOT / name)
         self._shell = subprocess.Popen(
@@ -215,7 +223,7 @@ class Reader:
             terminal.process.wait()
         shell = self._shell
         assert shell is not None
-        if (self.directory / ".local" / "cluster").exists():
+        if not self.kubernetes and (self.directory / ".local" / "cluster").exists():
             subprocess.run(
                 [str(ROOT / ".venv" / "bin" / "seriatim"), "cluster", "down"],
                 cwd=self.directory, env=_environment(), capture_output=True, check=False, timeout=COMMAND_DEADLINE_S,
@@ -234,7 +242,7 @@ class Reader:
             PageError: A command failed, took too long, or printed something else than the page shows.
         """
         for block in blocks:
-            if block.note("not run") is not None:
+            if block.note("not run") is not None or (block.note("on Kubernetes") is not None) != self.kubernetes:
                 continue
             for kind, text in block.notes:
                 if kind == "Ctrl-C":
@@ -269,7 +277,7 @@ class Reader:
         shell.stdin.write(f"{{ {step.command}\n}} </dev/null; status=$?; echo; echo '{mark}'$status\n")
         shell.stdin.flush()
         printed: list[str] = []
-        late = threading.Timer(COMMAND_DEADLINE_S, os.killpg, (shell.pid, signal.SIGKILL))
+        late = threading.Timer(self.deadline_s, os.killpg, (shell.pid, signal.SIGKILL))
         late.start()
         try:
             for line in shell.stdout:

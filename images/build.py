@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import engines
+from tools.version import version
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
@@ -257,7 +258,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE") or DEFAULT_BASE)
     parser.add_argument("--engine", choices=("docker", "podman", "buildah"), help="[default: the first that works]")
     parser.add_argument("--registry", default=REGISTRY, help=f"[default: {REGISTRY}]")
-    parser.add_argument("--tag", default="dev")
+    parser.add_argument("--tag", default=version(), help="[default: the version, which is what the chart asks for]")
     parser.add_argument("--revision", default="", help="build the sources of this commit [default: the tree as it is]")
     parser.add_argument("--output", type=Path, default=ROOT / ".local" / "images", help="archives, bills of materials")
     parser.add_argument(

@@ -98,6 +98,9 @@ endpoints:
 {{- with .Values.etcd.tlsSecret }}
 tlsSecret: {{ . }}
 {{- end }}
+{{- if ne .Values.etcd.endpointsChange "Refused" }}
+endpointsChange: {{ .Values.etcd.endpointsChange }}
+{{- end }}
 {{- end -}}
 {{- end }}
 
@@ -115,4 +118,34 @@ tlsSecret: {{ . }}
 {{- define "seriatim.monitored" -}}
 {{- $known := .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) -}}
 {{- if or (eq .want "Always") (and (eq .want "Auto") $known) -}}yes{{- end -}}
+{{- end }}
+
+{{/* Whether there is an etcd of this release, none of whose members ever got a volume. */}}
+{{- define "seriatim.etcd.stranded" -}}
+{{- $name := printf "%s-etcd" (include "seriatim.fullname" .) -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- if and .Values.etcd.create $there -}}
+{{- $bound := list -}}
+{{- range $i := until (int $there.spec.replicas) -}}
+{{- $claim := lookup "v1" "PersistentVolumeClaim" $.Release.Namespace (printf "data-%s-%d" $name $i) -}}
+{{- if $claim -}}
+{{- with $claim.spec.volumeName -}}{{- $bound = append $bound . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $bound -}}yes{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Whether etcd's volumes are asked for in another class or size than those of the etcd that is there. */}}
+{{- define "seriatim.etcd.otherVolumes" -}}
+{{- $name := printf "%s-etcd" (include "seriatim.fullname" .) -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- if and .Values.etcd.create $there -}}
+{{- $claim := (index $there.spec.volumeClaimTemplates 0).spec -}}
+{{- $was := dig "storageClassName" "" $claim -}}
+{{- $size := $claim.resources.requests.storage -}}
+{{- if or (ne $was .Values.etcd.storage.storageClassName) (ne $size .Values.etcd.storage.size) -}}
+{{- printf "class %s, size %s" (default "of the default at that time" $was) $size -}}
+{{- end -}}
+{{- end -}}
 {{- end }}

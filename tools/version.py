@@ -20,7 +20,8 @@ PLACES: dict[str, str] = {
     "uv.lock": rf'^name = "seriatim[a-z0-9-]*"\nversion = "({FORM})"$',
     "Chart.yaml": rf"^(?:version|appVersion): ({FORM})$|^ *image: seriatim\.dev/[a-z]+:({FORM})$",
     **{f"images/{image}/Dockerfile": rf"^ARG VERSION=({FORM})$" for image in ("broker", "operator", "spark", "tools")},
-    "docs/operating/images.md": rf"--tag ({FORM})",
+    "docs/operating/images.md": rf"seriatim\.dev/[a-z]+:({FORM})|\$image:({FORM})",
+    "docs/operating/kubernetes.md": rf"seriatim\.dev/[a-z]+:({FORM})",
     "docs/operating/spark.md": rf"--tag ({FORM})",
 }
 """For each file with the version: a pattern whose group is the version."""

@@ -57,12 +57,12 @@ class MemoryKube:
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
         self._call("list", kind)
-        label, _, value = selector.partition("=")
+        wanted = dict(term.split("=", 1) for term in selector.split(",") if term)
         return [
             copy.deepcopy(manifest)
             for manifest in self.of(kind.kind)
             if (namespace is None or manifest["metadata"].get("namespace", "") == namespace)
-            and (not label or (manifest["metadata"].get("labels") or {}).get(label) == value)
+            and wanted.items() <= (manifest["metadata"].get("labels") or {}).items()
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.kubernetes.reading import READ_ON_KUBERNETES
 from e2e.pages import Block, PageError, Reader, Step, blocks_of, is_shown, pages, runnable
 
 from .test_pages import READ
@@ -75,6 +76,19 @@ def read(directory: Path, text: str) -> Reader:
     return reader
 
 
+def test_a_command_goes_on_behind_a_backslash(tmp_path: Path) -> None:
+    text = "```console\n$ echo a \\\n    b\na b\n$ echo c\nc\n```"
+    assert read(tmp_path, text).transcript[1:] == ["a b", "$ echo c", "c"]
+
+
+def test_blocks_for_kubernetes_are_run_by_their_own_reader(tmp_path: Path) -> None:
+    text = "<!-- on Kubernetes -->\n```console\n$ echo there\n```\n```console\n$ echo here\n```"
+    assert read(tmp_path, text).transcript == ["$ echo here", "here"]
+    with Reader(tmp_path / "other", checkout=False, kubernetes=True) as reader:
+        reader.read(blocks_of("page.md", text))
+    assert reader.transcript == ["$ echo there", "there"]
+
+
 def test_a_reader_types_what_the_page_says(tmp_path: Path) -> None:
     text = "```console\n$ export A=7\n$ echo $A; cd / # go\n7\n$ pwd\n/\n```"
     assert read(tmp_path, text).transcript == ["$ export A=7", "$ echo $A; cd / # go", "7", "$ pwd", "/"]
@@ -109,11 +123,14 @@ def test_each_block_is_run_or_says_why_not(capsys: pytest.CaptureFixture[str]) -
         for block in runnable(page):
             reason = block.note("not run")
             assert reason is None or reason, f"{block.where}: a block that is not run says why"
-            assert reason is not None or page in READ, f"{block.where}: run the page, or say why the block is not run"
+            is_read = page in (READ_ON_KUBERNETES if block.note("on Kubernetes") is not None else READ)
+            assert reason is not None or is_read, f"{block.where}: run the page, or say why the block is not run"
             if reason is not None:
                 left.append(block)
     with capsys.disabled():
         print(f"\n{len(left)} blocks of pages that no test runs:")
         for block in left:
             print(f"  {block.where}: {block.note('not run')}")
+    for page in READ_ON_KUBERNETES:
+        assert any(block.note("on Kubernetes") is not None for block in runnable(page)), page
     assert {page for page in READ if all(block.note("not run") is not None for block in runnable(page))} == set()

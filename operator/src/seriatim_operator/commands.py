@@ -46,12 +46,15 @@ def run() -> None:
 @click.option("--force", is_flag=True, help="Allow the uninstall although clusters are there.")
 @click.option("--takes-etcd", is_flag=True, help="The release contains the clusters' etcd.")
 @click.option("--release", default="RELEASE", help="Name of the release, for the advice.")
-@click.option("--revision", default="REVISION", help="Revision of the release, for the advice.")
-def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str) -> None:
+@click.option("--revision", default="REVISION", help="Revision of the release, if Helm's records do not tell it.")
+@click.option("--namespace", default="", help="Namespace of the release, with Helm's records of it.")
+def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str, namespace: str) -> None:
     """Check whether the operator may be uninstalled, for the chart's hook. Exit status 1 while clusters need it."""
     from .uninstalling import before_uninstall  # as above
 
-    why_not = before_uninstall(force=force, takes_etcd=takes_etcd, release=release, revision=revision)
+    why_not = before_uninstall(
+        force=force, takes_etcd=takes_etcd, release=release, revision=revision, namespace=namespace
+    )
     if why_not:
         raise click.ClickException(why_not)
 
@@ -87,6 +90,17 @@ def etcd_member(
     from .etcd.starting import Place, prepare_member  # as above
 
     prepare_member(Place(name, settings, volume, output, tls), namespace, register)
+
+
+@operator.command()
+@click.option("--name", required=True, help="Name of etcd's StatefulSet.")
+@click.option("--namespace", required=True, help="Namespace of the release.")
+@click.option("--members", required=True, type=int, help="How many members it has.")
+def remove_stranded_etcd(name: str, namespace: str, members: int) -> None:
+    """Remove an etcd of the chart that never got a volume, before an upgrade makes it anew in another class."""
+    from .etcd.removing import remove_stranded_etcd  # as above
+
+    remove_stranded_etcd(namespace, name, members)
 
 
 @operator.command()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost
-from seriatim_operator.plan.observed import ClassView, Ended
+from seriatim_operator.plan.observed import ANNOTATION_PLACE_ANEW, ClassView, Ended
 from seriatim_operator.spec.broker import BrokerStatus
 
 from .world import World, new_world
@@ -467,6 +468,92 @@ def test_brokers_that_have_a_disk_are_started_without_the_class_too() -> None:
     assert world.pods[name].is_ready
 
 
+def test_a_new_value_of_the_restart_annotation_restarts_each_broker_once() -> None:
+    world = started()
+    metadata = world.cluster.metadata.model_copy(update={"annotations": {"seriatim.dev/restart": "2026-01-02"}})
+    world.cluster = world.cluster.model_copy(update={"metadata": metadata})
+    world.run()
+    assert len(deleted(world, DeletePod)) == 6
+    assert world.cluster.status.is_true("Stable")
+    world.run()
+    assert len(deleted(world, DeletePod)) == 6
+
+
+def _follow(world: World) -> str:
+    """Do what the condition advises. Returns the broker group that is placed anew; empty if it advises nothing."""
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    advice = re.search(r"kubectl -n shop annotate sgroup (orders-(g\d)) (\S+)=true", found.message)
+    if advice is None:
+        return ""
+    assert advice[3] == ANNOTATION_PLACE_ANEW
+    _ask_anew(world, advice[1])
+    return advice[2]
+
+
+def _ask_anew(world: World, name: str, *, is_asked: bool = True) -> None:
+    """A person annotates a BrokerGroup, or takes the annotation away."""
+    annotations = {ANNOTATION_PLACE_ANEW: "true"} if is_asked else {}
+    metadata = world.groups[name].metadata.model_copy(update={"annotations": annotations})
+    world.groups[name] = world.groups[name].model_copy(update={"metadata": metadata})
+
+
+def _unspread() -> World:
+    """A world whose third node was lost with its disks and came back empty, after two others took its disks."""
+    world = started()
+    node = world.nodes["node3"]
+    world.delete_node("node3")
+    world.a_pass()
+    world.now_s += 120
+    world.run()
+    world.nodes["node3"] = node
+    world.run()
+    assert {pod.node for pod in world.pods.values()} == {"node1", "node2"}
+    world.done.clear()
+    return world
+
+
+def test_the_spread_after_a_replacement_is_mended_as_the_condition_advises() -> None:
+    world = _unspread()
+    asked = []
+    while group := _follow(world):
+        asked.append(group)
+        assert len(asked) <= 3, "it must come to an end"
+        world.run()
+        assert world.cluster.status.is_true("Stable")
+        assert len(world.pods) == 6
+        assert "orders-" + group in world.groups
+    assert len(set(asked)) == 2
+    assert world.cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
+    assert {sum(p.node == node for p in world.pods.values()) for node in world.nodes} == {2}
+
+
+def test_a_group_that_is_placed_anew_keeps_its_disks_until_it_is_empty() -> None:
+    world = _unspread()
+    group = _follow(world)
+    others = {pod.group for pod in world.pods.values()} - {group}
+    world.a_pass()
+    assert world.intents[group] == "DRAINING"
+    assert {world.intents.get(name, "ACTIVE") for name in others} == {"ACTIVE"}
+    assert not deleted(world, DeletePod)
+    assert not deleted(world, DeleteClaim)
+    assert world.segments[group]
+    _ask_anew(world, f"orders-{group}", is_asked=False)
+    world.a_pass()
+    assert world.intents[group] == "ACTIVE", "a person may call it off"
+
+
+def test_two_groups_are_not_placed_anew_at_once() -> None:
+    world = _unspread()
+    for name in ("orders-g1", "orders-g2"):
+        _ask_anew(world, name)
+    world.a_pass()
+    assert {name for name, intent in world.intents.items() if intent == "DRAINING"} == {"g1"}
+    world.run()
+    assert world.cluster.status.is_true("Stable")
+    assert len(world.pods) == 6
+
+
 BAD = {"heal_after": "90"}
 
 
@@ -660,6 +747,7 @@ EVENTS = st.lists(
             "image",
             "scale",
             "settings",
+            "anew",
             "pod",
             "silence",
             "answer",
@@ -713,6 +801,8 @@ def _live_through(events: list[str], data: st.DataObject) -> None:
             world.edit(groups=data.draw(st.integers(1, 4)))
         elif event == "settings":
             world.edit(settings={} if world.cluster.spec.settings else BAD)
+        elif event == "anew" and world.groups:
+            _ask_anew(world, data.draw(st.sampled_from(sorted(world.groups))))
         elif event == "pod" and world.pods:
             world.delete_pod(data.draw(st.sampled_from(sorted(world.pods))))
         elif event == "kubelet":

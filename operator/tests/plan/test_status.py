@@ -55,7 +55,7 @@ def test_a_wiped_disk_has_one_remedy_and_the_right_one_comes_first() -> None:
     incarnation = broker.status.incarnation
     assert incarnation
     assert remedy.startswith(
-        f"kubectl -n {broker.namespace} annotate broker {broker.name} seriatim.dev/disk-lost={incarnation}: "
+        f"kubectl -n {broker.namespace} annotate sbroker {broker.name} seriatim.dev/disk-lost={incarnation}: "
     )
 
 

@@ -225,3 +225,33 @@ def test_labels_change_in_place_and_the_rest_stays() -> None:
     was = existing["metadata"]["annotations"]["seriatim.dev/template-hash"]
     assert applied["metadata"]["annotations"]["seriatim.dev/template-hash"] == was
     assert wanted["metadata"]["annotations"]["seriatim.dev/template-hash"] != was
+
+
+def test_users_affinity_is_kept_beside_the_rule_of_the_group() -> None:
+    node = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["nvme"]}]}]}
+    apart = {"labelSelector": {"matchLabels": {"app": "spark"}}, "topologyKey": "kubernetes.io/hostname"}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {"nodeAffinity": {required: node}, "podAntiAffinity": {required: [apart]}}
+    made = children(podTemplate={"affinity": affinity}).pod(broker())["spec"]["affinity"]
+    assert made["nodeAffinity"][required] == node
+    users, ours = made["podAntiAffinity"][required]
+    assert users["labelSelector"]["matchLabels"] == {"app": "spark"}
+    assert ours["labelSelector"]["matchLabels"]["seriatim.dev/group"] == "g0"
+
+
+def test_users_constraint_takes_the_place_of_ours_with_the_same_key() -> None:
+    hostname, rack = "kubernetes.io/hostname", "example.com/rack"
+    given = [{"topologyKey": hostname, "maxSkew": 3}, {"topologyKey": rack, "whenUnsatisfiable": "DoNotSchedule"}]
+    made = children(podTemplate={"topologySpreadConstraints": given}).pod(broker())["spec"]["topologySpreadConstraints"]
+    assert [(one["topologyKey"], one["whenUnsatisfiable"], one["maxSkew"]) for one in made] == [
+        (hostname, "ScheduleAnyway", 3),
+        (rack, "DoNotSchedule", 1),
+        ("topology.kubernetes.io/zone", "ScheduleAnyway", 1),
+    ]
+    assert made[0]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "orders"
+    assert "seriatim.dev/group" not in made[0]["labelSelector"]["matchLabels"]
+
+
+def test_placement_restarts_no_broker() -> None:
+    placed = {"affinity": {"nodeAffinity": {}}, "topologySpreadConstraints": [{"topologyKey": "rack"}]}
+    assert children(podTemplate=placed).template_hash() == children().template_hash()

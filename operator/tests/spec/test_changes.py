@@ -106,6 +106,23 @@ def test_what_never_changes_is_refused_with_advice(
     assert answer.status == 422
 
 
+def test_the_etcd_of_a_cluster_that_has_run_changes_only_with_a_word(api_server: ApiServer, kept: Any) -> None:
+    there = kept(FULL["BrokerCluster"])
+    two = ["etcd-0.etcd.shop.svc:2379", "etcd-1.etcd.shop.svc:2379"]
+    there = api_server.call("PUT", path_of("BrokerCluster", "orders"), changed(there, "spec.etcd.endpoints", two)).body
+    status = {"status": {"clusterId": "an-id"}}
+    path = path_of("BrokerCluster", "orders", "status")
+    there = api_server.call("PATCH", path, status, "application/merge-patch+json").body
+    assert there["status"]["clusterId"] == "an-id"
+    for endpoints in (["other:2379"], two[:1], [*two, "etcd-2.etcd.shop.svc:2379"]):
+        answer = update(api_server, changed(there, "spec.etcd.endpoints", endpoints))
+        assert "write spec.etcd.endpointsChange: SameEtcd" in answer.complaint
+        said = changed(there, "spec.etcd.endpointsChange", "SameEtcd")
+        assert update(api_server, changed(said, "spec.etcd.endpoints", endpoints)).complaint == ""
+    assert update(api_server, changed(there, "spec.etcd.endpoints", two[::-1])).complaint == ""
+    assert update(api_server, changed(there, "spec.groups", 5)).complaint == ""
+
+
 @pytest.mark.parametrize(("kind", "path", "value"), ALLOWED)
 def test_what_may_change_is_taken(kind: str, path: str, value: object, api_server: ApiServer, kept: Any) -> None:
     there = kept(FULL[kind])
@@ -232,9 +249,16 @@ def test_samples_are_taken(path: Any, api_server: ApiServer) -> None:
     assert out.count("dry run") == len(list(yaml.safe_load_all(path.read_text())))
 
 
-def test_there_is_a_sample_of_each_kind() -> None:
+def test_there_is_a_sample_of_each_kind_that_people_write() -> None:
     found = {document["kind"] for path in SAMPLES.glob("*.yaml") for document in yaml.safe_load_all(path.read_text())}
-    assert {kind.KIND for kind in KINDS} <= found
+    assert found == {kind.KIND for kind in KINDS} - {"Broker"}, "applied, a Broker would harm a cluster of that name"
+
+
+def test_samples_make_no_cluster_that_the_chart_makes_on_the_pages() -> None:
+    made = [document for path in SAMPLES.glob("*.yaml") for document in yaml.safe_load_all(path.read_text())]
+    clusters = [document["metadata"]["name"] for document in made if document["kind"] == "BrokerCluster"]
+    assert len(set(clusters)) == len(clusters)
+    assert "orders" not in clusters
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim_operator.cluster.kube import Kube, KubeError
-from seriatim_operator.reconcile.uninstall import Survey, refusal, survey, take_finalizers_off
+from seriatim_operator.reconcile.uninstall import Survey, refusal, survey, take_finalizers_off, working_revision
 
 from ..api_server import ApiServer
 from ..memory_kube import MemoryKube
@@ -30,7 +30,7 @@ def topic(name: str, *finalizers: str) -> dict[str, Any]:
 
 def said(found: Survey, *, takes_etcd: bool) -> str:
     """What a person reads."""
-    return refusal(found, takes_etcd=takes_etcd, release="seriatim", revision="3")
+    return refusal(found, takes_etcd=takes_etcd, release="seriatim", revision="3", namespace="apart")
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def test_a_cluster_that_stands_is_named_with_what_hangs_on_it(api: Kube) -
     text = said(found, takes_etcd=True)
     assert "the operator and the etcd of" in text
     assert f"{NAMESPACE}/orders: 1 topics; its volumes stay when it is deleted" in text
-    assert f"kubectl -n {NAMESPACE} delete brokercluster orders" in text
-    assert "helm rollback seriatim 3" in text
+    assert f"kubectl -n {NAMESPACE} delete scluster orders" in text
+    assert "helm -n apart rollback seriatim 3" in text
     assert "etcd" not in said(found, takes_etcd=False)
 
 
@@ -96,3 +96,31 @@ async def test_a_kind_that_is_not_there_has_no_objects() -> None:
 async def test_who_may_not_look_does_not_take_it_for_empty() -> None:
     with pytest.raises(KubeError):
         await survey(refusing(403), [NAMESPACE])
+
+
+def records(**versions: str) -> MemoryKube:
+    """An API with Helm's record of each revision."""
+    kube = MemoryKube(NAMESPACE)
+    for revision, status in versions.items():
+        version = revision.removeprefix("v")
+        labels = {"owner": "helm", "name": "seriatim", "status": status, "version": version}
+        name = f"sh.helm.release.v1.seriatim.v{version}"
+        kube.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels}})
+    return kube
+
+
+@pytest.mark.parametrize(
+    ("versions", "works"),
+    [
+        ({"v1": "superseded", "v2": "uninstalling"}, "2"),
+        ({"v9": "superseded", "v10": "deployed", "v11": "failed", "v12": "uninstalling"}, "10"),
+        ({"v1": "uninstalling"}, "1"),
+        ({}, ""),
+    ],
+)
+async def test_the_advice_goes_back_to_the_revision_that_works(versions: dict[str, str], works: str) -> None:
+    assert await working_revision(records(**versions), NAMESPACE, "seriatim") == works
+
+
+async def test_without_a_look_at_the_records_there_is_no_revision() -> None:
+    assert await working_revision(refusing(403), NAMESPACE, "seriatim") == ""

@@ -46,6 +46,7 @@ SECRET = Kind("v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 EVENT = Kind("v1", "Event", "events")
 STORAGE_CLASS = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
+STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets")
 BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
@@ -65,6 +66,7 @@ _ALL = (
     SERVICE_ACCOUNT,
     EVENT,
     STORAGE_CLASS,
+    STATEFUL_SET,
     BUDGET,
     NETWORK_POLICY,
     LEASE,

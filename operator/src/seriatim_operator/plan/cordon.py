@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from .actions import Apply, AskCounts, AskGate, Plan, SetBrokerGroup
-from .observed import Observed
+from .observed import ANNOTATION_PLACE_ANEW, Observed
 
 INTENT_OF_STATE = {"Active": "ACTIVE", "Cordoned": "CORDONED", "Draining": "DRAINING"}
 LOOK_S = 1.0
@@ -71,6 +71,8 @@ def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
     by_name = {item.spec.group: item for item in observed.groups.values()}
     item = by_name.get(group)
     weight = item.spec.weight if item is not None else 1.0
+    if group == observed.placed_anew:
+        return "DRAINING", weight, f"it is placed anew, as {ANNOTATION_PLACE_ANEW} of the BrokerGroup asks"
     if group in observed.leaving_broker_groups:
         return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} broker groups now"
     state = item.spec.state if item is not None else "Active"

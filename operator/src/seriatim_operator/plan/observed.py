@@ -22,6 +22,11 @@ Manifest = Mapping[str, Any]
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+ANNOTATION_PLACE_ANEW = "seriatim.dev/place-anew"
+"""With this annotation of a BrokerGroup, whatever its value, a person asks for other disks for the broker group. It is
+drained, removed and made again, as if `spec.groups` had been lowered and raised. The annotation goes with the object.
+"""
+
 LEAVING_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 """Taints with which autoscalers announce that they will remove a node."""
 
@@ -238,13 +243,26 @@ class Observed:
         return self.cluster.model_copy(update={"spec": spec})
 
     @property
+    def placed_anew(self) -> str:
+        """The broker group that is removed now to be made again on other disks; empty if there is none.
+
+        If people annotated several, the first one comes first: the others must take over its segments meanwhile.
+        """
+        counted = [f"g{number}" for number in range(self.cluster.spec.groups)]
+        asked = {item.spec.group for item in self.groups.values() if ANNOTATION_PLACE_ANEW in item.metadata.annotations}
+        return next((group for group in counted if group in asked), "")
+
+    @property
     def wanted_broker_groups(self) -> list[str]:
-        """Names of the broker groups that the cluster should have, in order."""
-        return [f"g{number}" for number in range(self.cluster.spec.groups)]
+        """Names of the broker groups that the cluster should have now, in order."""
+        anew = self.placed_anew
+        return [name for number in range(self.cluster.spec.groups) if (name := f"g{number}") != anew]
 
     @property
     def leaving_broker_groups(self) -> list[str]:
-        """Names of broker groups that exist and that `spec.groups` does not count, the newest first."""
+        """Names of broker groups that exist and that `spec.groups` does not count, and of the one that is placed anew;
+        the newest first.
+        """
         wanted = set(self.wanted_broker_groups)
         there = {group.spec.group for group in self.groups.values()} | {b.spec.group for b in self.brokers.values()}
         return sorted(there - wanted, key=lambda name: int(name[1:]), reverse=True)

@@ -9,6 +9,10 @@ The operator takes these steps in order. It takes the next one only when it sees
 5. The claims, the Brokers and the BrokerGroup are deleted.
 
 If `spec.groups` is raised again before step 2, the drain is called off and nothing else happens.
+
+A broker group that a person asks to be placed anew (`ANNOTATION_PLACE_ANEW`) is removed in the same way. Then it is
+wanted again, and Kubernetes chooses nodes for its new disks. No message has fewer copies than before at any time,
+because the disks are empty when they are given up.
 """
 
 from __future__ import annotations

@@ -141,9 +141,7 @@ def check_cluster(look: Look) -> list[Finding]:
     findings: list[Finding] = []
     degraded = status.condition("Degraded")
     if degraded is not None and degraded.status == "True":
-        findings.append(
-            bad("cluster", f"{degraded.reason}: {degraded.message}", f"kubectl describe brokercluster {name}")
-        )
+        findings.append(bad("cluster", f"{degraded.reason}: {degraded.message}", f"kubectl describe scluster {name}"))
     if status.operation is not None and look.now > status.operation.expires_at:
         operation = status.operation
         findings.append(
@@ -238,11 +236,11 @@ def check_consumer_groups(look: Look) -> list[Finding]:
             remedy = f"see the topic {group.status.dead_letter_topic}, and dead_letters_refused in the brokers' logs"
             findings.append(warning(f"consumer group {group.name}", letters.message, remedy))
         if ready is not None and ready.status == "False" and not group.metadata.is_deleted:
-            text, remedy = f"{ready.reason}: {ready.message}", f"kubectl describe consumergroup {group.name}"
+            text, remedy = f"{ready.reason}: {ready.message}", f"kubectl describe scg {group.name}"
             findings.append(warning(f"consumer group {group.name}", text, remedy))
     if len(findings) > GROUPS_NAMED_MAX:
         more = f"{len(findings) - GROUPS_NAMED_MAX:,} more findings"
-        rest = warning("consumer groups", more, "kubectl get consumergroups -o wide")
+        rest = warning("consumer groups", more, "kubectl get scg -o wide")
         findings = [*findings[:GROUPS_NAMED_MAX], rest]
     return findings or [well("consumer groups", f"{len(look.consumer_groups):,} are as their objects say")]
 

@@ -46,7 +46,7 @@ def check_disks(look: Look) -> list[Finding]:
             )
         elif healthy is not None and healthy.status == "False":
             problem = healthy.message.partition(" Remedy:")[0]
-            remedy = disk_remedy(broker, healthy.reason) or f"kubectl describe broker {broker.name}"
+            remedy = disk_remedy(broker, healthy.reason) or f"kubectl describe sbroker {broker.name}"
             findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {problem}", remedy))
         else:
             findings += _check_host(look, broker)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..cluster.kinds import BROKER_CLUSTER, OWN, TOPIC, Kind
+from ..cluster.kinds import BROKER_CLUSTER, OWN, SECRET, TOPIC, Kind
 from ..cluster.kube import KubeError
 
 FINALIZER_PREFIX = "seriatim.dev/"
@@ -103,30 +103,57 @@ async def take_finalizers_off(api: Merger, found: Survey) -> int:
     return len(found.held)
 
 
-def refusal(found: Survey, *, takes_etcd: bool, release: str, revision: str) -> str:
+def refusal(found: Survey, *, takes_etcd: bool, release: str, revision: str, namespace: str) -> str:
     """Why the operator must stay, and what to do; empty if there are no clusters.
 
     Args:
         found: What the API has.
         takes_etcd: The release contains the clusters' etcd.
         release: Name of the release, for the advice.
-        revision: Revision of the release, for the advice.
+        revision: Revision that works, for the advice.
+        namespace: Namespace of the release, for the advice; empty if it is not known.
     """
     if not found.clusters:
         return ""
+    helm = f"helm -n {namespace}" if namespace else "helm"
     lost = "the operator and the etcd of" if takes_etcd else "the operator of"
     return "\n".join(
         [
             f"Not uninstalled: it would remove {lost} clusters that are there.",
             *(f"  {cluster}" for cluster in found.clusters),
             "Nothing has been changed, but Helm has marked the release as uninstalling. First undo that:",
-            f"  helm rollback {release} {revision}",
+            f"  {helm} rollback {release} {revision}",
             "Then either delete the clusters, and uninstall again:",
-            *(f"  kubectl -n {cluster.namespace} delete brokercluster {cluster.name}" for cluster in found.clusters),
+            *(f"  kubectl -n {cluster.namespace} delete scluster {cluster.name}" for cluster in found.clusters),
             "or uninstall all the same (brokers and volumes then stay, and no operator looks after them):",
-            f"  helm upgrade {release} CHART --reuse-values --set uninstall.force=true, and uninstall again.",
+            f"  {helm} upgrade {release} CHART --reuse-values --set uninstall.force=true, and uninstall again.",
         ]
     )
+
+
+async def working_revision(api: Lister, namespace: str, release: str) -> str:
+    """The revision of the release to go back to after a refusal; empty if Helm's records do not tell.
+
+    Helm has a Secret for each revision, whose labels have its status. When the hook runs, the newest revision is
+    `uninstalling`. If that one had failed to install, an older one is still `deployed`, and that one is what works.
+
+    Args:
+        api: The Kubernetes API.
+        namespace: The namespace of the release.
+        release: The name of the release.
+    """
+    try:
+        secrets = await api.list(SECRET, namespace, f"owner=helm,name={release}")
+    except KubeError:
+        return ""  # Helm keeps its records elsewhere, or the operator may not read Secrets here
+    versions: dict[str, int] = {}
+    for secret in secrets:
+        labels = secret["metadata"].get("labels") or {}
+        status, version = labels.get("status", ""), str(labels.get("version", ""))
+        if version.isdecimal():
+            versions[status] = max(versions.get(status, 0), int(version))
+    found = versions.get("deployed") or versions.get("uninstalling")
+    return str(found) if found else ""
 
 
 async def _list(api: Lister, kind: Kind, namespace: str | None) -> list[dict[str, Any]]:

@@ -28,6 +28,9 @@ from .names import (
 
 HASH_LENGTH = 16
 
+ANNOTATION_RESTART = "seriatim.dev/restart"
+"""On a BrokerCluster: a person gives it a new value, such as the time, to have all brokers restarted one at a time."""
+
 JOIN_DEADLINE_S = 86_400.0
 """Seconds for which a broker waits for etcd at its start before it ends. Meanwhile `/readyz` says that it waits."""
 
@@ -110,6 +113,9 @@ def template_hash(cluster: BrokerCluster, default_image: str) -> str:
             for kind, amounts in (("requests", template.resources.requests), ("limits", template.resources.limits))
         },
     }
+    restart = cluster.metadata.annotations.get(ANNOTATION_RESTART)
+    if restart is not None:
+        inputs["restart"] = restart  # not None, so that clusters without the annotation keep the hash they have
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 

@@ -94,8 +94,8 @@ def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manif
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "affinity": _affinity(broker),
-        "topologySpreadConstraints": _spread(broker, template.zone_key),
+        "affinity": _affinity(broker, template),
+        "topologySpreadConstraints": _spread(broker, template),
         "tolerations": _tolerations(template),
         "containers": [_container(cluster, broker, default_image)],
         "volumes": _volumes(cluster, broker),
@@ -215,15 +215,23 @@ def _secret_files(secret: str, directory: str) -> Manifest:
     return {"secret": {"name": secret, "items": [{"key": file, "path": f"{directory}/{file}"} for file in files]}}
 
 
-def _affinity(broker: BrokerSpec) -> Manifest:
-    """The rule that no two members of a broker group run on one machine, because they hold the same messages."""
+def _affinity(broker: BrokerSpec, template: PodTemplate) -> Manifest:
+    """The user's affinity, and the rule that no two members of a broker group run on one machine.
+
+    They hold the same messages.
+    """
+    made = template.affinity.to_manifest() if template.affinity is not None else {}
     selector = {"matchLabels": broker_group_selector_labels(broker.cluster, broker.group)}
     term = {"labelSelector": selector, "topologyKey": HOSTNAME_KEY}
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    apart = made.get("podAntiAffinity", {})
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {**made, "podAntiAffinity": {**apart, required: [*apart.get(required, ()), term]}}
 
 
-def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
-    """The rules that spread the members of a broker group over zones, and all brokers over machines, if possible."""
+def _spread(broker: BrokerSpec, template: PodTemplate) -> list[Manifest]:
+    """The user's constraints, and those that spread the members of a broker group over zones, and all brokers over
+    machines, if possible. Kubernetes takes one constraint for each key and strictness, so the user's comes first.
+    """
 
     def over(key: str, labels: dict[str, str]) -> Manifest:
         return {
@@ -233,8 +241,12 @@ def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
             "labelSelector": {"matchLabels": labels},
         }
 
+    all_brokers = {"labelSelector": {"matchLabels": selector_labels(broker.cluster)}}
+    users = [{**all_brokers, **constraint.to_manifest()} for constraint in template.topology_spread_constraints]
     group = broker_group_selector_labels(broker.cluster, broker.group)
-    return [over(zone_key, group), over(HOSTNAME_KEY, selector_labels(broker.cluster))]
+    ours = [over(template.zone_key, group), over(HOSTNAME_KEY, selector_labels(broker.cluster))]
+    taken = {(constraint["topologyKey"], constraint["whenUnsatisfiable"]) for constraint in users}
+    return [*users, *(one for one in ours if (one["topologyKey"], one["whenUnsatisfiable"]) not in taken)]
 
 
 def _tolerations(template: PodTemplate) -> list[Manifest]:

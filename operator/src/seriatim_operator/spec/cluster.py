@@ -24,6 +24,8 @@ from .settings import SETTINGS_RULES
 
 GROUPS_MAX: Final = 1000
 MEMBERS_MAX: Final = 5
+MEMBERS_TESTED_MAX: Final = 3
+"""The simulator has worlds with so many members in a broker group, and none with more."""
 
 STORAGE_SIZE_MIN: Final = "4Gi"
 """A broker keeps 2 GiB or 5 % of its disk free, so a smaller disk would hold almost no messages."""
@@ -71,7 +73,10 @@ class Etcd(Model):
         Field(min_length=1, max_length=9),
         Rule("self.all(a, self.exists_one(b, a == b))", "each endpoint is named once"),
     ]
-    """`host:port` of each member of etcd."""
+    """`host:port` of each member of etcd. If the cluster has run, they change only with `endpointsChange: SameEtcd`."""
+    endpoints_change: Literal["Refused", "SameEtcd"] = "Refused"
+    """`SameEtcd` says that new endpoints are of the etcd with this cluster's metadata. With another etcd the brokers
+    would not know their topics, and would refuse their disks."""
     tls_secret: ObjectName | None = None
     """A Secret with `ca.crt`, `tls.crt` and `tls.key` for the connection to etcd. Without it, the connection is not
     encrypted."""
@@ -177,35 +182,6 @@ class LocalReference(Model):
     """The object's name."""
 
 
-class PodTemplate(Model):
-    """Settings for the brokers' pods: a selection of fields, not a whole pod."""
-
-    labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_LABEL] = Field(
-        default_factory=dict
-    )
-    """More labels. A change needs no restart."""
-    annotations: Annotated[
-        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
-    ] = Field(default_factory=dict)
-    """More annotations. A change needs no restart."""
-    resources: ResourceAmounts = ResourceAmounts()
-    """What the broker's container requests, and the most that it gets."""
-    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
-    """Labels that the node of a broker must have."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
-    """Taints that brokers tolerate."""
-    priority_class_name: ObjectName | None = None
-    """A PriorityClass for brokers."""
-    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64), ListKeys(("name",))] = ()
-    """More environment variables, for instance for the allocator."""
-    image_pull_policy: PullPolicy = "IfNotPresent"
-    """When the kubelet pulls the image."""
-    image_pull_secrets: Annotated[tuple[LocalReference, ...], Field(max_length=16), ListKeys(("name",))] = ()
-    """Secrets with which the kubelet pulls the image from its registry."""
-    zone_key: LabelKey = "topology.kubernetes.io/zone"
-    """A node label. If possible, the members of a broker group run on nodes with different values of it."""
-
-
 class LabelRequirement(Model):
     """One condition on a label."""
 
@@ -233,6 +209,145 @@ class LabelSelector(Model):
     """Conditions on the pods' labels."""
 
 
+class NodeRequirement(Model):
+    """One condition on a label of a node."""
+
+    RULES: ClassVar = (
+        Rule(
+            "(self.operator in ['Exists', 'DoesNotExist']) == (!has(self.values) || size(self.values) == 0)",
+            "with Exists and DoesNotExist leave values out; the others need values",
+        ),
+    )
+
+    key: LabelKey
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    """How the label's value is compared with `values`."""
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """The values; for `Gt` and `Lt` one whole number."""
+
+
+class NodeTerm(Model):
+    """Conditions that a node meets all at once."""
+
+    match_expressions: Annotated[tuple[NodeRequirement, ...], Field(min_length=1, max_length=16)]
+    """Conditions on the node's labels."""
+
+
+class NodeSelector(Model):
+    """Nodes that meet one of several terms."""
+
+    node_selector_terms: Annotated[tuple[NodeTerm, ...], Field(min_length=1, max_length=8)]
+    """The terms."""
+
+
+class PreferredNodes(Model):
+    """Nodes that are preferred."""
+
+    weight: Annotated[int, Field(ge=1, le=100)]
+    """How much they are preferred."""
+    preference: NodeTerm
+    """What a preferred node meets."""
+
+
+class NodeAffinity(Model):
+    """The nodes on which brokers may or should run."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    """The nodes on which brokers may run."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        tuple[PreferredNodes, ...], Field(max_length=8)
+    ] = ()
+    """The nodes on which brokers should run."""
+
+
+class PodTerm(Model):
+    """Pods, and how near counts as beside them."""
+
+    label_selector: LabelSelector
+    """The pods, in the namespace of the cluster."""
+    topology_key: LabelKey
+    """A node label. Nodes with the same value of it are one place."""
+
+
+class PreferredPods(Model):
+    """Pods beside which a broker should or should not run."""
+
+    weight: Annotated[int, Field(ge=1, le=100)]
+    """How much that is preferred."""
+    pod_affinity_term: PodTerm
+    """The pods."""
+
+
+class PodAffinity(Model):
+    """Pods beside which brokers must or should run (or, as anti-affinity, must not or should not)."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[tuple[PodTerm, ...], Field(max_length=4)] = ()
+    """What must be so."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[tuple[PreferredPods, ...], Field(max_length=4)] = ()
+    """What should be so."""
+
+
+class Affinity(Model):
+    """Where brokers run, as in a pod. The operator adds that members of a broker group are on different nodes."""
+
+    node_affinity: NodeAffinity | None = None
+    """The nodes for brokers."""
+    pod_affinity: PodAffinity | None = None
+    """Pods beside which brokers run."""
+    pod_anti_affinity: PodAffinity | None = None
+    """Pods beside which no broker runs."""
+
+
+class SpreadConstraint(Model):
+    """How evenly brokers are spread."""
+
+    topology_key: LabelKey
+    """A node label. Nodes with the same value of it are one place."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = "ScheduleAnyway"
+    """What happens to a broker for which no place is even enough."""
+    max_skew: Annotated[int, Field(ge=1, le=1000)] = 1
+    """By how many brokers two places may differ."""
+    label_selector: LabelSelector | None = None
+    """The pods that are counted. Without it, all brokers of the cluster are."""
+
+
+class PodTemplate(Model):
+    """Settings for the brokers' pods: a selection of fields, not a whole pod."""
+
+    labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_LABEL] = Field(
+        default_factory=dict
+    )
+    """More labels. A change needs no restart."""
+    annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
+    ] = Field(default_factory=dict)
+    """More annotations. A change needs no restart."""
+    resources: ResourceAmounts = ResourceAmounts()
+    """What the broker's container requests, and the most that it gets."""
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
+    """Labels that the node of a broker must have."""
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
+    """Taints that brokers tolerate."""
+    affinity: Affinity | None = None
+    """Where brokers run. It counts when a broker gets its disk; a broker with a local disk does not move."""
+    topology_spread_constraints: Annotated[
+        tuple[SpreadConstraint, ...], Field(max_length=8), ListKeys(("topologyKey", "whenUnsatisfiable"))
+    ] = ()
+    """How evenly brokers are spread. One with the same `topologyKey` and `whenUnsatisfiable` as a constraint of the
+    operator (`zoneKey` and `kubernetes.io/hostname`, both with `ScheduleAnyway`) takes its place."""
+    priority_class_name: ObjectName | None = None
+    """A PriorityClass for brokers."""
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64), ListKeys(("name",))] = ()
+    """More environment variables, for instance for the allocator."""
+    image_pull_policy: PullPolicy = "IfNotPresent"
+    """When the kubelet pulls the image."""
+    image_pull_secrets: Annotated[tuple[LocalReference, ...], Field(max_length=16), ListKeys(("name",))] = ()
+    """Secrets with which the kubelet pulls the image from its registry."""
+    zone_key: LabelKey = "topology.kubernetes.io/zone"
+    """A node label. If possible, the members of a broker group run on nodes with different values of it."""
+
+
 class NetworkPolicy(Model):
     """Which pods may connect to the brokers."""
 
@@ -254,6 +369,10 @@ class BrokerClusterSpec(Model):
         Field(ge=2, le=MEMBERS_MAX),
         immutable(
             "the number of members is decided when a broker group is made; make a new cluster and move the topics to it"
+        ),
+        Rule(
+            f"self <= {MEMBERS_TESTED_MAX}",
+            f"write 2 or {MEMBERS_TESTED_MAX}: larger broker groups are not tested. For more throughput raise groups",
         ),
     ] = 2
     """Members of each broker group. Each message is on the disks of that many members."""
@@ -371,6 +490,13 @@ class BrokerCluster(Resource):
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             f"metadata.name: a cluster's name has at most {CLUSTER_NAME_LENGTH_MAX} small letters, digits and -, and "
             "begins with a letter, because Services and pods are named after it",
+        ),
+        Rule(
+            "!has(oldSelf.status) || !has(oldSelf.status.clusterId) || oldSelf.status.clusterId == '' || "
+            "self.spec.etcd.endpointsChange == 'SameEtcd' || (self.spec.etcd.endpoints.size() == "
+            "oldSelf.spec.etcd.endpoints.size() && self.spec.etcd.endpoints.all(e, e in oldSelf.spec.etcd.endpoints))",
+            "spec.etcd.endpoints: this cluster has run, and its metadata is in this etcd. If the new endpoints are of "
+            "the same etcd, write spec.etcd.endpointsChange: SameEtcd",
         ),
     )
 

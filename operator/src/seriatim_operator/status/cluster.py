@@ -11,7 +11,8 @@ from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.loss import is_gone
-from ..plan.observed import BrokerGroupView, Ended, MemberView, Observed, PodView
+from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
+from ..plan.spread import group_to_place_anew, machine_that_holds_all
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
@@ -386,10 +387,9 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     ]
     if troubles:
         return Fact("Degraded", "True", troubles[0][0], "; ".join(message for _, message in troubles))
-    alone = _machine_that_holds_all(observed)
-    if alone:
-        note = f"the loss of {alone} would leave no whole broker group: add broker groups, or nodes for them"
-        return Fact("Degraded", "False", "OneMachineHoldsAll", note)
+    alone = machine_that_holds_all(observed)
+    if alone and not observed.placed_anew:
+        return Fact("Degraded", "False", "OneMachineHoldsAll", _how_to_spread(observed, alone))
     return Fact("Degraded", "False", "Healthy")
 
 
@@ -481,11 +481,13 @@ def member_events(observed: Observed, item: BrokerGroup, after: BrokerGroupStatu
     return [ClusterEvent("Warning", "MemberAway", f"{note}: its open segments go to other broker groups")]
 
 
-def _machine_that_holds_all(observed: Observed) -> str:
-    """A node on which every broker group has a member; empty if there is none."""
-    groups_on: dict[str, set[str]] = {}
-    for pod in observed.pods.values():
-        if pod.node:
-            groups_on.setdefault(pod.node, set()).add(pod.group)
-    wanted = set(observed.wanted_broker_groups)
-    return next((node for node, groups in sorted(groups_on.items()) if wanted and wanted <= groups), "")
+def _how_to_spread(observed: Observed, machine: str) -> str:
+    """What is wrong with the spread, and what a person can do."""
+    problem = f"the loss of {machine} would leave no whole broker group"
+    group = group_to_place_anew(observed, machine)
+    if not group:
+        return f"{problem}: add broker groups, or nodes for them"
+    name = next(item.name for item in observed.groups.values() if item.spec.group == group)
+    namespace = observed.cluster.namespace
+    command = f"kubectl -n {namespace} annotate sgroup {name} {ANNOTATION_PLACE_ANEW}=true"
+    return f"{problem}, and other nodes have few brokers: {command} empties {group} and gives it disks on other nodes"

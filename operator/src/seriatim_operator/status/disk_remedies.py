@@ -25,5 +25,5 @@ _REMEDIES: Final = {
 def disk_remedy(broker: Broker, reason: str) -> str:
     """The remedy for a reason of the condition `DiskHealthy`; empty if there is none."""
     value = f"{ANNOTATION_LOST}={lost_value(broker)}"
-    replace = f"kubectl -n {broker.namespace} annotate broker {broker.name} {value}"
+    replace = f"kubectl -n {broker.namespace} annotate sbroker {broker.name} {value}"
     return _REMEDIES.get(reason, "").format(replace=replace)
