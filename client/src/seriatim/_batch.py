@@ -61,7 +61,7 @@ def _nulls(count: int, column: int) -> Any:
         return pa.nulls(count, kind)
     # `pa.nulls` makes offsets for `count` names and values of headers, although there are none. Arrow writes all of
     # them with each slice: half a mebibyte with each batch of a table of 64,000 rows. So we make the array ourselves.
-    none = pa.array([], pa.struct([kind.key_field, kind.item_field]))
+    none = pa.nulls(0, pa.struct([kind.key_field, kind.item_field]))
     validity, begins = pa.py_buffer(bytes(-(-count // 8))), pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(kind, count, [validity, begins], count, children=[none])
 

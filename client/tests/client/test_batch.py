@@ -69,10 +69,11 @@ def _crc(data: bytes) -> int:
     return value
 
 
-def test_encoding_does_not_import_pandas() -> None:
+@pytest.mark.parametrize("columns", ["[b'k'], [1], [{'h': b''}], ['t']", "None, [1]", "[b'k'], [1], None, ['t']"])
+def test_encoding_does_not_import_pandas(columns: str) -> None:
     code = (
         "import sys; from seriatim._batch import encode, decode;"
-        "b = encode([b'a'], [b'k'], [1], [{'h': b''}], ['t']); decode(b.data, 1, b.crc).to_pylist();"
+        f"b = encode([b'a'], {columns}); decode(b.data, 1, b.crc).to_pylist();"
         "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
