@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,7 +78,9 @@ async def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert "nothing was cut" in (await run(tmp_path, "heal")).output
         assert "stopped g0-1" in (await run(tmp_path, "stop", "g0-1")).output
         assert "started g0-1" in (await run(tmp_path, "restart", "g0-1")).output
-        assert len((await run(tmp_path, "faults")).output.splitlines()) == len(cluster.faults)
+        lines = (await run(tmp_path, "faults")).output.splitlines()
+        assert len(lines) == len(cluster.faults)
+        assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} \w+ ", line) for line in lines), lines
         assert "is down" in (await run(tmp_path, "down")).output
         assert down.is_set()
         assert cluster.pid("coordinator") is None

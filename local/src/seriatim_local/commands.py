@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -373,7 +375,13 @@ def _print_faults(records: Iterable[dict[str, Any]], *, nothing: str = "nothing 
     for record in found:
         done = _VERBS[record["kind"], record["phase"]]
         details = f" ({record['details']})" if record["details"] else ""
-        click.echo(f"{record['at']:.3f} {done} {record['victim']}{details}")
+        click.echo(f"{clock_time(record['at'])} {done} {record['victim']}{details}")
+
+
+def clock_time(at: float) -> str:
+    """The local time of a moment, for people. Records and JSON have seconds of the monotonic clock, as histories do."""
+    moment = datetime.now().astimezone() - timedelta(seconds=time.monotonic() - at)
+    return moment.strftime("%H:%M:%S.%f")[:-3]
 
 
 _VERBS: Final = {
