@@ -136,16 +136,17 @@ endpointsChange: {{ .Values.etcd.endpointsChange }}
 {{- end -}}
 {{- end }}
 
-{{/* Whether etcd's volumes are asked for in another class or size than those of the etcd that is there. */}}
+{{/*
+The class of etcd's volumes, if another one is asked for now. (Sizes are left to Kubernetes, which compares 1Gi with
+1024Mi.)
+*/}}
 {{- define "seriatim.etcd.otherVolumes" -}}
 {{- $name := printf "%s-etcd" (include "seriatim.fullname" .) -}}
 {{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
 {{- if and .Values.etcd.create $there -}}
-{{- $claim := (index $there.spec.volumeClaimTemplates 0).spec -}}
-{{- $was := dig "storageClassName" "" $claim -}}
-{{- $size := $claim.resources.requests.storage -}}
-{{- if or (ne $was .Values.etcd.storage.storageClassName) (ne $size .Values.etcd.storage.size) -}}
-{{- printf "class %s, size %s" (default "of the default at that time" $was) $size -}}
+{{- $was := dig "storageClassName" "" (index $there.spec.volumeClaimTemplates 0).spec -}}
+{{- if ne $was .Values.etcd.storage.storageClassName -}}
+{{- ternary (printf "etcd.storage.storageClassName=%s" $was) "no etcd.storage.storageClassName" (ne $was "") -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
