@@ -9,7 +9,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.switching import Content, Switch, SwitchAttempt
 from seriatim_broker.core.switching import opening, switch_attempts
-from seriatim_broker.runtime.archive import ChainArchive
+from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.membership import Seen
 
 from .mutation import LOSS, Mutation, Patch, nothing
@@ -65,7 +65,7 @@ def _read_is_not_told() -> list[Patch]:
 
 
 def _sent_although_out_of_date() -> list[Patch]:
-    return [(ChainArchive, "has_seen_newer", lambda *_: False)]
+    return [(CoordinatorWork, "_is_out_of_date", lambda *_: False)]
 
 
 def _registered_again() -> list[Patch]:
@@ -90,7 +90,7 @@ MUTATIONS: dict[str, Mutation] = {
         "a write is not sent if its chain record is known to be out of date",
         _sent_although_out_of_date,
         ("TWICE",),
-        "restored",
+        "restored-alone",
         world="brokers",
         layer="runtime",
         batch_count=100,

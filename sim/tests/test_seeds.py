@@ -81,6 +81,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
         ("restored", "brokers", 8, {"coordinator behind": 2, "coordinator rebuilt": 3}),
         ("restored-unanswered", "brokers", 8, {"coordinator older": 3, "coordinator rebuilt": 2}),
+        ("restored-alone", "brokers", 12, {"known to one": 3, "coordinator rebuilt": 2}),
         ("topics-again", "brokers", 10, {"topic made again": 8, "topic deleted under traffic": 2}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("group-operations", "cores", 40, {"group rewound": 13, "group skipped": 16, "group paused": 13}),

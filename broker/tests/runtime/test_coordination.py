@@ -78,7 +78,14 @@ class Desk:
         self.events: list[Event] = []
         self._arrived = asyncio.Event()
         self.refusals: list[CoordinatorRefusedError] = []
-        self.work = CoordinatorWork(self.recording, KEYS, self._take, self.refusals.append)
+        self.known_epoch = 0  # of every partition, to the core
+        self.work = CoordinatorWork(
+            self.recording,
+            KEYS,
+            self._take,
+            self.refusals.append,
+            is_overtaken=lambda _, epoch: epoch <= self.known_epoch,
+        )
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
@@ -159,6 +166,18 @@ async def test_for_a_write_whose_record_was_seen_to_be_over_nothing_is_sent(desk
     answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=3), made.revision, None))
     assert answers[3].outcome is WriteOutcome.CONFLICT
     assert desk.recording.txn_count == count, "neither a read nor a write"
+
+
+async def test_for_a_write_whose_record_another_member_told_nothing_is_sent(desk: Desk) -> None:
+    """Rule `out-of-date`: it was told after the write was made, while the write waited."""
+    (made,) = (await desk.write(*created([7]))).values()
+    count = desk.recording.txn_count
+    desk.known_epoch = 2
+    answers = await desk.write(WriteChain(PartitionId(7), 2, chain_of(7, epoch=2), made.revision, None))
+    assert answers[2].outcome is WriteOutcome.CONFLICT
+    assert desk.recording.txn_count == count
+    answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=3), made.revision, None))
+    assert answers[3].outcome is WriteOutcome.DONE
 
 
 async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinator) -> None:

@@ -142,7 +142,9 @@ class Runtime:
             coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
         )  # fmt: skip
         counted = lambda outcome: ground.counters.add(ground.counters.coordinator_writes, outcome)  # noqa: E731
-        self.work = CoordinatorWork(coordinator, keys, post, self.refusals.refused, counted, self.driver.fail)
+        self.work = CoordinatorWork(
+            coordinator, keys, post, self.refusals.refused, counted, self.driver.fail, self.driver.is_overtaken
+        )  # fmt: skip
         self.lease = LeaseKeeper(coordinator, clock)
         election = Election(identity, coordinator, keys, self.directory, self.lease)
         topics = Topics(coordinator, keys, self.driver, self.directory, election, clock)

@@ -109,6 +109,7 @@ class CoordinatorWork:
         counted: Called with the outcome of each transaction.
         failed: Called with an exception that is a bug here. It must end the process, because the core would wait for an
             answer that never comes.
+        is_overtaken: Whether by now the core knows a chain record of that partition and epoch, or a later one.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class CoordinatorWork:
         refused: Callable[[CoordinatorRefusedError], None] = lambda _: None,
         counted: Callable[[str], None] = lambda _: None,
         failed: Callable[[BaseException], None] = lambda _: None,
+        is_overtaken: Callable[[PartitionId, int], bool] = lambda *_: False,
     ) -> None:
         self._failed = failed
+        self._is_overtaken = is_overtaken
         self._refused = refused
         self._counted = counted
         self._told_refusals: dict[str, float] = {}
@@ -411,15 +414,17 @@ class CoordinatorWork:
         return ready
 
     def _is_out_of_date(self, effect: WriteChain) -> bool:
-        """Answer a write if its record was seen at a later revision while the write waited. Then nothing is sent.
+        """Answer a write if a later record is known by now. Then nothing is sent.
 
-        Rule `out-of-date` (I7). Without it:
+        Rule `out-of-date` (I7): the later record was read here, or another member told it while the write waited.
+        Without it:
           1. A switch of this broker waits behind a write whose outcome is not known yet.
           2. Another broker opens the segment, and acknowledges messages in it.
           3. An older copy of the coordinator is restored. In it, the record has the revision that the switch read.
           4. The write gets its turn, its comparison holds, and the segment is opened a second time.
         """
-        if not self._archive.has_seen_newer(effect.partition, effect.revision):
+        was_read = self._archive.has_seen_newer(effect.partition, effect.revision)
+        if not was_read and not self._is_overtaken(effect.partition, effect.chain.epoch):
             return False
         self._report(ChainWritten(effect.partition, effect.serial, WriteOutcome.CONFLICT, 0))
         return True

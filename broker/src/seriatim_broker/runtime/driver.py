@@ -410,6 +410,12 @@ class Driver:
                     self._expect_keyed_reads()
                     break
 
+    def is_overtaken(self, partition: PartitionId, epoch: int) -> bool:
+        """Whether the core knows a chain record of that epoch by now, or a later one."""
+        found = self._core.partitions.get(partition)
+        known = found.decided if found is not None else None
+        return known is not None and known.epoch >= epoch
+
     def _serves_by_key(self, partition: PartitionId) -> bool:
         """Whether this broker serves a consumer group with order by key on a partition."""
         found = self._core.partitions.get(partition)
