@@ -122,7 +122,7 @@ def test_a_gap_counts_only_while_something_waits() -> None:
     assert (summary.sent, summary.ok, summary.failed, summary.unknown) == (3, 2, 0, 1)
     assert (summary.gap_ms_max, summary.gap_partition) == (200.0, 0)
     assert "1 unknown" in describe(summary)
-    assert "longest gap of a partition 200 ms (partition 0)" in describe(summary)
+    assert "longest gap 200 ms (partition 0)" in describe(summary)
 
 
 def test_a_partition_that_waits_is_named_though_others_go_on() -> None:

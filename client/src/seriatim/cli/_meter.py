@@ -175,8 +175,8 @@ def describe(summary: Summary) -> str:
     if summary.p50_ms is None or summary.p99_ms is None:
         return first
     return (
-        f"{first}\nacknowledged after {summary.p50_ms:g} ms (p50), {summary.p99_ms:g} ms (p99); "
-        f"longest gap of a partition {summary.gap_ms_max:g} ms (partition {summary.gap_partition})"
+        f"{first}\nacked after {summary.p50_ms:g} ms (p50), {summary.p99_ms:g} ms (p99); "
+        f"longest gap {summary.gap_ms_max:g} ms (partition {summary.gap_partition})"
     )
 
 
