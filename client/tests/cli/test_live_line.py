@@ -49,7 +49,7 @@ def printed_on_a_terminal(*, stdout: Path | None = None) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """What stands in the lines of the terminal, at any time: an erased line counts as one of its own."""
+    """All lines that the terminal showed at any time. An erased line counts as a line."""
     return re.sub(r"\x1b\[\?25[lh]", "", text).replace("\x1b[2K", "\n").replace("\r", "\n").split("\n")
 
 
