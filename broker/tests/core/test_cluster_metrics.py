@@ -97,9 +97,9 @@ class Shown:
         self.is_controller = True
         self.now_us = 0
         clock: Any = SimpleNamespace(monotonic_us=lambda: self.now_us)
-        nobody: Any = SimpleNamespace(broker_groups=dict)
+        no_brokers: Any = SimpleNamespace(broker_groups=dict)
         self.meter = ClusterMeter(
-            "a-0", cast(Any, self.feed), nobody, lambda member: True, lambda: self.is_controller, clock
+            "a-0", cast(Any, self.feed), no_brokers, lambda member: True, lambda: self.is_controller, clock
         )
 
     def page(self) -> dict[str, float]:
