@@ -53,6 +53,7 @@ class SimConsumer:
         self._wake_at_us: int | None = None
         self._is_cut = False
         self._batches: tuple[Batch, ...] = ()
+        self._taken_count = 0  # deliveries that reached the application
         self._group_epoch = 0
         self._begins = False  # the next batches are the first under this grant
         self._unacked: list[int] = []  # indexes after the messages that were handed out under this grant
@@ -164,6 +165,7 @@ class SimConsumer:
 
     def _carry_out(self, effect: ct.Effect) -> None:
         if isinstance(effect, ct.Deliver):
+            self._taken_count += 1
             self._deliver(effect)
         elif isinstance(effect, ct.Resolve):
             self._resolve(effect)
@@ -280,7 +282,14 @@ class SimConsumer:
             self._batches = event.batches
         if isinstance(event, fx.Joined):
             self._group_epoch = max(self._group_epoch, event.group_epoch)
+        taken = self._taken_count
         self._step(_translated(effect.subscription, event))
+        if isinstance(event, fx.Batches) and self._clients.options.take_us and self._taken_count == taken:
+            # As in the client: the broker gets the credit back for what is dropped, because the consumer has left.
+            size_bytes = sum(batch.size_bytes for batch in event.batches)
+            for stream in self._streams.values():
+                if stream.number == effect.stream:
+                    self._take_more(stream, size_bytes)
 
     # ---- the application ----------------------------------------------------------------------------
 
