@@ -37,6 +37,7 @@ from .health import AdminPort
 from .interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from .metrics import BrokerCollector, Counters, Exposition
 from .rpc import known
+from .rpc.addresses import Addresses
 from .rpc.admin import AdminServicer
 from .rpc.balancing import BalancingServicer, measure_traffic
 from .rpc.consuming import ConsumingServicer
@@ -59,6 +60,7 @@ from .rpc.transport import PLAIN, TlsTransport, Transport
 from .runtime.assembly import Ground, Runtime
 from .runtime.balancer import BalancerSettings
 from .runtime.caretaker import CaretakerSettings
+from .runtime.external_address import ExternalAddress
 from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.retention import RetentionSettings
@@ -202,7 +204,8 @@ class Broker:
         self._coordinator = EtcdCoordinator(_coordinator_config(settings))
         self._directory: DataDirectory | None = None
         self._storage: RocksStorage | None = None
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
+        self._credentials: list[grpc.ServerCredentials] = []
         self._duties: asyncio.Task[None] | None = None
         self._is_assembled = False
         self._is_joining = False
@@ -429,17 +432,27 @@ class Broker:
         )
 
     async def _listen(self) -> None:
+        """Open the port of clients and peers and, if the settings have one, the port of clients outside.
+
+        Peers are not served over the second port.
+        """
+        members = self._directory_of_members
+        await self._serve(self.settings.listen, Addresses(members, members.client_address), self._peer_servicer)
+        if self.settings.external_listen:
+            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), None)
+
+    async def _serve(self, listen: str, addresses: Addresses, peers: PeerServicer | None) -> None:
         server = grpc.aio.server(interceptors=(ServedCalls(),), options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
-                self._peer_servicer.handler(),
-                ProducingServicer(self._services).handler(),
-                ConsumingServicer(self._services).handler(),
-                RangesServicer(self._services, self._calls).handler(),
+                *((peers.handler(),) if peers is not None else ()),
+                ProducingServicer(self._services, addresses).handler(),
+                ConsumingServicer(self._services, addresses).handler(),
+                RangesServicer(self._services, self._calls, addresses).handler(),
             )
         )
-        routing = RoutingServicer(self._services)
-        admin = AdminServicer(self._services, self._controller, self._calls, self._feed)
+        routing = RoutingServicer(self._services, addresses)
+        admin = AdminServicer(self._services, self._controller, self._calls, self._feed, addresses)
         operations = OperationsServicer(
             self._services,
             self._runtime.groups,
@@ -452,29 +465,30 @@ class Broker:
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         operations_pb2_grpc.add_OperationsServicer_to_server(operations, server)  # type: ignore[no-untyped-call]
         publications = PublicationsServicer(
-            self._services, self._controller, self._calls, self._publisher, self._staging, self._names
+            self._services, self._controller, self._calls, self._publisher, self._staging, self._names, addresses
         )
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         dead_letters = DeadLettersServicer(self._services, self._forwards, self._bodies, self._names)
         dead_letters_pb2_grpc.add_DeadLettersServicer_to_server(dead_letters, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
-        self._open_port(server)
-        self._server = server
+        self._open_port(server, listen)
+        self._servers.append(server)
         await server.start()
 
-    def _open_port(self, server: grpc.aio.Server) -> None:
+    def _open_port(self, server: grpc.aio.Server, listen: str) -> None:
         try:
             if self.tls is None:
-                server.add_insecure_port(self.settings.listen)
+                server.add_insecure_port(listen)
             else:
                 # gRPC calls the credentials at each handshake, but keeps no reference to them.
-                self._credentials = server_credentials(self.tls, self.settings.tls_client_auth)
-                server.add_secure_port(self.settings.listen, self._credentials)
+                credentials = server_credentials(self.tls, self.settings.tls_client_auth)
+                self._credentials.append(credentials)
+                server.add_secure_port(listen, credentials)
         except RuntimeError as exc:
             raise PreconditionError(
-                f"the broker cannot listen on {self.settings.listen}: another process uses this port, or it is not an "
-                "address of this machine"
+                f"the broker cannot listen on {listen}: another process uses this port, or it is not an address of "
+                "this machine"
             ) from exc
 
     # ---- run --------------------------------------------------------------------------------------------
@@ -570,6 +584,9 @@ class Broker:
             ("figures of the cluster", self._cluster_meter.run()),
             ("watch over the data directory", self._watch_directory()),
         ]
+        if self.settings.external_listen:
+            external = ExternalAddress(self._coordinator, self._keys, self.identity, self.settings.external_address)
+            duties.append(("external address", external.run()))
         async with asyncio.TaskGroup() as group:
             for name, duty in duties:
                 group.create_task(duty, name=f"{name} of {self.settings.broker}")
@@ -780,8 +797,7 @@ class Broker:
         await self._controller.election.resign()
         await self._hand_over()
         await self._end_duties()
-        assert self._server is not None
-        await self._server.stop(STOP_GRACE_S)
+        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
         await self._links.close()
         await self._driver.stop()
         await self._runtime.work.close()
@@ -837,8 +853,8 @@ class Broker:
     async def _abandon(self) -> None:
         """Give back what a failed start has taken. If its member run began, the next start certifies its end."""
         await self._end_duties()
-        if self._server is not None:
-            await self._server.stop(None)
+        for server in self._servers:
+            await server.stop(None)
         if self._is_assembled:
             await self._links.close()
             await self._driver.stop()

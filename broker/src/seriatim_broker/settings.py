@@ -44,6 +44,12 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         listen: `host:port` for clients and other brokers.
         advertise: `host:port` at which clients reach this broker, and other brokers too unless their `peers` names
             it. Default: `listen`.
+        external_listen: `host:port` of a second port, for clients outside the network of the brokers. Over it, a client
+            is told only the external addresses of brokers. Default: this port is not opened.
+        external_advertise: `host:port` at which clients outside reach `external_listen`.
+        external_advertise_file: The same, in a file that the broker reads again every second, for an address that is
+            known only after the start. An empty file or none: there is no address yet. Give this or
+            `external_advertise`, not both.
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
         peers: Addresses of other brokers, by name. They replace the addresses that those brokers registered.
         admin_listen: `host:port` of metrics and health. Default: this port is not opened.
@@ -108,6 +114,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     data: Path
     listen: str
     advertise: str = ""
+    external_listen: str = ""
+    external_advertise: str = ""
+    external_advertise_file: Path | None = None
     coordinator: tuple[str, ...]
     peers: dict[str, str] = field(default_factory=dict)
     admin_listen: str = ""
@@ -160,6 +169,25 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     def client_address(self) -> str:
         """The address at which clients reach this broker."""
         return self.advertise or self.listen
+
+    def external_address(self) -> str:
+        """The address for clients outside, as it is now; empty if there is none. It may read a file.
+
+        Raises:
+            OSError: The file is there, and cannot be read.
+            ValueError: It has something that is no address.
+        """
+        if self.external_advertise_file is None:
+            return self.external_advertise
+        try:
+            text = self.external_advertise_file.read_text().strip()
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError as exc:
+            raise ValueError(f"{self.external_advertise_file} is no text") from exc
+        if text:
+            check_address(text)
+        return text
 
     @property
     def tls_files(self) -> TlsFiles | None:
@@ -331,6 +359,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], None]]] = {
     "group": _check_name,
     "listen": _check_address_if_any,
     "advertise": _check_address_if_any,
+    "external_listen": _check_address_if_any,
+    "external_advertise": _check_address_if_any,
     "admin_listen": _check_address_if_any,
     "coordinator": _check_coordinator,
     "peers": lambda value: _check_addresses(value.values()),
@@ -345,6 +375,15 @@ def _contradictions(settings: BrokerSettings) -> Iterator[str]:
         yield "coordinator_tls_cert and coordinator_tls_key come together"
     if settings.coordinator_tls_cert is not None and settings.coordinator_tls_ca is None:
         yield "coordinator_tls_ca is missing: without it the broker cannot check the coordinator's certificate"
+    advertised = (settings.external_advertise, settings.external_advertise_file)
+    if settings.external_listen and not any(advertised):
+        yield "external_listen needs external_advertise or external_advertise_file, so that clients learn an address"
+    if any(advertised) and not settings.external_listen:
+        yield "external_advertise and external_advertise_file need external_listen, the port to which the address leads"
+    if all(advertised):
+        yield "external_advertise and external_advertise_file are two ways to say one thing: give one of them"
+    if settings.external_listen and settings.external_listen in (settings.listen, settings.admin_listen):
+        yield "external_listen must be a port of its own"
     if settings.heartbeat_ms >= settings.serve_lease_ms:
         yield "heartbeat_ms must be below serve_lease_ms: a serving right must last longer than a heartbeat interval"
 

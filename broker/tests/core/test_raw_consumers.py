@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from seriatim_api.errors import BadRequestError, NotActiveError, PreconditionError
@@ -31,7 +31,7 @@ class Raw:
         self.driver = self
         self.deliver: Any = None
         services: Any = self
-        self.stream = _ConsumeStream(services, None)
+        self.stream = _ConsumeStream(services, cast(Any, None), None)
 
     def new_stream(self, deliver: Any) -> int:
         """The stream of the bench."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
@@ -33,7 +33,7 @@ class Services:
 
 def stream() -> tuple[Any, list[Any]]:
     services: Any = Services()
-    return _ConsumeStream(services, None), services.driver.fed
+    return _ConsumeStream(services, cast(Any, None), None), services.driver.fed
 
 
 def test_a_delay_has_a_limit() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import google_crc32c
@@ -72,7 +72,7 @@ class Call:
         self.replies: list[broker_pb2.AppendReply] = []
         self.arrived = asyncio.Event()
         self.status: tuple[Any, ...] = ()
-        self.task = asyncio.create_task(ProducingServicer(services)._append(None, self))
+        self.task = asyncio.create_task(ProducingServicer(services, cast(Any, None))._append(None, self))
         self.incoming.put_nowait(b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()])))
 
     async def read(self) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch, StagedBatches
-from seriatim_api.v1 import common_pb2, publications_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, publications_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.outbound import FORWARDED_KEY
 from seriatim_broker.rpc.peer_names import PeerNames
@@ -56,7 +56,7 @@ class Inside:
     def __init__(self, names: PeerNames | None = None) -> None:
         self.error: errors.SeriatimError | None = None
         self.read: list[StagedBatch] = []
-        self.servicer = PublicationsServicer(*cast(Any, (SimpleNamespace(), None, None, self, self, names)))
+        self.servicer = PublicationsServicer(*cast(Any, (SimpleNamespace(), None, None, self, self, names, self)))
 
     async def check_decided(self, *_arguments: Any) -> None:
         if self.error is not None:
@@ -145,7 +145,7 @@ class Owner:
         self.listed: list[int] = []
         self.directory = SimpleNamespace(broker_groups=lambda: {"g": ("b",)}, members={})
         self.records: list[records_pb2.ChainRecord] = []
-        self.servicer = PublicationsServicer(*cast(Any, (self, None, None, self, None, None)))
+        self.servicer = PublicationsServicer(*cast(Any, (self, None, None, self, None, None, self)))
 
     def check_understood(self) -> None: ...
 
@@ -154,6 +154,9 @@ class Owner:
 
     async def chain_records(self, partitions: Any) -> list[records_pb2.ChainRecord]:
         return self.records[: len(partitions)]
+
+    def all(self) -> list[broker_pb2.BrokerAddress]:
+        return []
 
     def route_of(self, chain: Any) -> common_pb2.Route:
         return common_pb2.Route(partition_id=chain.partition, segment=chain.open_segment.no)

@@ -121,7 +121,7 @@ async def test_what_only_a_broker_of_the_version_before_has_is_not_gone(neighbou
 async def test_nothing_is_staged_beside_a_broker_that_does_not_say_that_it_knows_publications(forms: int) -> None:
     cluster = Cluster()
     cluster.directory.members["g0-0"].forms = forms
-    servicer = PublicationsServicer(*cast(Any, (cluster, None, None, cluster.publisher, None, None)))
+    servicer = PublicationsServicer(*cast(Any, (cluster, None, None, cluster.publisher, None, None, None)))
 
     class Refused(Exception):  # noqa: N818 - a value
         pass

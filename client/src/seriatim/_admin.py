@@ -594,6 +594,7 @@ def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
         admitted=record.admitted,
         live=row.live,
         peer_addresses=dict(record.peer_addresses),
+        external_address=record.external_address if record.external_run == record.run else "",
         disk_state=row.disk_state,
     )
 

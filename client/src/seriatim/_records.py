@@ -548,7 +548,8 @@ class Broker:
     """A member of a broker group, as it has registered. `live` is a hint, never a proof.
 
     `run` is its member run. `disk_state` is what the broker that answered knows: "full" (the disk has reached its
-    reserve, so the broker takes no new messages), "hangs" (the disk completes no write), or empty.
+    reserve, so the broker takes no new messages), "hangs" (the disk completes no write), or empty. `external_address`
+    is the `host:port` of clients outside the brokers' network; empty if the broker has none.
     """
 
     name: str
@@ -561,6 +562,7 @@ class Broker:
     live: bool
     peer_addresses: Mapping[str, str] = field(default_factory=dict)
     disk_state: str = ""
+    external_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

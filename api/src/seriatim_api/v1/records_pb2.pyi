@@ -281,6 +281,8 @@ class MemberRecord(_message.Message):
     JOIN_NONCE_FIELD_NUMBER: _builtins.int
     FORMS_FIELD_NUMBER: _builtins.int
     FORMS_RUN_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ADDRESS_FIELD_NUMBER: _builtins.int
+    EXTERNAL_RUN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -300,6 +302,10 @@ class MemberRecord(_message.Message):
     """what run `forms_run` reads beyond version 0.2.0, a sum; other runs said nothing"""
     forms_run: _builtins.int
     """a version that does not know these fields leaves both as they were, and raises `run`"""
+    external_address: _builtins.str
+    """host:port of clients outside the brokers' network, as run `external_run` said"""
+    external_run: _builtins.int
+    """as `forms_run`: another run said nothing about `external_address`"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -323,10 +329,12 @@ class MemberRecord(_message.Message):
         join_nonce: _builtins.bytes = ...,
         forms: _builtins.int = ...,
         forms_run: _builtins.int = ...,
+        external_address: _builtins.str = ...,
+        external_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

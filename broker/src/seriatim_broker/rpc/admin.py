@@ -132,7 +132,7 @@ class AdminServicer(ConsumerGroupKeys):
             route: common_pb2.Route = await self._calls.admin(
                 master, "SwitchPartition", request, remaining_s(context) * 0.95, operator_epoch(context)
             )
-            return route
+            return self._addresses.readdressed(route)
         reply = await self._services.ask_core(
             lambda number: PlanSwitch(
                 number, PartitionId(request.partition_id), request.target_group, request.target_master
@@ -143,7 +143,7 @@ class AdminServicer(ConsumerGroupKeys):
         if reply.error is not None:
             raise reply.error
         assert reply.route is not None
-        return self._services.route(reply.route)
+        return self._addresses.route(reply.route)
 
     # ---- cluster ----
 

@@ -41,6 +41,7 @@ from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number
 from ..runtime.topic_feed import TopicFeed
+from .addresses import Addresses
 from .consumer_group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
 from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
@@ -63,9 +64,12 @@ DESCRIBE_PAUSE_S = 0.05
 class ConsumerGroupAdmin(TopicAdmin):
     """The part of `seriatim.v1.Admin` for consumer groups."""
 
-    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls, feed: TopicFeed) -> None:
+    def __init__(
+        self, services: Services, controller: Controller, calls: BrokerCalls, feed: TopicFeed, addresses: Addresses
+    ) -> None:
         super().__init__(services, controller, calls, feed)
-        self._targets = ConsumerGroupTargets(RangesServicer(services, calls))
+        self._addresses = addresses
+        self._targets = ConsumerGroupTargets(RangesServicer(services, calls, addresses))
 
     @typed_errors
     async def CreateConsumerGroup(  # noqa: N802 - the contract's names

@@ -47,6 +47,7 @@ from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
 from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
+from .addresses import Addresses
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_group, check_protocol
 
@@ -75,8 +76,9 @@ _log = structlog.get_logger(__name__)
 class ConsumingServicer:
     """Serves `seriatim.v1.Consuming` with frames as raw bytes."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, addresses: Addresses) -> None:
         self._services = services
+        self._addresses = addresses
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to register with a server."""
@@ -96,7 +98,7 @@ class ConsumingServicer:
                 ),
             )
         services.stream_count += 1
-        stream = _ConsumeStream(services, context)
+        stream = _ConsumeStream(services, self._addresses, context)
         try:
             await stream.run()
         except SeriatimError as exc:
@@ -110,8 +112,9 @@ class ConsumingServicer:
 class _ConsumeStream:
     """One consumer's stream."""
 
-    def __init__(self, services: Services, context: Any) -> None:
+    def __init__(self, services: Services, addresses: Addresses, context: Any) -> None:
         self._services = services
+        self._addresses = addresses
         self._context = context
         self._events: deque[tuple[int, fx.DeliveryEvent]] = deque()
         self._wake = asyncio.Event()
@@ -378,7 +381,7 @@ class _ConsumeStream:
                 out.end_of_segment.segment = event.segment_no
                 out.end_of_segment.sealed_len = event.sealed_len
                 out.end_of_segment.next_segment = event.next_segment_no
-                out.end_of_segment.next_server_address = self._address(event.next_server)
+                out.end_of_segment.next_server_address = self._addresses.of(event.next_server)
                 out.end_of_segment.group_epoch = event.group_epoch
             case fx.Gap():
                 out.gap.segment = event.segment_no
@@ -392,7 +395,7 @@ class _ConsumeStream:
             case fx.SubscriptionRefused():
                 out.refused.error.CopyFrom(error_to_proto(event.error))
                 out.refused.segment = event.segment_no
-                out.refused.server_address = self._address(event.server)
+                out.refused.server_address = self._addresses.of(event.server)
             case fx.Revoked():
                 out.revoked.error.CopyFrom(error_to_proto(event.error))
             case fx.Pong():
@@ -401,9 +404,6 @@ class _ConsumeStream:
             case _:
                 raise AssertionError(f"no such delivery: {event!r}")
         return out
-
-    def _address(self, broker: str) -> str:
-        return self._services.directory.client_address(broker) if broker else ""
 
 
 def _as_batch(granted: fx.Granted) -> Batch:

@@ -36,6 +36,7 @@ from ..core.values.effects import AppendAccepted, AppendRefused
 from ..core.values.events import AckLevel, Append
 from ..core.values.producers import WINDOW_BATCHES
 from ..runtime.driver import Reply
+from .addresses import Addresses
 from .arrow import row_count
 from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
 from .services import Services, abort, check_protocol
@@ -54,8 +55,9 @@ _log = structlog.get_logger(__name__)
 class ProducingServicer:
     """Serves `seriatim.v1.Producing` with frames as raw bytes."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, addresses: Addresses) -> None:
         self._services = services
+        self._addresses = addresses
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to register with a server."""
@@ -68,7 +70,7 @@ class ProducingServicer:
         if services.stream_count >= services.stream_count_max or services.is_stopping:
             await abort(context, _no_stream(services))
         services.stream_count += 1
-        stream = _AppendStream(services, context)
+        stream = _AppendStream(services, self._addresses, context)
         try:
             await stream.run()
         except SeriatimError as exc:
@@ -90,8 +92,9 @@ def _no_stream(services: Services) -> SeriatimError:
 class _AppendStream:
     """One client's stream."""
 
-    def __init__(self, services: Services, context: Any) -> None:
+    def __init__(self, services: Services, addresses: Addresses, context: Any) -> None:
         self._services = services
+        self._addresses = addresses
         self._context = context
         self._bytes = 0
         self._partition_bytes: dict[int, int] = {}
@@ -258,7 +261,7 @@ class _AppendStream:
             self._services.counters.add(self._services.counters.refused, str(effect.error.number))
             reply.error.CopyFrom(error_to_proto(effect.error))
             if effect.route is not None:
-                reply.route.CopyFrom(self._services.route(effect.route))
+                reply.route.CopyFrom(self._addresses.route(effect.route))
         self._replies.append(reply)
         self._unsent_count += 1
         self._wake.set()

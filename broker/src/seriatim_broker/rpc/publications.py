@@ -23,6 +23,7 @@ from ..core.values.placement import CHAIN_WIDTH_DEFAULT
 from ..core.values.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
 from ..runtime.records import chain_from_record, manifest_place_from
+from .addresses import Addresses
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, calling_broker, is_forwarded
 from .peer_names import PeerNames
@@ -62,8 +63,10 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         publisher: Publisher,
         staging: Staging,
         names: PeerNames | None,
+        addresses: Addresses,
     ) -> None:
         self._services = services
+        self._addresses = addresses
         self._controller = controller
         self._calls = calls
         self._publisher = publisher
@@ -86,12 +89,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
             raise NotServingError("the stage topic is not complete yet", retry_after_ms=200)
         stage = broker_pb2.GetTopicResponse(
             topic=topic,
-            routes=[services.route_of(chain) for chain in chains],
-            brokers=[
-                broker_pb2.BrokerAddress(broker=name, address=record.address, group=record.group)
-                for name, record in sorted(services.directory.members.items())
-                if record.admitted
-            ],
+            routes=[self._addresses.route_of(chain) for chain in chains],
+            brokers=self._addresses.all(),
         )
         return publications_pb2.PrepareStagingResponse(
             stage=stage, groups=[chain.open_segment.broker_group for chain in chains]

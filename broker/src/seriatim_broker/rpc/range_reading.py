@@ -23,6 +23,7 @@ from ..core.values import effects as fx
 from ..core.values.events import ReadRange
 from ..core.values.log import Batch
 from ..core.values.positions import Place
+from .addresses import Addresses
 from .services import Services, abort, check_protocol
 
 OPEN_DEADLINE_S: Final = 10.0
@@ -38,8 +39,9 @@ _log = structlog.get_logger(__name__)
 class RangeReader:
     """Serves `seriatim.v1.Ranges/ReadRange` with frames as raw bytes."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, addresses: Addresses) -> None:
         self._services = services
+        self._addresses = addresses
 
     async def serve(self, _requests: object, context: Any) -> None:
         """Serve one stream to its end."""
@@ -55,7 +57,7 @@ class RangeReader:
             )
         services.stream_count += 1
         try:
-            await _RangeStream(services, context).run()
+            await _RangeStream(services, self._addresses, context).run()
         except SeriatimError as exc:
             _log.info("range_refused", peer=context.peer(), error=str(exc))
             await abort(context, exc)
@@ -66,8 +68,9 @@ class RangeReader:
 class _RangeStream:
     """One range of one client."""
 
-    def __init__(self, services: Services, context: Any) -> None:
+    def __init__(self, services: Services, addresses: Addresses, context: Any) -> None:
         self._services = services
+        self._addresses = addresses
         self._context = context
         self._credit_bytes = 0
         self._credit = asyncio.Event()
@@ -170,8 +173,7 @@ class _RangeStream:
         out = ranges_pb2.RangeEvent()
         out.end.offset = make_offset(*answer.place)
         out.end.is_complete = answer.is_done
-        addresses = (self._services.directory.client_address(broker) for broker in answer.brokers)
-        out.end.addresses.extend(address for address in addresses if address)
+        out.end.addresses.extend(self._addresses.known(answer.brokers))
         if answer.error is not None:
             out.end.error.CopyFrom(error_to_proto(answer.error))
         return out

@@ -29,6 +29,7 @@ from ..core.values.chain import Chain
 from ..core.values.positions import Place, bytes_before, is_dropped, kept_bytes
 from ..core.values.segment import Segment, SegmentState
 from ..runtime.consumer_groups import ConsumerGroupCursors
+from .addresses import Addresses
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, ELSEWHERE, Places, Surveyed
 from .range_reading import RangeReader, place_of
@@ -54,11 +55,12 @@ _ATS = (ranges_pb2.OFFSET_AT_EARLIEST, ranges_pb2.OFFSET_AT_END, ranges_pb2.OFFS
 class RangesServicer:
     """Serves `seriatim.v1.Ranges`."""
 
-    def __init__(self, services: Services, calls: BrokerCalls) -> None:
+    def __init__(self, services: Services, calls: BrokerCalls, addresses: Addresses) -> None:
         self._services = services
+        self._addresses = addresses
         self._calls = calls
         self._places = Places(services, calls)
-        self._reader = RangeReader(services)
+        self._reader = RangeReader(services, addresses)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler to register with a server."""
@@ -362,14 +364,13 @@ class RangesServicer:
 
     def _piece(self, segment: Segment, from_index: int, to_index: int, size: int | None) -> ranges_pb2.RangePiece:
         brokers = [m.broker for m in dict.fromkeys((segment.server, *segment.eligible, *segment.members))]
-        addresses = map(self._services.directory.client_address, brokers)
         piece = ranges_pb2.RangePiece(
             segment=segment.no,
             from_index=from_index,
             to_index=to_index,
             rows=to_index - from_index,
             brokers=brokers,
-            addresses=[address for address in addresses if address],
+            addresses=self._addresses.known(brokers),
         )
         if size is not None:
             piece.bytes = max(size, 0)

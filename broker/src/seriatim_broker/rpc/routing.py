@@ -12,6 +12,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 from ..core.values.effects import ConsumerResolved, Resolved
 from ..core.values.events import ResolveConsumer, ResolveProducer
 from ..core.values.keyed import ConsumerMode
+from .addresses import Addresses
 from .consuming import consumer_mode, start_position
 from .services import Services, check_group, deadline_us, remaining_s, typed_errors
 
@@ -31,8 +32,9 @@ COUNTS_KEPT = 10_000
 class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     """Serves `seriatim.v1.Routing`."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, addresses: Addresses) -> None:
         self._services = services
+        self._addresses = addresses
         self._counts: dict[str, tuple[int, float]] = {}  # partitions of topics, and when that was read
 
     @typed_errors
@@ -49,12 +51,8 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
         return broker_pb2.GetTopicResponse(
             topic=topic,
-            routes=[services.route_of(chain) for chain in chains],
-            brokers=[
-                broker_pb2.BrokerAddress(broker=name, address=record.address, group=record.group)
-                for name, record in sorted(services.directory.members.items())
-                if record.admitted
-            ],
+            routes=[self._addresses.route_of(chain) for chain in chains],
+            brokers=self._addresses.all(),
         )
 
     async def _has_not_grown(self, request: broker_pb2.GetTopicRequest) -> bool:
@@ -84,7 +82,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         if reply.error is not None:
             raise reply.error
         assert reply.route is not None
-        return self._services.route(reply.route)
+        return self._addresses.route(reply.route)
 
     @typed_errors
     async def ResolveConsumer(  # noqa: N802
@@ -109,7 +107,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             partition_id=reply.partition,
             segment=reply.segment_no,
             server_broker=reply.server,
-            server_address=self._services.directory.client_address(reply.server),
+            server_address=self._addresses.of(reply.server),
             server_epoch=reply.server_epoch,
             group_epoch=reply.group_epoch,
             state=_STATES.get(reply.state, records_pb2.SEGMENT_STATE_UNSPECIFIED),

@@ -22,10 +22,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.status import to_status
-from seriatim_api.v1 import common_pb2, records_pb2
+from seriatim_api.v1 import records_pb2
 
 from ..core.values.chain import Chain
-from ..core.values.effects import RouteInfo
 from ..interfaces.coordinator import Coordinator, Get
 from ..interfaces.storage import Storage
 from ..metrics import Counters
@@ -81,24 +80,6 @@ class Services:
     is_alive: Callable[[RunId, float], Awaitable[bool]] | None = None
     disk_state: Callable[[MemberId], str] = lambda _member: ""
     quarantined_logs: Callable[[], list[tuple[PartitionId, int, int, int]]] = list
-
-    def route(self, info: RouteInfo) -> common_pb2.Route:
-        """A route with the addresses at which clients reach the brokers."""
-        nexts = (self.directory.broker_group_address(group) for group in info.next_broker_groups)
-        return common_pb2.Route(
-            partition_id=info.partition,
-            epoch=info.epoch,
-            segment=info.segment_no,
-            master_broker=info.master,
-            master_address=self.directory.client_address(info.master),
-            next_addresses=[address for address in nexts if address],
-        )
-
-    def route_of(self, chain: Chain) -> common_pb2.Route:
-        """The route by a chain record."""
-        segment = chain.open_segment
-        nexts = tuple(group for group in chain.send_chain if group != segment.broker_group)
-        return self.route(RouteInfo(chain.partition, chain.epoch, segment.no, segment.master.broker, nexts))
 
     async def ask_core(self, event_of: Callable[[int], Any], deadline_s: float) -> Reply:
         """Feed an event that has one reply, and wait for the reply.

@@ -74,11 +74,18 @@ class Directory:
         record = self.members.get(broker)
         return record.address if record is not None else ""
 
-    def broker_group_address(self, group: str) -> str:
-        """The address at which clients reach the first live member of a broker group; empty if there is none."""
+    def external_address(self, broker: str) -> str:
+        """The address at which clients outside reach a broker; empty if its run has not registered one (yet)."""
+        record = self.members.get(broker)
+        # The run is compared because a broker of an older version keeps the field and has no second port: clients
+        # outside would be sent to a port that nothing serves.
+        return record.external_address if record is not None and record.external_run == record.run else ""
+
+    def first_of(self, group: str) -> str:
+        """The first member of a broker group that is admitted, a live one if there is one; empty if there is none."""
         records = sorted((r for r in self.members.values() if r.group == group and r.admitted), key=lambda r: r.slot)
         for record in sorted(records, key=lambda r: not self.is_live(r.member.broker)):
-            return str(record.address)
+            return str(record.member.broker)
         return ""
 
     def is_admitted(self, member: MemberId) -> bool:

@@ -23,7 +23,7 @@ def list_(settings: Settings) -> None:
     cluster = call_admin(settings, lambda admin: admin.describe_cluster())
     brokers = sorted(cluster.brokers, key=lambda broker: broker.name)
     if settings.as_json:
-        names = ("group", "incarnation", "run", "address", "live", "admitted", "disk_state")
+        names = ("group", "incarnation", "run", "address", "external_address", "live", "admitted", "disk_state")
         settings.emit([{"broker": broker.name, **pick(broker, *names)} for broker in brokers])
         return
     from rich.table import Table
@@ -35,6 +35,10 @@ def list_(settings: Settings) -> None:
         admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
         table.add_row(row.name, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
     settings.show(table)
+    for row in brokers:
+        if row.external_address:
+            text = f"clients outside reach {row.name} at {row.external_address}"
+            settings.console.print(text, markup=False, highlight=False, soft_wrap=True)
     for row in brokers:
         if row.disk_state:
             settings.console.print(disk_line(row.name, row.disk_state), markup=False, highlight=False, soft_wrap=True)
