@@ -22,12 +22,14 @@ from seriatim_operator.cluster.pki import (
     KeyMismatchError,
     LeafRequest,
     Purpose,
+    RenewalReason,
     authority_data,
     broker_names,
     broker_request,
     client_request,
     load_authority,
     load_identity,
+    needs_renewal,
     new_authority,
     write_bundle,
 )
@@ -295,3 +297,24 @@ def test_ed25519_authority_signs() -> None:
     authority = load_authority(data_of(Identity(certificate, key)), NOW)
     leaf = authority.issue(client_request("orders", "shop", "client", LIFE), NOW)
     leaf.certificate.verify_directly_issued_by(certificate)
+
+
+def test_external_hosts_are_in_the_brokers_certificate() -> None:
+    request = broker_request("orders", "shop", LIFE, external_hosts=["203.0.113.7", "LB.example", "2001:db8::1"])
+    assert {"203.0.113.7", "lb.example", "2001:db8::1", "localhost"} <= request.names
+    authority = new_authority("orders", "shop", NOW, any_name=True)
+    leaf = authority.issue(request, NOW)
+    assert needs_renewal(leaf.certificate, NOW, request.names, authority.certificate) is None
+    other = broker_request("orders", "shop", LIFE, external_hosts=["203.0.113.8"])
+    assert needs_renewal(leaf.certificate, NOW, other.names, authority.certificate) is RenewalReason.NAMES_CHANGED
+
+
+def test_an_authority_of_a_cluster_without_external_access_cannot_sign_external_hosts() -> None:
+    inside = new_authority("orders", "shop", NOW)
+    assert not inside.may_name_any
+    for host in ("203.0.113.7", "lb.example", "2001:db8::1"):
+        assert not inside.may_name([host])
+    assert inside.may_name(["127.0.0.1", "::1", "localhost"])
+    outside = new_authority("orders", "shop", NOW, any_name=True)
+    assert outside.may_name_any
+    assert outside.may_name(["203.0.113.7", "lb.example", "2001:db8::1"])

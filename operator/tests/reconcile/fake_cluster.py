@@ -187,6 +187,7 @@ class FakeMachines:
         pod["status"] = {
             "phase": "Running",
             "podIP": "10.0.0.1",
+            "hostIP": f"203.0.113.{pod['spec']['nodeName'].removeprefix('node')}",
             "conditions": [{"type": "Ready", "status": "True"}],
             "containerStatuses": [{"name": "broker", "state": {"running": {}}}],
         }

@@ -228,3 +228,43 @@ async def test_a_certificate_that_is_due_is_renewed_under_bad_settings() -> None
     assert conditions["Degraded"] == "SettingsInvalid"
     assert not place.kube.of("ConfigMap")
     assert ("Service", NAMESPACE, "orders") in place.kube.objects
+
+
+def _give_node_ports(place: Place) -> None:
+    """Kubernetes gives Services their node ports, and they keep them when the operator applies them again."""
+    for number, service in enumerate(sorted(place.kube.of("Service"), key=lambda each: str(each["metadata"]["name"]))):
+        if "seriatim.dev/external" in service["metadata"]["labels"]:
+            service["spec"]["ports"][0]["nodePort"] = 31000 + number
+
+
+async def test_external_addresses_reach_pods_certificate_and_status() -> None:
+    place = await started(external={"type": "NodePort"}, tls={"enabled": True})
+    reconciler, cache = place.operator()
+    for _ in range(6):
+        _give_node_ports(place)
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    annotations = [pod["metadata"]["annotations"] for pod in place.kube.of("Pod")]
+    told = {found.get("seriatim.dev/external-address", "") for found in annotations}
+    assert len(told) == len(annotations), "each broker has an address of its own"
+    [cluster] = place.kube.of("BrokerCluster")
+    assert cluster["status"]["externalBootstrap"]
+    assert not cluster["status"].get("externalPending")
+    [secret] = [s for s in place.kube.of("Secret") if s["metadata"]["name"] == "orders-broker-tls"]
+    leaf = load_identity(secret_files(secret)).certificate
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    hosts = {address.rpartition(":")[0] for address in told}
+    assert hosts == {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    writes = len(place.kube.writes)
+    for _ in range(5):
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    assert len(place.kube.writes) == writes, place.kube.writes[writes:]
+    cluster["spec"].pop("external")
+    for _ in range(3):
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+    left = [s for s in place.kube.of("Service") if "seriatim.dev/external" in s["metadata"]["labels"]]
+    assert left == []
+    [cluster] = place.kube.of("BrokerCluster")
+    assert not cluster["status"].get("externalBootstrap")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
 from ..spec.settings import SettingsError, parse_settings
-from . import certificates, cordon, loss, members, rolling, scaling
+from . import certificates, cordon, external, loss, members, rolling, scaling
 from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
 from .observed import Observed
 from .rolling import SETTINGS_INVALID
@@ -37,6 +37,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     cordon.set_intents(observed, result)
     cordon.count_what_is_left(observed, result)
     result.actions[:0] = [Apply(manifest) for manifest in make.shared()]
+    external.ensure_external(observed, make, result)
     if not result.has_problem(*NO_NEW_DISK):
         members.ensure_brokers(observed, make, result)
         members.ensure_claims(observed, make, result)

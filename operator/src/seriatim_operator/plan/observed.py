@@ -41,6 +41,7 @@ class NodeView:
         is_ready: Its condition `Ready` is True.
         is_leaving: It is cordoned, or has a taint that announces its end: open segments must leave it.
         is_out_of_service: It has the out-of-service taint, with which a person says that no process runs on it.
+        addresses: Types and values of its addresses, in the order of its status.
     """
 
     name: str
@@ -48,6 +49,7 @@ class NodeView:
     is_ready: bool
     is_leaving: bool
     is_out_of_service: bool
+    addresses: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class PodView:
         is_over: The pod itself has ended, for instance because its kubelet evicted it, and will not run again.
         waiting: The kubelet's reason why the container waits; empty if it does not wait.
         ended: Ends of its container that the kubelet still reports, the newest last.
+        host_ip: The address of its node; empty before it has one.
         says: Why the broker is not ready, in its own words; empty if the operator did not ask or got no answer.
     """
 
@@ -115,6 +118,7 @@ class PodView:
     waiting: str
     ended: tuple[Ended, ...]
     says: str = ""
+    host_ip: str = ""
 
     @property
     def broker(self) -> str:
@@ -205,6 +209,23 @@ class ClassView:
     can_expand: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """A Service for clients outside.
+
+    Attributes:
+        type: `NodePort` or `LoadBalancer`.
+        node_port: Its port on all nodes; 0 if it has none (yet).
+        hosts: Addresses or names of its load balancer; empty before it has one.
+    """
+
+    name: str
+    uid: str
+    type: str
+    node_port: int
+    hosts: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Observed:
     """Everything that concerns a cluster, observed at one time.
@@ -216,6 +237,7 @@ class Observed:
         last_settings: The settings that the brokers were given last. Observed only if `spec.settings` are not good;
             None if they are, or if the brokers were never given any.
         chains: What the chains of all topics say; None until the brokers have told them.
+        services: The Services for clients outside.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
     """
 
@@ -227,6 +249,7 @@ class Observed:
     claims: Mapping[str, ClaimView] = field(default_factory=dict)
     volumes: Mapping[str, VolumeView] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    services: Mapping[str, ServiceView] = field(default_factory=dict)
     storage_class: ClassView | None = None
     members: Mapping[str, BrokerGroupView] | None = None
     gates: Mapping[str, GateView] = field(default_factory=dict)
@@ -337,6 +360,7 @@ def node_view(manifest: Manifest) -> NodeView:
         is_ready=conditions.get("Ready") == "True",
         is_leaving=bool(spec.get("unschedulable")) or bool(taints & LEAVING_TAINTS),
         is_out_of_service=OUT_OF_SERVICE_TAINT in taints,
+        addresses=tuple((a["type"], a["address"]) for a in (manifest.get("status") or {}).get("addresses") or ()),
     )
 
 
@@ -367,6 +391,7 @@ def pod_view(manifest: Manifest) -> PodView:
         restarts=int(container.get("restartCount") or 0),
         waiting=str((state.get("waiting") or {}).get("reason") or ""),
         ended=tuple(ended),
+        host_ip=str(status.get("hostIP") or ""),
     )
 
 
@@ -423,6 +448,20 @@ def volume_view(manifest: Manifest) -> VolumeView:
         for value in expression.get("values") or ()
     }
     return VolumeView(manifest["metadata"]["name"], frozenset(hosts))
+
+
+def service_view(manifest: Manifest) -> ServiceView:
+    """The view of a Service for clients outside."""
+    metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+    balancer = (manifest.get("status") or {}).get("loadBalancer") or {}
+    hosts = (str(way.get("ip") or way.get("hostname") or "") for way in balancer.get("ingress") or ())
+    return ServiceView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        type=str(spec.get("type") or "ClusterIP"),
+        node_port=next((int(port.get("nodePort") or 0) for port in spec.get("ports") or ()), 0),
+        hosts=tuple(filter(None, hosts)),
+    )
 
 
 def class_view(manifest: Manifest) -> ClassView:

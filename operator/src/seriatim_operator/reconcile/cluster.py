@@ -25,7 +25,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..cluster import pki
 from ..cluster.brokers import Brokers, Credentials
-from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, Kind, kind_of
+from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, SERVICE, Kind, kind_of
 from ..cluster.kube import Api, ConflictError, InvalidError, KubeError
 from ..plan.actions import (
     Action,
@@ -44,6 +44,7 @@ from ..plan.actions import (
     SetBrokerGroup,
 )
 from ..plan.cluster import plan as make_plan
+from ..plan.external import external_addresses
 from ..plan.observed import Observed
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
@@ -120,6 +121,7 @@ class ClusterReconciler:
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
+        self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
         self._definitions = Definitions(api)
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
@@ -178,10 +180,13 @@ class ClusterReconciler:
             self._known.note_live(namespace, name, observed.live_brokers)
         observed = replace(observed, chains=self._known.chains(namespace, name))
         plan.problems += [*problems, *await self._definitions.problems()]
+        hosts = external_addresses(observed).hosts
+        is_named = hosts == self._external_hosts.get((namespace, name), ())
+        self._external_hosts[namespace, name] = hosts
         done = await self._do(observed, plan, make, brokers)
         await self._learn_id(brokers, observed)
         await self._report(observed, plan, make)
-        return 0.0 if done else plan.again_s
+        return 0.0 if done or not is_named else plan.again_s  # the next pass puts new hosts into the certificate
 
     async def _plan(
         self, source: Source, brokers: Brokers, namespace: str, name: str
@@ -190,7 +195,8 @@ class ClusterReconciler:
         observed = await observe(source, brokers, namespace, name, counts=False)
         if observed is None:
             return None, Plan(), None
-        make = self._make_children(observed.cluster_in_force)
+        addresses = external_addresses(observed).brokers
+        make = replace(self._make_children(observed.cluster_in_force), external_addresses=addresses)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
         if observed.members is None and brokers.is_reachable:
             observed = replace(observed, is_etcd_silent=await brokers.is_any_there())
@@ -268,7 +274,7 @@ class ClusterReconciler:
                     about, "Normal", "GroupForgotten", f"the brokers forgot broker group {action.group}"
                 )
             elif isinstance(action, DeleteObject):
-                kind = {BROKER.kind: BROKER, BROKER_GROUP.kind: BROKER_GROUP}[action.kind]
+                kind = {each.kind: each for each in (BROKER, BROKER_GROUP, SERVICE)}[action.kind]
                 await self._delete(kind, observed.cluster.namespace, action.name, action.uid)
             else:
                 return False
@@ -370,12 +376,14 @@ class ClusterReconciler:
         self, cluster: BrokerCluster, manifest: Manifest, problems: list[tuple[str, str]]
     ) -> Certificates:
         key = (cluster.namespace, cluster.name)
-        said = json.dumps(cluster.spec.tls.to_manifest(), sort_keys=True)
+        hosts = self._external_hosts.get(key, ())
+        is_external = cluster.spec.external is not None
+        said = json.dumps([cluster.spec.tls.to_manifest(), is_external, hosts], sort_keys=True)
         held = self._certificates.get(key)
         if held is not None and held[0] == said and time.monotonic() < held[1]:
             return held[2]
         try:
-            certificates = await ensure_certificates(self._api, cluster, self._domain)
+            certificates = await ensure_certificates(self._api, cluster, self._domain, hosts)
         except pki.PkiError as exc:
             problems.append(("CertificateInvalid", str(exc)))
             return held[2] if held is not None else Certificates(None)
@@ -415,6 +423,7 @@ class ClusterReconciler:
         if brokers is not None:
             await brokers.close()
         self._certificates.pop((namespace, name), None)
+        self._external_hosts.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
         self._known.forget(namespace, name)
 

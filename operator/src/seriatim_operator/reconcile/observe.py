@@ -21,6 +21,7 @@ from ..cluster.kinds import (
     CONFIG_MAP,
     NODE,
     POD,
+    SERVICE,
     STORAGE_CLASS,
     VOLUME,
     Kind,
@@ -37,10 +38,11 @@ from ..plan.observed import (
     class_view,
     node_view,
     pod_view,
+    service_view,
     volume_view,
 )
 from ..resources.config import settings_in
-from ..resources.names import CONFIG_FILE, LABEL_CLUSTER, config_name
+from ..resources.names import CONFIG_FILE, LABEL_CLUSTER, LABEL_EXTERNAL, config_name
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
@@ -128,6 +130,7 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
     claims = _named(await source.all(CLAIM, namespace, name), claim_view)
     bound = {claim.volume for claim in claims.values() if claim.volume}
     volumes = [m for m in await _optional(source, VOLUME, name) if m["metadata"]["name"] in bound]
+    services = [m for m in await source.all(SERVICE, namespace, name) if LABEL_EXTERNAL in m["metadata"]["labels"]]
     return Observed(
         cluster=cluster,
         now_s=time.time(),
@@ -137,6 +140,7 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
         claims=claims,
         volumes=_named(volumes, volume_view),
         nodes=_named(await _optional(source, NODE, name), node_view),
+        services=_named(services, service_view),
         storage_class=await _class(source, cluster.spec.storage.storage_class_name),
         members=await ask_members(brokers, counts=counts),
         last_settings=await _last_settings(source, cluster),

@@ -30,13 +30,16 @@ class Certificates:
     next_look_s: float | None = None
 
 
-async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> Certificates:
+async def ensure_certificates(
+    api: Api, cluster: BrokerCluster, domain: str, external_hosts: tuple[str, ...] = ()
+) -> Certificates:
     """Write the certificates that are missing or due.
 
     Args:
         api: The API.
         cluster: The cluster.
         domain: The DNS domain of the Kubernetes cluster.
+        external_hosts: Names and addresses by which clients outside reach the brokers, as far as they are known.
 
     Raises:
         PkiError: An authority or a Secret that the user or cert-manager keeps cannot be used.
@@ -47,10 +50,10 @@ async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> 
     now = datetime.now(UTC)
     told: list[tuple[str, str]] = []
     life = timedelta(days=cluster.spec.tls.certificate_days)
-    authority = await _authority(api, cluster, domain, now, told)
+    authority = await _authority(api, cluster, domain, external_hosts, now, told)
     brokers, clients, operator = (tls_secret_name(cluster.name, role) for role in ("broker", "client", "operator"))
     wanted = {
-        brokers: pki.broker_request(cluster.name, cluster.namespace, life, domain),
+        brokers: pki.broker_request(cluster.name, cluster.namespace, life, domain, external_hosts),
         clients: pki.client_request(cluster.name, cluster.namespace, "client", life),
         operator: pki.client_request(cluster.name, cluster.namespace, "operator", life),
     }
@@ -86,7 +89,12 @@ def _credentials(cluster: BrokerCluster, files: Mapping[str, bytes]) -> Credenti
 
 
 async def _authority(
-    api: Api, cluster: BrokerCluster, domain: str, now: datetime, told: list[tuple[str, str]]
+    api: Api,
+    cluster: BrokerCluster,
+    domain: str,
+    external_hosts: tuple[str, ...],
+    now: datetime,
+    told: list[tuple[str, str]],
 ) -> pki.Authority:
     given = cluster.spec.tls.ca_secret
     name = given or authority_secret_name(cluster.name)
@@ -98,16 +106,21 @@ async def _authority(
         )
     if found is not None:
         authority = pki.load_authority(secret_files(found), now)
-        names = pki.broker_names(cluster.name, cluster.namespace, domain)
+        names = (*pki.broker_names(cluster.name, cluster.namespace, domain), *external_hosts)
         may_name, is_theirs = authority.may_name(names), bool(given) or not is_ours(found)
+        if cluster.spec.external is not None and not is_theirs:
+            # Not by today's hosts: each new one would mean another authority, and another ca.crt for all clients.
+            may_name = authority.may_name_any
         if may_name and (is_theirs or not pki.authority_is_due(authority, now)):
             return authority
         if is_theirs:
             raise pki.AuthorityUnfitError(
-                f"the name constraints of the authority in Secret {name} do not permit {names[1]}. Remedy: give one "
-                "that permits it, or set the chart's clusterDomain to the DNS domain of this Kubernetes cluster"
+                f"the name constraints of the authority in Secret {name} do not permit "
+                f"{next(each for each in names if not authority.may_name([each]))}. Remedy: give one that permits it; "
+                "for a name inside, set the chart's clusterDomain to the DNS domain of this Kubernetes cluster"
             )
-    authority = pki.new_authority(cluster.name, cluster.namespace, now, domain)
+    is_external = cluster.spec.external is not None
+    authority = pki.new_authority(cluster.name, cluster.namespace, now, domain, any_name=is_external)
     await api.apply(tls_secret(cluster, name, pki.authority_data(authority), now))
     told.append(("AuthorityMade", f"made a certificate authority in Secret {name}"))
     return authority

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..spec.broker import Broker, BrokerSpec
 from ..spec.cluster import BrokerCluster
 from .children import broker, broker_group, service_account
 from .config import config_map, template_hash
-from .names import Manifest
+from .names import Manifest, broker_name
 from .pod import pod
 from .policies import disruption_budget, network_policy
-from .services import brokers_service, client_service
+from .services import brokers_service, client_service, external_service
 from .volume_claim import volume_claim
 
 
@@ -25,11 +26,13 @@ class ClusterChildren:
         cluster: The cluster that the children belong to.
         default_image: The brokers' image if the cluster names none.
         operator_namespace: The namespace of the operator, which may connect to the brokers.
+        external_addresses: By name of a broker, the address at which clients outside reach it, as far as it is known.
     """
 
     cluster: BrokerCluster
     default_image: str
     operator_namespace: str
+    external_addresses: Mapping[str, str] = field(default_factory=dict)
 
     def shared(self) -> list[Manifest]:
         """The children that the cluster has once, except settings and Secrets."""
@@ -61,7 +64,12 @@ class ClusterChildren:
 
     def pod(self, broker: Broker) -> Manifest:
         """The pod of a broker. An annotation has the hash of its template."""
-        return pod(self.cluster, broker.spec, self.default_image)
+        name = broker_name(broker.spec.group, broker.spec.slot)
+        return pod(self.cluster, broker.spec, self.default_image, self.external_addresses.get(name, ""))
+
+    def external_service(self, broker: str = "") -> Manifest:
+        """The Service of a broker for clients outside; without a broker, the one to which they connect first."""
+        return external_service(self.cluster, broker)
 
     def budget(self, group: str, disruptions_max: int) -> Manifest:
         """The disruption budget of a broker group; `disruptions_max` is 0 or 1."""

@@ -116,6 +116,8 @@ def template_hash(cluster: BrokerCluster, default_image: str) -> str:
     restart = cluster.metadata.annotations.get(ANNOTATION_RESTART)
     if restart is not None:
         inputs["restart"] = restart  # not None, so that clusters without the annotation keep the hash they have
+    if spec.external is not None:  # only then, so that a newer operator restarts no broker without it
+        inputs["external"] = True
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 

@@ -3,6 +3,7 @@
 With a cluster `orders` in the namespace `shop`, its first broker group `g0`, and the disk `x7k2` in slot 1 of `g0`:
 
     orders                   client Service, and the BrokerCluster itself
+    orders-external          Service to which clients outside connect first; orders-g0-1-external: of one broker
     orders-brokers           headless Service, NetworkPolicy
     orders-broker            ServiceAccount
     orders-config            ConfigMap
@@ -28,8 +29,11 @@ FIELD_MANAGER: Final = "seriatim-operator"
 
 BROKER_PORT: Final = 7100
 ADMIN_PORT: Final = 7101
+EXTERNAL_PORT: Final = 7102
+"""The brokers' second port, for clients outside. The Services have the same port."""
 BROKER_PORT_NAME: Final = "seriatim"
 ADMIN_PORT_NAME: Final = "admin"
+EXTERNAL_PORT_NAME: Final = "external"
 
 CONTAINER: Final = "broker"
 USER_ID: Final = 10001
@@ -41,6 +45,8 @@ CONFIG_PATH: Final = "/etc/seriatim"
 CONFIG_FILE: Final = "broker.toml"
 TLS_DIRECTORY: Final = "tls"
 ETCD_TLS_DIRECTORY: Final = "etcd-tls"
+EXTERNAL_ADDRESS_FILE: Final = "external/address"
+"""Below `CONFIG_PATH`: the address at which clients outside reach the broker, from its pod's annotation."""
 STATUS_FILE: Final = "/dev/termination-log"
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
@@ -50,9 +56,13 @@ LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_CLUSTER: Final = "seriatim.dev/cluster"
 LABEL_GROUP: Final = "seriatim.dev/group"
 LABEL_SLOT: Final = "seriatim.dev/slot"
+LABEL_EXTERNAL: Final = "seriatim.dev/external"
+"""A label of Services for clients outside: the broker's name, or `bootstrap`."""
 LABEL_BROKER_UID: Final = "seriatim.dev/broker-uid"
 
 ANNOTATION_TEMPLATE_HASH: Final = "seriatim.dev/template-hash"
+ANNOTATION_EXTERNAL_ADDRESS: Final = "seriatim.dev/external-address"
+"""An annotation of pods: the address at which clients outside reach the broker."""
 ANNOTATION_CHANGED_AT: Final = "seriatim.dev/changed-at"
 """An annotation of Secrets: when their content last changed in a way that brokers must read."""
 
@@ -66,6 +76,11 @@ COMPONENT_ETCD: Final = "etcd"
 def client_service_name(cluster: str) -> str:
     """The Service to which clients connect first."""
     return cluster
+
+
+def external_service_name(cluster: str, broker: str = "") -> str:
+    """The Service of a broker for clients outside; without a broker, the one to which they connect first."""
+    return f"{cluster}-{broker}-external" if broker else f"{cluster}-external"
 
 
 def brokers_name(cluster: str) -> str:

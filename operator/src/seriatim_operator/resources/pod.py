@@ -13,6 +13,7 @@ from .config import template_hash
 from .names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
+    ANNOTATION_EXTERNAL_ADDRESS,
     ANNOTATION_TEMPLATE_HASH,
     BROKER_PORT,
     BROKER_PORT_NAME,
@@ -20,6 +21,9 @@ from .names import (
     CONFIG_PATH,
     CONTAINER,
     ETCD_TLS_DIRECTORY,
+    EXTERNAL_ADDRESS_FILE,
+    EXTERNAL_PORT,
+    EXTERNAL_PORT_NAME,
     STATUS_FILE,
     TLS_DIRECTORY,
     USER_ID,
@@ -57,25 +61,30 @@ again. If a broker were killed because its machine is busy, the others would be 
 members are fenced."""
 
 
-def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manifest:
+def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str, external_address: str = "") -> Manifest:
     """The pod of one incarnation.
 
     Args:
         cluster: The cluster that the broker belongs to.
         broker: The member and its disk.
         default_image: The image if the cluster names none.
+        external_address: Where clients outside reach the broker. It is an annotation, and the broker reads it from a
+            file, so that a later change needs no restart.
 
     Raises:
         SettingsError: `spec.settings` cannot be given to a broker.
     """
     template = cluster.spec.pod_template
+    annotations = {**template.annotations, ANNOTATION_TEMPLATE_HASH: template_hash(cluster, default_image)}
+    if cluster.spec.external is not None and external_address:
+        annotations[ANNOTATION_EXTERNAL_ADDRESS] = external_address
     manifest = child(
         cluster,
         "v1",
         "Pod",
         broker_object_name(broker),
         labels={**template.labels, **broker_labels(broker)},
-        annotations={**template.annotations, ANNOTATION_TEMPLATE_HASH: template_hash(cluster, default_image)},
+        annotations=annotations,
     )
     spec: Manifest = {
         "hostname": broker_name(broker.group, broker.slot),
@@ -157,6 +166,8 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a volume of the pod's own
         ],
     }
+    if cluster.spec.external is not None:
+        container["ports"].append({"name": EXTERNAL_PORT_NAME, "containerPort": EXTERNAL_PORT, "protocol": "TCP"})
     container["resources"] = _resources(template)
     return container
 
@@ -178,6 +189,10 @@ def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
         "SERIATIM_ADVERTISE": broker_address(cluster, broker.group, broker.slot),
         "SERIATIM_STATUS_FILE": STATUS_FILE,
     }
+    if cluster.spec.external is not None:
+        # Not in the settings file, which brokers of another image read too while the change rolls through the cluster.
+        variables["SERIATIM_EXTERNAL_LISTEN"] = f"0.0.0.0:{EXTERNAL_PORT}"
+        variables["SERIATIM_EXTERNAL_ADVERTISE_FILE"] = f"{CONFIG_PATH}/{EXTERNAL_ADDRESS_FILE}"
     if broker.replaces is not None:
         variables["SERIATIM_REPLACE_DISK_OF"] = broker.replaces
     users = {variable.name: variable.value for variable in cluster.spec.pod_template.env}
@@ -201,6 +216,9 @@ def _volumes(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
     ]
     if cluster.spec.tls.enabled:
         sources.append(_secret_files(tls_secret_name(cluster.name, "broker"), TLS_DIRECTORY))
+    if cluster.spec.external is not None:
+        field = {"fieldPath": f"metadata.annotations['{ANNOTATION_EXTERNAL_ADDRESS}']"}
+        sources.append({"downwardAPI": {"items": [{"path": EXTERNAL_ADDRESS_FILE, "fieldRef": field}]}})
     if cluster.spec.etcd.tls_secret is not None:
         sources.append(_secret_files(cluster.spec.etcd.tls_secret, ETCD_TLS_DIRECTORY))
     return [

@@ -10,6 +10,7 @@ from .names import (
     APP,
     BROKER_PORT,
     COMPONENT_OPERATOR,
+    EXTERNAL_PORT,
     LABEL_COMPONENT,
     LABEL_GROUP,
     LABEL_NAME,
@@ -70,6 +71,8 @@ def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [
             {"from": [brokers, operator, clients], "ports": [_tcp(BROKER_PORT)]},
+            # Clients outside come from addresses that are of no pod, and often from those of nodes or load balancers.
+            *([{"ports": [_tcp(EXTERNAL_PORT)]}] if cluster.spec.external is not None else []),
             # The port of the metrics is open to all pods, because monitoring may run in any namespace.
             {"from": [{"namespaceSelector": {}}], "ports": [_tcp(ADMIN_PORT)]},
         ],

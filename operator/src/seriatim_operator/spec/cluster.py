@@ -30,6 +30,18 @@ MEMBERS_TESTED_MAX: Final = 3
 STORAGE_SIZE_MIN: Final = "4Gi"
 """A broker keeps 2 GiB or 5 % of its disk free, so a smaller disk would hold almost no messages."""
 
+EXTERNAL_BROKERS_MAX: Final = 100
+"""Brokers of a cluster with external access. All their hosts are in one certificate, and each has a Service."""
+
+AdvertisedHost = Annotated[
+    str,
+    Field(min_length=1, max_length=253),
+    matches(
+        "^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+)$",
+        "a host is a DNS name or an IP address, without a scheme, a port or brackets",
+    ),
+]
+
 ChangeApproval = Literal["Automatic", "Manual"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
@@ -358,8 +370,71 @@ class NetworkPolicy(Model):
     """Pods of this namespace that may connect as clients. Without it, all pods of all namespaces may."""
 
 
+class ExternalService(Model):
+    """What is special about one Service for clients outside."""
+
+    annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
+    ] = Field(default_factory=dict)
+    """More annotations of the Service. They override those of `external.annotations`."""
+    advertised_host: AdvertisedHost | None = None
+    """The host to which clients connect, in place of the address that the operator finds: a DNS name, or an address."""
+    advertised_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """The port to which clients connect, in place of the node port or the load balancer's port."""
+    node_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """The Service's node port. Without it, Kubernetes chooses one, and the Service keeps it."""
+
+
+class ExternalBroker(ExternalService):
+    """What is special about the Service of one broker."""
+
+    broker: Annotated[
+        str,
+        Field(min_length=4, max_length=16),
+        matches("^g[0-9]+-[0-9]+$", "a broker is named by its broker group and slot, such as g0-1"),
+    ]
+    """The broker's name among the brokers, such as `g0-1`."""
+
+
+class External(Model):
+    """Access for clients outside the pods' network."""
+
+    RULES: ClassVar = (
+        Rule(
+            "self.type == 'NodePort' || !has(self.nodeAddressType)",
+            "nodeAddressType is for type: NodePort; a load balancer has an address of its own",
+        ),
+    )
+
+    type: Literal["NodePort", "LoadBalancer"]
+    """How clients come in: by a port of the nodes, or by a load balancer for each broker and one for the bootstrap
+    address."""
+    node_address_type: Literal["ExternalDNS", "ExternalIP", "InternalDNS", "InternalIP", "Hostname"] | None = None
+    """With `NodePort`, which address of a node clients use, if the node has it. Otherwise, and without this field, the
+    first that a node has of ExternalDNS, ExternalIP, InternalDNS, InternalIP and Hostname."""
+    annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
+    ] = Field(default_factory=dict)
+    """Annotations of all Services for clients outside, for instance for the cloud's load balancers."""
+    bootstrap: ExternalService = ExternalService()
+    """What is special about the Service to which clients outside connect first."""
+    brokers: Annotated[tuple[ExternalBroker, ...], Field(max_length=EXTERNAL_BROKERS_MAX), ListKeys(("broker",))] = ()
+    """What is special about the Services of single brokers."""
+
+    def of_broker(self, broker: str) -> ExternalService:
+        """What is special about the Service of a broker."""
+        return next((each for each in self.brokers if each.broker == broker), ExternalService())
+
+
 class BrokerClusterSpec(Model):
     """The desired state of a cluster."""
+
+    RULES: ClassVar = (
+        Rule(
+            f"!has(self.external) || self.groups * self.membersPerGroup <= {EXTERNAL_BROKERS_MAX}",
+            f"at most {EXTERNAL_BROKERS_MAX} brokers can be reached from outside, each with a Service of its own",
+        ),
+    )
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)]
     """How many broker groups the cluster has. The operator adds broker groups at once. It removes one only when the
@@ -411,6 +486,9 @@ class BrokerClusterSpec(Model):
     them."""
     network_policy: NetworkPolicy = NetworkPolicy()
     """Which pods may connect to the brokers."""
+    external: External | None = None
+    """Access for clients outside the pods' network. Without it, there is none. Adding or removing it restarts the
+    brokers, one at a time; other changes do not."""
 
 
 class PlannedChange(Model):
@@ -454,6 +532,11 @@ class BrokerClusterStatus(Status):
     """The identity of the cluster, which is on each broker's disk."""
     bootstrap: Annotated[str, Field(max_length=300)] = ""
     """The `host:port` to which clients connect first."""
+    external_bootstrap: Annotated[str, Field(max_length=1024)] = ""
+    """The `host:port` of brokers to which clients outside connect first, separated by commas. Empty while no address
+    is known, and without `spec.external`."""
+    external_pending: Annotated[str, Field(max_length=1024)] = ""
+    """Which Services have no address for clients outside yet, and what each waits for. Empty if all have one."""
     planned_changes: Annotated[tuple[PlannedChange, ...], Field(max_length=100)] = ()
     """The restarts that are still to do, in order. With `changeApproval: Manual` they wait for approval."""
     operation: Operation | None = None
@@ -478,6 +561,7 @@ class BrokerCluster(Resource):
         *condition_columns(),
         Column("Stable", '.status.conditions[?(@.type=="Stable")].status'),
         Column("Bootstrap", ".status.bootstrap", is_wide=True),
+        Column("External", ".status.externalBootstrap", is_wide=True),
         Column("Blocked by", ".status.blockedBy", is_wide=True),
         Column("Reported", ".status.reportedAt", "date"),
         AGE,

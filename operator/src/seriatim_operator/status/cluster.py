@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
+from ..plan.external import external_addresses
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import group_to_place_anew, machine_that_holds_all
@@ -292,6 +293,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
     cluster, before = observed.cluster, observed.cluster.status
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
     facts = _cluster_facts(observed, plan, ready_groups)
+    external = external_addresses(observed)
     status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
         conditions=settle(
@@ -302,6 +304,8 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         selector=selector_text(selector_labels(cluster.name)),
         cluster_id=cluster_id or before.cluster_id,
         bootstrap=bootstrap_address(cluster),
+        external_bootstrap=external.bootstrap,
+        external_pending="; ".join(external.pending)[:1024],
         planned_changes=tuple(
             PlannedChange(action=change.action, object=change.object, reason=change.reason, hash=hash_)
             for change in plan.planned[:100]

@@ -59,6 +59,7 @@ class LeafRequest:
         uri: The identity of the holder as a URI, so that rights can depend on the certificate.
         life: The time from now to its end. It ends no later than the authority.
         dns_names: The names by which peers connect to a server.
+        addresses: The IP addresses by which they do.
     """
 
     common_name: str
@@ -66,11 +67,12 @@ class LeafRequest:
     uri: str
     life: timedelta
     dns_names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
         """All subject alternative names as texts."""
-        return frozenset((*self.dns_names, self.uri))
+        return frozenset((*self.dns_names, *self.addresses, self.uri))
 
 
 def broker_names(cluster: str, namespace: str, domain: str = DEFAULT_DOMAIN) -> tuple[str, ...]:
@@ -85,14 +87,33 @@ def broker_names(cluster: str, namespace: str, domain: str = DEFAULT_DOMAIN) -> 
     return *(f"*.{name}" for name in _with_domain(brokers, domain)), *_with_domain(clients, domain), "localhost"
 
 
-def broker_request(cluster: str, namespace: str, life: timedelta, domain: str = DEFAULT_DOMAIN) -> LeafRequest:
-    """The one certificate that all brokers of a cluster share."""
+def broker_request(
+    cluster: str,
+    namespace: str,
+    life: timedelta,
+    domain: str = DEFAULT_DOMAIN,
+    external_hosts: Iterable[str] = (),
+) -> LeafRequest:
+    """The one certificate that all brokers of a cluster share.
+
+    Args:
+        cluster: The cluster's name.
+        namespace: The cluster's namespace.
+        life: For how long the certificate is valid.
+        domain: The DNS domain of the Kubernetes cluster.
+        external_hosts: DNS names and IP addresses by which clients outside connect to brokers.
+    """
+    outside = sorted(set(external_hosts))
     return LeafRequest(
         common_name=_common_name(f"{cluster} brokers"),
         purpose=Purpose.BROKER,
         uri=_uri(cluster, namespace, "broker"),
         life=life,
-        dns_names=broker_names(cluster, namespace, domain),
+        dns_names=(
+            *broker_names(cluster, namespace, domain),
+            *(host.lower() for host in outside if _as_address(host) is None),
+        ),
+        addresses=tuple(str(address) for host in outside if (address := _as_address(host)) is not None),
     )
 
 
@@ -118,10 +139,16 @@ class Authority:
         """The certificate that signs."""
         return self.identity.certificate
 
-    def may_name(self, dns_names: Iterable[str]) -> bool:
+    @property
+    def may_name_any(self) -> bool:
+        """Whether no certificate of the chain has name constraints."""
+        chain = (self.certificate, *self.identity.intermediates, *self.parents)
+        return not any(_constraints(each) for each in chain)
+
+    def may_name(self, names: Iterable[str]) -> bool:
         """Whether peers would accept a certificate with these names. A name that is not permitted makes it invalid."""
         chain = (self.certificate, *self.identity.intermediates, *self.parents)
-        return all(_permits(authority, name) for authority in chain for name in dns_names)
+        return all(_permits(authority, name) for authority in chain for name in names)
 
     @property
     def anchors(self) -> tuple[x509.Certificate, ...]:
@@ -136,6 +163,7 @@ class Authority:
         if request.purpose is Purpose.BROKER:
             purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in request.dns_names]
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in request.addresses]
         names.append(x509.UniformResourceIdentifier(request.uri))
         signer = self.certificate
         builder = (
@@ -152,8 +180,18 @@ class Authority:
         return Identity(_sign(builder, self.identity.key), key, between)
 
 
-def new_authority(cluster: str, namespace: str, now: datetime, domain: str = DEFAULT_DOMAIN) -> Authority:
-    """Make an authority for the cluster, self-signed and valid for 3650 days."""
+def new_authority(
+    cluster: str, namespace: str, now: datetime, domain: str = DEFAULT_DOMAIN, *, any_name: bool = False
+) -> Authority:
+    """Make an authority for the cluster, self-signed and valid for 3650 days.
+
+    Args:
+        cluster: The cluster's name.
+        namespace: The cluster's namespace.
+        now: The time.
+        domain: The DNS domain of the Kubernetes cluster.
+        any_name: No name constraints: clients outside reach brokers by hosts that are not known yet.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     # With the date in the name, people and libraries can distinguish an authority from its successor.
     name = _common_name(f"{cluster} authority {now:%Y-%m-%dT%H%M%SZ}")
@@ -163,8 +201,9 @@ def new_authority(cluster: str, namespace: str, now: datetime, domain: str = DEF
         .not_valid_after(now + AUTHORITY_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(_name_constraints(cluster, namespace, domain), critical=True)
     )
+    if not any_name:
+        builder = builder.add_extension(_name_constraints(cluster, namespace, domain), critical=True)
     return Authority(Identity(_sign(builder, key), key))
 
 
@@ -243,12 +282,34 @@ def _with_domain(service: str, domain: str) -> tuple[str, str]:
 
 def _permits(authority: x509.Certificate, name: str) -> bool:
     """Whether the authority's name constraints permit the name (RFC 5280, 4.2.1.10). Without any, every name is."""
-    try:
-        constraints = authority.extensions.get_extension_for_class(x509.NameConstraints).value
-    except x509.ExtensionNotFound:
+    constraints = _constraints(authority)
+    if constraints is None:
         return True
+    address = _as_address(name)
+    if address is not None:
+        inside, outside = map(_networks, (constraints.permitted_subtrees, constraints.excluded_subtrees))
+        return (not inside or any(address in net for net in inside)) and not any(address in net for net in outside)
     permitted, excluded = map(_dns_names, (constraints.permitted_subtrees, constraints.excluded_subtrees))
     return (not permitted or _is_below(name, permitted)) and not _is_below(name, excluded)
+
+
+def _constraints(certificate: x509.Certificate) -> x509.NameConstraints | None:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.NameConstraints).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _networks(subtrees: Iterable[x509.GeneralName] | None) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    values = [each.value for each in subtrees or () if isinstance(each, x509.IPAddress)]
+    return [value for value in values if isinstance(value, (ipaddress.IPv4Network, ipaddress.IPv6Network))]
 
 
 def _dns_names(subtrees: Iterable[x509.GeneralName] | None) -> list[str]:
