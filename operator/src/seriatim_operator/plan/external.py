@@ -78,7 +78,7 @@ def external_addresses(observed: Observed) -> ExternalAddresses:
 
 
 def ensure_external(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """Apply the Services for clients outside, and delete those that nobody is meant to use any more."""
+    """Apply the Services for clients outside, and delete those that are not wanted any more."""
     wanted: set[str] = set()
     if observed.cluster.spec.external is not None:
         for broker in ("", *_brokers(observed)):
