@@ -57,12 +57,16 @@ class MemoryKube:
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
         self._call("list", kind)
-        wanted = dict(term.split("=", 1) for term in selector.split(",") if term)
+        terms = [term.partition("=")[::2] for term in selector.split(",") if term]
+
+        def is_meant(manifest: Manifest) -> bool:
+            labels = manifest["metadata"].get("labels") or {}
+            return all(name in labels and value in ("", labels[name]) for name, value in terms)
+
         return [
             copy.deepcopy(manifest)
             for manifest in self.of(kind.kind)
-            if (namespace is None or manifest["metadata"].get("namespace", "") == namespace)
-            and wanted.items() <= (manifest["metadata"].get("labels") or {}).items()
+            if (namespace is None or manifest["metadata"].get("namespace", "") == namespace) and is_meant(manifest)
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:

@@ -146,7 +146,7 @@ def partition_figures(standings: Mapping[Standing, int], is_there: Callable[[Mem
         listed = min((sum(map(runs, copies.listed)) for copies in standing.copies), default=2)
         whole = min((sum(map(runs, copies.whole)) for copies in standing.copies), default=2)
         found["partitions"] += count
-        found["partitions_without_head"] += count * (not all(map(runs, standing.head)))
+        found["partitions_without_head"] += count * (not all(map(runs, standing.open_members)))
         found["partitions_one_copy"] += count * (listed > 0 and whole < 2)
         found["partitions_no_copy"] += count * (listed == 0)
         found["partitions_unsettled"] += count * standing.is_unsettled

@@ -47,7 +47,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         external_listen: `host:port` of a second port, for clients outside the network of the brokers. Over it, a client
             is told only the external addresses of brokers. Default: this port is not opened.
         external_advertise: `host:port` at which clients outside reach `external_listen`.
-        external_advertise_file: The same, in a file that the broker reads again every second, for an address that is
+        external_advertise_file: The same, in a file that the broker reads again every second, if an address is
             known only after the start. An empty file or none: there is no address yet. Give this or
             `external_advertise`, not both.
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.

@@ -218,7 +218,7 @@ def test_an_etcd_that_is_silent_while_brokers_serve_is_a_condition() -> None:
 
 def test_heads_segments_and_roles_come_from_the_chains() -> None:
     world = started()
-    chains = ChainsView(heads={"g0": 2}, masters={"g0-1": 2}, segments={"g0-0": 7, "g0-1": 8, "g1-0": 1})
+    chains = ChainsView(open_segments={"g0": 2}, masters={"g0-1": 2}, segments={"g0-0": 7, "g0-1": 8, "g1-0": 1})
     observed = replace(world.observed(), chains=chains)
     status = broker_group_status(observed, world.groups["orders-g0"])
     assert (status.heads, status.segments) == (2, 8)

@@ -553,14 +553,14 @@ async def test_the_cluster_is_told_what_chains_say(world: World) -> None:
     assert told is not None
     assert told.troubles == {"CopyAway": 1}
     assert told.told("CopyAway") == "topic events"
-    assert (told.heads, told.masters) == ({"g0": 2, "g1": 2}, {"g0-0": 2, "g1-0": 2})
+    assert (told.open_segments, told.masters) == ({"g0": 2, "g1": 2}, {"g0-0": 2, "g1-0": 2})
     assert told.segments == {"g0-0": 1, "g0-1": 1}
     world.api.remove("Topic", "events")
     world.brokers.drop("events")
     await world.settle()
     told = world.known.chains("default", "orders")
     assert told is not None
-    assert (told.troubles, told.heads, told.segments) == ({}, {}, {})
+    assert (told.troubles, told.open_segments, told.segments) == ({}, {}, {})
 
 
 async def test_a_new_operator_over_many_topics_writes_nothing(world: World) -> None:

@@ -57,13 +57,13 @@ class Standing(NamedTuple):
     """Who has a partition, by its record. Partitions of one cluster share a few of these.
 
     Attributes:
-        head: The members of the open segment. Without one of them the partition accepts no messages.
+        open_members: The members of the open segment. Without one of them the partition accepts no messages.
         copies: For each segment with messages, its members. Segments with the same members share an entry.
         is_unsettled: Whether a segment is not settled.
         is_lost: Whether a segment was declared lost.
     """
 
-    head: tuple[MemberId, ...]
+    open_members: tuple[MemberId, ...]
     copies: frozenset[Copies]
     is_unsettled: bool
     is_lost: bool

@@ -63,14 +63,14 @@ class ChainsView:
     Attributes:
         troubles: How many topics are in each state of `TROUBLES`; a state without topics is missing.
         named: The first of these topics by name, at most `NAMED_MAX` for each state.
-        heads: Open segments by broker group.
+        open_segments: Open segments by broker group.
         masters: Open segments by their master.
         segments: Segments by broker that has a copy. Segments that are not settled or lost do not count.
     """
 
     troubles: Mapping[TopicState, int] = field(default_factory=dict)
     named: Mapping[TopicState, tuple[str, ...]] = field(default_factory=dict)
-    heads: Mapping[str, int] = field(default_factory=dict)
+    open_segments: Mapping[str, int] = field(default_factory=dict)
     masters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[str, int] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class _Short:
     """The share of one topic in the counts."""
 
     state: TopicState
-    heads: Counter[str]
+    open_segments: Counter[str]
     masters: Counter[str]
     segments: Counter[str]
 
@@ -106,7 +106,7 @@ class ChainCounts:
         self.live: frozenset[str] | None = None
         self._shorts: dict[str, _Short] = {}
         self._by_state: dict[TopicState, set[str]] = {}
-        self._heads: Counter[str] = Counter()
+        self._open_segments: Counter[str] = Counter()
         self._masters: Counter[str] = Counter()
         self._segments: Counter[str] = Counter()
 
@@ -115,14 +115,14 @@ class ChainCounts:
         before = self._shorts.pop(name, None)
         if before is not None:
             self._by_state[before.state].discard(name)
-            self._heads.subtract(before.heads)
+            self._open_segments.subtract(before.open_segments)
             self._masters.subtract(before.masters)
             self._segments.subtract(before.segments)
         if view is None:
             return before is not None
         short = self._shorts[name] = self._short(view)
         self._by_state.setdefault(short.state, set()).add(name)
-        self._heads.update(short.heads)
+        self._open_segments.update(short.open_segments)
         self._masters.update(short.masters)
         self._segments.update(short.segments)
         return before is None or before.state != short.state
@@ -140,19 +140,19 @@ class ChainCounts:
         return ChainsView(
             troubles={state: len(names) for state, names in troubles.items()},
             named={state: tuple(sorted(names)[:NAMED_MAX]) for state, names in troubles.items()},
-            heads=+self._heads,
+            open_segments=+self._open_segments,
             masters=+self._masters,
             segments=+self._segments,
         )
 
     def _short(self, view: TopicView) -> _Short:
-        heads: Counter[str] = Counter()
+        open_segments: Counter[str] = Counter()
         masters: Counter[str] = Counter()
         segments: Counter[str] = Counter()
         for chain in view.chains.values():
-            heads[chain.group] += 1
+            open_segments[chain.group] += 1
             masters[chain.master] += 1
             for brokers, count in chain.copies.items():
                 for broker in brokers:
                     segments[broker] += count
-        return _Short(state_of_topic(view, self.live), heads, masters, segments)
+        return _Short(state_of_topic(view, self.live), open_segments, masters, segments)

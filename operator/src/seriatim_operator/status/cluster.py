@@ -239,7 +239,7 @@ def _counts(observed: Observed, item: BrokerGroup, view: BrokerGroupView | None)
     if item.spec.state != "Active" or observed.chains is None:
         return item.status.heads, item.status.segments
     brokers = [f"{item.spec.group}-{broker.spec.slot}" for broker in observed.holders(item.spec.group)]
-    return observed.chains.heads.get(item.spec.group, 0), observed.chains.segments_of(brokers)
+    return observed.chains.open_segments.get(item.spec.group, 0), observed.chains.segments_of(brokers)
 
 
 def _drained(item: BrokerGroup, view: BrokerGroupView | None, open_segments: int | None, segments: int | None) -> Fact:
