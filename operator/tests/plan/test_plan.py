@@ -554,6 +554,17 @@ def test_two_groups_are_not_placed_anew_at_once() -> None:
     assert len(world.pods) == 6
 
 
+def test_the_only_group_is_not_placed_anew() -> None:
+    world = started()
+    _ask_anew(world, "orders-g0")
+    world.a_pass()
+    assert world.intents["g0"] == "DRAINING"
+    world.edit(groups=1)
+    world.run()
+    assert world.cluster.status.is_true("Stable"), "no other broker group could take its segments"
+    assert {broker.split("-")[0] for broker in world.members} == {"g0"}
+
+
 BAD = {"heal_after": "90"}
 
 

@@ -269,9 +269,12 @@ class Observed:
     def placed_anew(self) -> str:
         """The broker group that is removed now to be made again on other disks; empty if there is none.
 
-        If people annotated several, the first one comes first: the others must take over its segments meanwhile.
+        If people annotated several, the first one comes first: the others must take over its segments meanwhile. So
+        the only broker group of a cluster stays where it is.
         """
         counted = [f"g{number}" for number in range(self.cluster.spec.groups)]
+        if len(counted) < 2:
+            return ""
         asked = {item.spec.group for item in self.groups.values() if ANNOTATION_PLACE_ANEW in item.metadata.annotations}
         return next((group for group in counted if group in asked), "")
 
