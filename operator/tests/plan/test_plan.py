@@ -554,6 +554,18 @@ def test_two_groups_are_not_placed_anew_at_once() -> None:
     assert len(world.pods) == 6
 
 
+def test_a_removal_under_way_is_ended_before_a_newer_group_leaves() -> None:
+    world = started(nodes=5)
+    _ask_anew(world, "orders-g0")
+    while world.cluster.status.operation is None:
+        world.a_pass()
+        world.settle()
+    assert world.cluster.status.operation.object == "g0"
+    world.edit(groups=2)
+    _until_stable(world)
+    assert {broker.split("-")[0] for broker in world.members} == {"g0", "g1"}
+
+
 def test_the_only_group_is_not_placed_anew() -> None:
     world = started()
     _ask_anew(world, "orders-g0")

@@ -34,7 +34,11 @@ LOOK_S = 1.0
 
 
 def remove_broker_groups(observed: Observed, plan: Plan) -> None:
-    """Plan the next step of removing the newest broker group that `spec.groups` does not count."""
+    """Plan the next step of removing the newest broker group that `spec.groups` does not count.
+
+    A removal that is under way is ended first, even if a newer broker group has to leave meanwhile: each would wait for
+    the other one.
+    """
     leaving = observed.leaving_broker_groups
     operation = observed.cluster.status.operation
     if operation is not None and operation.kind == OPERATION and operation.object not in leaving:
@@ -45,7 +49,8 @@ def remove_broker_groups(observed: Observed, plan: Plan) -> None:
             plan.blocked_by.append("no broker answers: no broker group is removed")
             plan.look_again(LOOK_S)
         return
-    group = leaving[0]
+    is_under_way = operation is not None and operation.kind == OPERATION
+    group = operation.object if operation is not None and is_under_way else leaving[0]
     plan.look_again(LOOK_S)
     if any(view.open_segments is None or view.segments is None for view in observed.members.values()):
         plan.actions.append(AskCounts())  # brokers count from the coordinator, not from a mirror that may be old
