@@ -121,8 +121,17 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 
 WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
-bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
-	$(BIN)/python -m e2e.bench.smoke
+.PHONY: bench
+bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in five minutes (QUICK=1: a quarter; ONLY="start one_in_flight")
+	$(BIN)/python -m e2e.bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+bench-smoke: $(SYNCED) ## four of these: throughput, latency and the gap at kill -9, in a minute
+	$(BIN)/python -m e2e.bench.run --smoke
+
+.PHONY: bench-compare
+bench-compare: $(SYNCED) ## BASE=commit: the same workloads on that commit and on this checkout in turns, A B A B, with ratios (ROUNDS=2; QUICK=1; ONLY=...)
+	@test -n "$(BASE)" || { echo "say with which commit to compare: make bench-compare BASE=main~5" >&2; exit 2; }
+	$(BIN)/python -m e2e.bench.compare $(BASE) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
 	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)

@@ -56,7 +56,12 @@ def settle_objects() -> None:
 
 
 def run(
-    name: str, measure: Measure, title: str, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    name: str,
+    measure: Measure,
+    title: str,
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    after: Callable[[Console, list[Figure], Path], None] | None = None,
 ) -> int:
     """Measure, and print the table. Return the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
 
@@ -67,6 +72,7 @@ def run(
         measure: Measures in a directory, and says what it does.
         title: The table's title.
         loop_factory: Makes the event loop; None: the usual one.
+        after: Shows more below the table, and may write files into the directory that it gets.
     """
     console = Console()
     out = Path(os.environ.get("OUT") or "bench-out")
@@ -90,6 +96,8 @@ def run(
             return 1
     took_s = time.monotonic() - begin
     console.print(table(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))
+    if after is not None:
+        after(console, figures, out)
     path = out / f"{name}.json"
     write_json(path, to_json(figures, machine, took_s, benchmark=name))
     console.print(

@@ -1,0 +1,153 @@
+"""`python -m e2e.bench.compare COMMIT`, or `make bench-compare BASE=COMMIT`: is this checkout faster than that commit?
+
+The commit's code gets a checkout and an environment of its own, in `bench-out/base-COMMIT`, which the next comparison
+with it uses again. Then both run the same workloads in turns: A B A B, with the benchmark of this checkout. A is the
+commit, B this checkout. A machine changes its speed from minute to minute, so only runs beside one another count.
+
+The table shows each figure of each run, and for each the ratio of B's median to A's: above 1 is better, whether more
+or less of it is wanted. It writes `compare.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from e2e.bench.figures import write_json
+from e2e.bench.machine import machine_facts
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ROUNDS: Final = 2
+
+
+class CompareError(Exception):
+    """The comparison cannot be made. The text says why."""
+
+
+def checkout(commit: str, out: Path) -> Path:
+    """Return a checkout of a commit with its environment, and make both if they are missing.
+
+    Raises:
+        CompareError: There is no such commit, or its environment cannot be made.
+    """
+    name = _say(["git", "-C", str(ROOT), "rev-parse", "--verify", "--short=12", f"{commit}^{{commit}}"]).strip()
+    place = (out / f"base-{name}").resolve()
+    if not (place / "Makefile").exists():
+        _say(["git", "-C", str(ROOT), "worktree", "prune"])
+        _say(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(place), name])
+    _say(["make", "-C", str(place), "env"])
+    return place
+
+
+def _say(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CompareError(f"{' '.join(command)}: {done.stderr.strip()[-800:]}")
+    return done.stdout
+
+
+def run_once(place: Path, arguments: Sequence[str], out: Path) -> dict[str, dict[str, Any]]:
+    """Run this checkout's benchmark with the packages of the checkout at `place`. Return the figures by name.
+
+    Raises:
+        CompareError: It did not write its figures.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    written = out / "bench.json"
+    written.unlink(missing_ok=True)
+    command = [str(place / ".venv" / "bin" / "python"), "-m", "e2e.bench.run", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OUT": str(out)}, capture_output=True, text=True, check=False
+    )
+    if not written.exists():
+        raise CompareError(f"{place.name}: no figures: {(done.stderr or done.stdout).strip()[-800:]}")
+    figures: dict[str, dict[str, Any]] = json.loads(written.read_text())["figures"]
+    return figures
+
+
+def ratio(a: Sequence[float], b: Sequence[float], *, higher_is_better: bool) -> float:
+    """How much better B is than A, by medians: 1.1 is a tenth better."""
+    return median(b) / median(a) if higher_is_better else median(a) / median(b)
+
+
+def compare_table(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> tuple[Table, dict[str, float]]:
+    """The table of all runs, and the ratio of each figure that was verified in every run."""
+    drawn = Table(box=box.SIMPLE_HEAD, title="A: the commit, B: this checkout", title_justify="left", pad_edge=False)
+    drawn.add_column("")
+    for side, _ in runs:
+        drawn.add_column(side, justify="right", no_wrap=True)
+    drawn.add_column("B better", justify="right", no_wrap=True)
+    ratios: dict[str, float] = {}
+    for name, first in runs[0][1].items():
+        row = [figures.get(name) for _, figures in runs]
+        shown = [_shown(figure) for figure in row]
+        sides: dict[str, list[float]] = {"A": [], "B": []}
+        for (side, _), figure in zip(runs, row, strict=True):
+            if figure is not None and figure["value"] and not figure["problem"]:
+                sides[side].append(figure["value"])
+        said = "–"
+        if all(len(values) == len(runs) // 2 for values in sides.values()):
+            ratios[name] = ratio(sides["A"], sides["B"], higher_is_better=first["higher_is_better"])
+            said = f"{ratios[name]:.2f}"
+        drawn.add_row(first["text"], *shown, said)
+    return drawn, ratios
+
+
+def _shown(figure: Mapping[str, Any] | None) -> str:
+    if figure is None or figure["value"] is None:
+        return "–"
+    value = float(figure["value"])
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    return f"{text} {figure['unit']}" + (" (!)" if figure["problem"] else "")
+
+
+def main() -> int:
+    """Compare. Return 1 if a figure was not verified in each run, 2 if the comparison cannot be made."""
+    parser = argparse.ArgumentParser(prog="make bench-compare", description="this checkout beside another commit")
+    parser.add_argument("commit", help="the commit to compare with (A)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each side runs (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="run each workload a quarter as long")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORKLOAD", help="run these workloads")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    console = Console()
+    out = Path(os.environ.get("OUT") or "bench-out").resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    passed = (["--quick"] if arguments.quick else []) + (["--only", *arguments.only] if arguments.only else [])
+    begin = time.monotonic()
+    machine = machine_facts(out)
+    runs: list[tuple[str, dict[str, dict[str, Any]]]] = []
+    try:
+        with console.status("making the environment of the commit") as status:
+            sides = {"A": checkout(arguments.commit, out), "B": ROOT}
+            for number in range(arguments.rounds):
+                for side, place in sides.items():
+                    status.update(f"round {number + 1} of {arguments.rounds}: {side} ({place.name})")
+                    runs.append((side, run_once(place, passed, out / f"compare-{side}{number + 1}")))
+    except CompareError as error:
+        console.print(f"[bold red]FAILED[/] {error}", highlight=False)
+        return 2
+    drawn, ratios = compare_table(runs)
+    console.print(drawn)
+    figures = [{"side": side, "figures": found} for side, found in runs]
+    text = {"base": sides["A"].name, "machine": machine, "took_s": round(time.monotonic() - begin, 1)}
+    write_json(out / "compare.json", json.dumps(text | {"ratios": ratios, "runs": figures}, indent=2))
+    console.print(f"figures: {out / 'compare.json'}", highlight=False)
+    return int(len(ratios) < len(runs[0][1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

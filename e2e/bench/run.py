@@ -1,0 +1,165 @@
+"""`python -m e2e.bench.run`, or `make bench`: single messages, fixed rates, bulk, an idle cluster, and gaps at faults.
+
+    make bench                   all workloads, in about five minutes
+    make bench-smoke             four of them, in a minute
+    make bench QUICK=1           all, a quarter as long
+    make bench ONLY="start one_in_flight"
+
+`workloads.yaml` says what is run. Each workload has a new cluster of real broker processes without a proxy, and one
+producer in this process. What is counted as acknowledged is checked: batches and sends are read back.
+
+The benchmark prints the figures beside their aims, and what each role used. It writes `bench.json` (`smoke.json` with
+`--smoke`), with all histograms in it, and a picture of the latencies, `bench.svg`, in `bench-out/` (OUT= another
+directory). Exit status 1 if a figure was not verified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from seriatim import Client, TopicSettings
+from seriatim_local import LocalCluster
+
+from e2e.bench.curves import draw
+from e2e.bench.figures import Figure, percentile
+from e2e.bench.gaps import run_faults
+from e2e.bench.loads import Measured, run_load
+from e2e.bench.program import Measure as MeasureAll
+from e2e.bench.program import Progress, exact_loop, run
+from e2e.bench.starting import start_ms
+from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
+from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
+from e2e.observe import Observer, Snapshot
+
+SHOWN: Final[dict[Measure, tuple[str, str, bool]]] = {
+    "p50_ms": ("p50", "ms", False),
+    "p99_ms": ("p99", "ms", False),
+    "published_p50_ms": ("published, p50", "ms", False),
+    "published_p99_ms": ("published, p99", "ms", False),
+    "end_to_end_p50_ms": ("end to end, p50", "ms", False),
+    "end_to_end_p99_ms": ("end to end, p99", "ms", False),
+    "cpu_ms_per_message": ("processor time a message", "ms", False),
+    "cpu_ms_per_s": ("processor time a second", "ms", False),
+    "wakeups_per_s": ("wake-ups a second", "/s", False),
+    "messages_per_s": ("", "msg/s", True),
+    "start_ms": ("median", "ms", False),
+    "gap_ms": ("median gap", "ms", False),
+}
+"""Of each measure: its label, its unit, and whether more is better."""
+
+
+async def run_workload(workload: Workload, directory: Path, progress: Progress) -> list[Figure]:
+    """Run one workload on a new cluster, and return its figures.
+
+    Raises:
+        SeriatimError: The cluster did not come up, or did not do what the workload needs.
+    """
+    progress(workload.text)
+    async with bench_cluster(directory / workload.name, workload.groups) as (cluster, client):
+        topic = workload.name
+        await client.admin().create_topic(topic, workload.partitions, settings=TopicSettings(flush=workload.flush))
+        await Observer(client.admin(), topic).wait_until(Snapshot.settled, f"{topic} accepts", DEADLINE_S)
+        return figures_of(workload, await _measured(workload, topic, client, cluster, progress))
+
+
+async def _measured(
+    workload: Workload, topic: str, client: Client, cluster: LocalCluster, progress: Progress
+) -> Measured:
+    match workload.load:
+        case Fault() as load:
+            return await run_faults(load, topic, client, cluster, progress)
+        case Start() as load:
+            taken = [await start_ms(topic, cluster.bootstrap) for _ in range(load.times)]
+            return Measured(values={"start_ms": percentile(taken, 0.5)}, details={"max_ms": max(taken)})
+        case _:
+            return await run_load(workload, topic, client, cluster)
+
+
+def figures_of(workload: Workload, measured: Measured) -> list[Figure]:
+    """The figures that a workload shows. The first one has everything else that was measured in its details."""
+    figures = []
+    details: dict[str, object] = dict(measured.details)
+    if measured.used:
+        details["used"] = {role: asdict(used) for role, used in measured.used.items()}
+        details |= {"messages": measured.messages, "seconds": round(measured.seconds, 3)}
+    if measured.latencies:
+        details["histograms"] = {name: latency.encoded() for name, latency in measured.latencies.items()}
+        details["max_ms"] = max(latency.max_ms for latency in measured.latencies.values())
+    for measure, aim in workload.measures.items():
+        label, unit, higher_is_better = SHOWN[measure]
+        name = workload.name if len(workload.measures) == 1 else f"{workload.name}.{measure}"
+        text = f"{workload.text}: {label}" if label else workload.text
+        value = measured.values[measure]
+        figures.append(Figure(name, text, value, unit, aim, higher_is_better, details, measured.problem))
+        details = {}
+    return figures
+
+
+def usage_table(figures: Sequence[Figure]) -> Table:
+    """What each role used, for each workload that counted it."""
+    drawn = Table(box=box.SIMPLE_HEAD, title="what it took", title_justify="left", pad_edge=False)
+    for name in ("workload", "role"):
+        drawn.add_column(name)
+    for name in ("processor", "wake-ups/s", "B written a B", "memory, MiB"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for figure in figures:
+        used, messages, seconds = (figure.details.get(name) for name in ("used", "messages", "seconds"))
+        if not isinstance(used, dict) or not isinstance(messages, int) or not isinstance(seconds, float):
+            continue
+        for number, (role, row) in enumerate(used.items()):
+            cpu_us = row["cpu_s"] * 1e6
+            cpu = f"{cpu_us / messages:,.1f} µs a message" if messages else f"{cpu_us / seconds / 1000:.0f} ms/s"
+            accepted = messages * MESSAGE_SIZE_BYTES
+            written = f"{row['written_bytes'] / accepted:.2f}" if accepted else "–"
+            workload = figure.name.partition(".")[0] if number == 0 else ""
+            drawn.add_row(workload, role, cpu, f"{row['wakeups'] / seconds:,.0f}", written, f"{row['memory_mib']:,.0f}")
+    return drawn
+
+
+def _measure_all(workloads: Sequence[Workload]) -> MeasureAll:
+    async def measure(directory: Path, progress: Progress) -> list[Figure]:
+        figures: list[Figure] = []
+        for workload in workloads:
+            figures += await run_workload(workload, directory, progress)
+        return figures
+
+    return measure
+
+
+def main() -> int:
+    """Run the chosen workloads."""
+    parser = argparse.ArgumentParser(prog="make bench", description="the speed of Seriatim on this machine")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORKLOAD", help="run these workloads")
+    parser.add_argument("--smoke", action="store_true", help="run the four workloads that guide work on the data path")
+    parser.add_argument("--quick", action="store_true", help="run each workload a quarter as long")
+    arguments = parser.parse_args()
+    try:
+        workloads = choose(read_workloads(), arguments.only)
+    except WorkloadError as error:
+        parser.error(str(error))
+    if arguments.smoke:
+        workloads = [workload for workload in workloads if workload.smoke]
+    if arguments.quick:
+        workloads = [workload.quick() for workload in workloads]
+
+    def show(console: Console, figures: Sequence[Figure], out: Path) -> None:
+        if (used := usage_table(figures)).row_count:
+            console.print(used)
+        if draw(figures, out / f"{name}.svg"):
+            console.print(f"latencies: {out / name}.svg", highlight=False)
+
+    name = "smoke" if arguments.smoke else "bench"
+    title = f"{MESSAGE_SIZE_BYTES} B, two copies of each message, one producer"
+    return run(name, _measure_all(workloads), title, loop_factory=exact_loop, after=show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The workloads as data, and what is made of their measurements."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from e2e.bench.compare import compare_table, ratio
+from e2e.bench.curves import draw, picture
+from e2e.bench.latency import Latency
+from e2e.bench.loads import Measured
+from e2e.bench.run import figures_of, usage_table
+from e2e.bench.usage import UsageClock, Used
+from e2e.bench.workloads import Workload, WorkloadError, choose, read_workloads
+
+GOOD = """
+- name: slow
+  text: a slow one
+  load: {kind: paced, rate: 10, seconds: 8, is_read: true}
+  measures: {published_p50_ms: 2.0, end_to_end_p99_ms: null}
+"""
+
+
+def written(directory: Path, text: str) -> Path:
+    file = directory / "workloads.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_the_projects_workloads_are_read() -> None:
+    found = {workload.name: workload for workload in read_workloads()}
+    assert found["one_partition"].load.kind == "batches"
+    assert [name for name, workload in found.items() if workload.smoke] == [
+        "one_in_flight",
+        "one_partition",
+        "many_partitions",
+        "kill_gap",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("rate: 10", "rate: 0"), "greater than 0"),
+        (("rate: 10", "rate: 10, rates: 3"), "rates"),
+        (("kind: paced", "kind: hasty"), "hasty"),
+        (("published_p50_ms", "wakeups_per_s"), "wakeups_per_s: this load gives"),
+        ((", is_read: true", ""), "end_to_end_p99_ms: this load gives"),
+        (("text: a slow one", "text: ["), "workloads.yaml"),
+    ],
+)
+def test_a_wrong_word_in_a_workload_is_an_error_that_names_it(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        read_workloads(written(tmp_path, GOOD.replace(*change)))
+
+
+def test_two_workloads_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="same name"):
+        read_workloads(written(tmp_path, GOOD + GOOD))
+
+
+def test_workloads_are_chosen_by_name(tmp_path: Path) -> None:
+    found = read_workloads(written(tmp_path, GOOD + GOOD.replace("slow", "slower")))
+    assert [workload.name for workload in choose(found, ["slower"])] == ["slower"]
+    assert choose(found, []) == found
+    with pytest.raises(WorkloadError, match="choose from slow, slower"):
+        choose(found, ["fast"])
+
+
+def slow(tmp_path: Path) -> Workload:
+    return read_workloads(written(tmp_path, GOOD))[0]
+
+
+def test_a_quick_run_is_a_quarter_as_long(tmp_path: Path) -> None:
+    load = slow(tmp_path).quick().load
+    assert load.kind == "paced"
+    assert (load.rate, load.seconds) == (10, 2.0)
+
+
+def measured() -> Measured:
+    published = Latency()
+    for number in range(1, 1001):
+        published.add(number / 1e6)
+    return Measured(
+        values={"published_p50_ms": 0.5, "end_to_end_p99_ms": 9.0},
+        latencies={"published": published},
+        used={"client": Used(0.5, 2000, 0, 100.0), "brokers": Used(1.0, 4000, 1_024_000, 300.0)},
+        messages=1000,
+        seconds=2.0,
+    )
+
+
+def test_each_measure_is_a_figure_and_the_first_has_the_rest(tmp_path: Path) -> None:
+    first, second = figures_of(slow(tmp_path), measured())
+    assert (first.name, first.value, first.aim, first.unit) == ("slow.published_p50_ms", 0.5, 2.0, "ms")
+    assert (second.name, second.value, second.aim) == ("slow.end_to_end_p99_ms", 9.0, None)
+    assert second.details == {}
+    histograms = first.details["histograms"]
+    assert isinstance(histograms, dict)
+    assert Latency.decode(histograms["published"]).ms(50) == pytest.approx(0.5, rel=0.01)
+
+
+def test_what_each_role_used_is_shown_for_each_message(tmp_path: Path) -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(usage_table(figures_of(slow(tmp_path), measured())))
+    client, brokers = (line for line in console.export_text().splitlines() if "client" in line or "brokers" in line)
+    assert "500.0 µs a message" in client
+    assert "1,000" in client
+    assert "2.00" in brokers, "1,024,000 bytes were written for 512,000 accepted ones"
+
+
+def test_latencies_beyond_the_limits_count_as_the_limits() -> None:
+    latency = Latency()
+    latency.add(0.0)
+    latency.add(1000.0)
+    assert latency.count == 2
+    assert latency.max_ms == pytest.approx(120_000, rel=0.001)
+
+
+def test_the_picture_has_a_curve_for_each_histogram_that_never_falls(tmp_path: Path) -> None:
+    drawn = picture({"published": measured().latencies["published"], "other": measured().latencies["published"]})
+    curves = drawn.findall("polyline")
+    assert len(curves) == 2
+    heights = [float(point.split(",")[1]) for point in curves[0].attrib["points"].split()]
+    assert heights == sorted(heights, reverse=True)
+    assert heights[0] > heights[-1]
+    assert draw(figures_of(slow(tmp_path), measured()), tmp_path / "a.svg")
+    assert not draw([], tmp_path / "b.svg")
+
+
+def test_the_usage_of_a_process_grows_with_its_work() -> None:
+    clock = UsageClock({"me": [os.getpid()]})
+    until = os.times().user + 0.05
+    while os.times().user < until:
+        pass
+    used = clock.used()["me"]
+    assert used.cpu_s >= 0.03
+    assert used.memory_mib > 1
+
+
+def test_a_ratio_above_one_is_better_whatever_is_measured() -> None:
+    assert ratio([100.0, 110.0], [200.0, 220.0], higher_is_better=True) == pytest.approx(2.0)
+    assert ratio([2.0, 2.0], [1.0, 1.0], higher_is_better=False) == pytest.approx(2.0)
+
+
+def test_a_figure_that_one_run_did_not_verify_has_no_ratio() -> None:
+    def figure(value: float, problem: str = "") -> dict[str, object]:
+        return {"text": "rate", "value": value, "unit": "msg/s", "higher_is_better": True, "problem": problem}
+
+    runs = [("A", {"rate": figure(100)}), ("B", {"rate": figure(150)})]
+    assert compare_table(runs)[1] == {"rate": 1.5}
+    runs[1] = ("B", {"rate": figure(150, "not acknowledged")})
+    assert compare_table(runs)[1] == {}
