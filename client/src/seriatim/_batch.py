@@ -22,6 +22,7 @@ from seriatim_api.errors import (
 )
 
 from seriatim._settings import Compression
+from seriatim._single import Template, template
 
 Headers = Mapping[str, bytes]
 """Names and values of a message's headers. Values may be any `BytesLike`."""
@@ -75,8 +76,23 @@ def encode(
     compression: Compression | None = None,
 ) -> Body:
     """Encode messages that are given as columns. None is a column without values. Types were checked before."""
+    if len(values) == 1 and headers is None and tags is None and compression is None:
+        key = None if keys is None else keys[0]
+        if (keys is None) == (key is None) and (form := _form(keys is not None)) is not None:
+            body = form.fill(values[0], key, timestamps_ms[0])
+            flags = 0 if keys is None else FLAG_KEYED
+            return Body(body, google_crc32c.value(body), 1, timestamps_ms[0], timestamps_ms[0], flags)
     batch = record_batch(values, keys, timestamps_ms, headers, tags)
     return encode_record_batch(batch, timestamps_ms[0], timestamps_ms[-1], keys is not None, compression)
+
+
+@lru_cache(maxsize=2)
+def _form(is_keyed: bool) -> Template | None:
+    def encode_one(value: bytes, key: bytes | None, timestamp_ms: int) -> bytes:
+        batch = record_batch([value], None if key is None else [key], [timestamp_ms])
+        return encode_record_batch(batch, timestamp_ms, timestamp_ms, key is not None).data
+
+    return template(encode_one, is_keyed=is_keyed)
 
 
 def record_batch(
