@@ -109,6 +109,16 @@ class FakeCluster:
         self.credit_stream_bytes = 8 << 20
         self.check_bodies = True
         self.keyed: Keyed | None = None
+        self.is_old = False
+        """Whether the brokers are of a version that cannot wait for news of a topic."""
+        self.waiting = 0
+        """How many calls wait for news of a topic."""
+        self.news = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wake the calls that wait for news of a topic."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
     def create_topic(self, name: str, partition_count: int = 1, **settings: Any) -> records_pb2.TopicRecord:
         ids = [len(self.partitions) + n + 1 for n in range(partition_count)]
@@ -123,10 +133,12 @@ class FakeCluster:
             settings=records_pb2.TopicSettings(**settings),
         )
         self.topics[name] = record
+        self.tell()
         return record
 
     def delete_topic(self, name: str) -> None:
         """Numbers of partitions are never used again."""
+        self.tell()
         for number in self.topics.pop(name).partition_ids:
             self.deleted.add(number)
             for group in self.partitions[number].groups.values():
@@ -144,6 +156,7 @@ class FakeCluster:
             broker = self.brokers[number % len(self.brokers)]
             self.partitions[partition_id] = FakePartition(partition_id, number, name, 1, [FakeSegment(1, broker)])
             ids.append(partition_id)
+        self.tell()
 
     def partition(self, topic: str, number: int = 0) -> FakePartition:
         return self.partitions[self.topics[topic].partition_ids[number]]
@@ -585,14 +598,31 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         if record is None:
             await abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
         assert record is not None
-        if len(record.partition_ids) == request.known_partition_count:
+        if request.wait_ms and not self.cluster.is_old:
+            known = request.known_incarnation, request.known_partition_count
+            self.cluster.waiting += 1
+            try:
+                async with asyncio.timeout(request.wait_ms / 1000):
+                    while (record.incarnation, len(record.partition_ids)) == known:
+                        await self.cluster.news.wait()
+                        if request.topic not in self.cluster.topics:
+                            await abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
+                        record = self.cluster.topics[request.topic]
+            except TimeoutError:
+                return broker_pb2.GetTopicResponse(waited=True, brokers=self._addresses())
+            finally:
+                self.cluster.waiting -= 1
+        elif len(record.partition_ids) == request.known_partition_count:
             return broker_pb2.GetTopicResponse()
         brokers = self.cluster.brokers
         return broker_pb2.GetTopicResponse(
             topic=record,
             routes=[self.cluster.partitions[n].route(brokers) for n in record.partition_ids],
-            brokers=[broker_pb2.BrokerAddress(broker=b.name, address=b.address, group=b.name) for b in brokers],
+            brokers=self._addresses(),
         )
+
+    def _addresses(self) -> list[broker_pb2.BrokerAddress]:
+        return [broker_pb2.BrokerAddress(broker=b.name, address=b.address, group=b.name) for b in self.cluster.brokers]
 
     async def ResolveProducer(self, request: broker_pb2.ResolveProducerRequest, context: Any) -> common_pb2.Route:  # noqa: N802
         partition = self.cluster.partitions[request.partition_id]

@@ -65,6 +65,7 @@ from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.retention import RetentionSettings
 from .runtime.topic_feed import TopicFeed
+from .runtime.topic_news import TopicNews
 from .runtime.traffic import Measured
 from .settings import BrokerSettings
 from .status_file import StatusFile
@@ -400,6 +401,7 @@ class Broker:
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
         self._feed = TopicFeed(self._coordinator, self._keys)
+        self._news = TopicNews(self._coordinator, self._keys)
         self._cluster_meter = ClusterMeter(
             settings.broker,
             self._feed,
@@ -451,7 +453,7 @@ class Broker:
                 RangesServicer(self._services, self._calls, addresses).handler(),
             )
         )
-        routing = RoutingServicer(self._services, addresses)
+        routing = RoutingServicer(self._services, addresses, self._news)
         admin = AdminServicer(self._services, self._controller, self._calls, self._feed, addresses)
         operations = OperationsServicer(
             self._services,
@@ -582,6 +584,7 @@ class Broker:
             ("figures of consumer groups", self._meter.run()),
             ("figures of topics", self._topic_meter.run()),
             ("figures of the cluster", self._cluster_meter.run()),
+            ("news of topics", self._news.run()),
             ("watch over the data directory", self._watch_directory()),
         ]
         if self.settings.external_listen:

@@ -1,7 +1,8 @@
-"""Notices partitions that are added to a topic, so that a producer or consumer begins to use them.
+"""Notices that a topic has more partitions, was deleted, or was made again, so that its producers and consumers follow.
 
-It asks a broker every 2 s. The broker answers from memory, and the answer is small while nothing has changed. All that
-watch the same topic in one client share their questions.
+It asks a broker twice: the first answer comes at once, and proves that a broker is there. The second one comes when one
+of these happens, or after half a minute. A broker that cannot wait (it is of an older version, or is stopping) answers
+at once; then the next question is asked after 2 s. All that watch the same topic in one client share their questions.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from seriatim._records import Topic
 from seriatim._transport.unary import Caller
 
 LOOK_S: Final = 2.0
-"""Seconds between two questions. New partitions are in use within seconds, and each question is a small message."""
+"""Seconds until the next question, if the broker did not wait. New partitions are in use within seconds, and each
+question is a small message."""
 
 LOOK_DEADLINE_S: Final = 2.0
+"""Seconds for an answer, beyond the time that the broker may wait."""
+
+WAIT_S: Final = 30.0
+"""How long a broker may wait for news of the topic, in seconds. A thousand idle clients ask it 33 times a second. It is
+half of what a broker group may take to drain (60 s), because each answer names all brokers: a client that only waits
+knows a broker group that was added before the one that it replaces is gone."""
 
 Grown = Callable[[Topic, Sequence[common_pb2.Route]], None]
 """A function that gets a topic with more partitions than before, and the routes of all of them."""
@@ -51,12 +59,21 @@ class Growth:
         self._grown = grown
         self._failed = failed
         self._gone = gone
+        self._is_told = False
         self._task = asyncio.create_task(self._run(), name=f"growth of {topic.name}")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a broker waits for news of the topic.
+
+        Only then a deletion is noticed at once, also if the topic was made again with as many partitions.
+        """
+        return self._is_told
 
     def stop(self) -> None:
         """End the watch."""
@@ -70,29 +87,52 @@ class Growth:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            request = broker_pb2.GetTopicRequest(
-                topic=self._topic.name, known_partition_count=self._topic.partition_count
-            )
             try:
-                # The answer to another watch of this client counts, if it was asked for after this one began. Without
-                # that limit: 1. A watch of topic t asks, and t has grown. 2. t is deleted and made again. 3. A watch
-                # of the new t is given the answer about the old one, and takes its own topic for one that is gone.
-                answer = await self._caller.topic(request, LOOK_DEADLINE_S, within_s=LOOK_S / 2)
-            except UnknownTopicError:
-                if self._gone is None:
-                    continue
-                self._gone(False)
-                return
+                if await self._ask(wait_s=0.0):
+                    return
+                self._is_told = True  # a broker that cannot wait says so at once
+                while self._is_told:
+                    if await self._ask(WAIT_S):
+                        return
             except SeriatimError:
-                continue  # ask again after LOOK_S; sends and reads notice by themselves that no broker answers
-            if len(answer.routes) > self._topic.partition_count:
-                self._look_at(topic_of(answer.topic), answer.routes)
+                self._is_told = False  # ask again; sends and reads notice by themselves that no broker answers
 
-    def _look_at(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
-        """Report more partitions, or (if the incarnation differs) that a new topic has the name."""
+    async def _ask(self, wait_s: float) -> bool:
+        """Ask once. Return whether the watch is over, because the topic is gone.
+
+        Raises:
+            SeriatimError: No broker answered.
+        """
+        request = broker_pb2.GetTopicRequest(
+            topic=self._topic.name,
+            known_partition_count=self._topic.partition_count,
+            known_incarnation=self._topic.incarnation,
+            wait_ms=int(wait_s * 1000),
+        )
+        try:
+            # The answer to another watch of this client counts, if it was asked for after this one began. Without
+            # that limit: 1. A watch of topic t asks, and t has grown. 2. t is deleted and made again. 3. A watch
+            # of the new t is given the answer about the old one, and takes its own topic for one that is gone.
+            answer = await self._caller.topic(request, wait_s + LOOK_DEADLINE_S, within_s=LOOK_S / 2)
+        except UnknownTopicError:
+            return self._is_gone(made_again=False)
+        self._is_told = answer.waited
+        self._caller.learn(broker.address for broker in answer.brokers)
+        return answer.HasField("topic") and self._look_at(topic_of(answer.topic), answer.routes)
+
+    def _look_at(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> bool:
+        """Report more partitions, or that a new topic has the name. Return whether the watch is over."""
         known = self._topic.partition_ids
-        if topic.incarnation == self._topic.incarnation and topic.partition_ids[: len(known)] == known:
+        if topic.incarnation != self._topic.incarnation:
+            return self._is_gone(made_again=True)
+        if len(routes) > len(known) and topic.partition_ids[: len(known)] == known:
             self._topic = topic
             self._grown(topic, routes)
-        elif self._gone is not None:
-            self._gone(True)
+        return False
+
+    def _is_gone(self, *, made_again: bool) -> bool:
+        """The topic was deleted. Return whether the watch is over."""
+        if self._gone is None:
+            return False
+        self._gone(made_again)
+        return True

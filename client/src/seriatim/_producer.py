@@ -117,7 +117,8 @@ class Producer:
         self._since_yield_bytes = 0
         self._is_closed = False
         self._growth = Growth(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
-        self._routes.watch(self._partitions[0], lambda: not self._backlog.message_count)
+        growth, backlog = self._growth, self._backlog
+        self._routes.watch(self._partitions[0], lambda: not growth.is_told and not backlog.message_count)
 
     def _make_partitions(
         self, topic: Topic, routes: Sequence[Route], recorder: Recorder | None
@@ -158,7 +159,7 @@ class Producer:
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions that this producer knows. It asks every 2 s whether some were added."""
+        """The number of partitions that this producer knows. Brokers tell it when some are added."""
         return len(self._partitions)
 
     @property

@@ -84,6 +84,7 @@ async def test_a_producer_that_sends_nothing_hears_of_it_too(
 ) -> None:
     monkeypatch.setattr(looks, 0.02)
     async with running(1) as cluster:
+        cluster.is_old = True
         cluster.create_topic("t", 2)
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
             cluster.delete_topic("t")
@@ -92,6 +93,34 @@ async def test_a_producer_that_sends_nothing_hears_of_it_too(
             await until(lambda: producer._backlog.is_closed)
             with pytest.raises(errors.UnknownTopicError, match="made again" if partitions else "was deleted:"):
                 await producer.send(b"later")
+
+
+@pytest.mark.parametrize("partitions", range(4))
+async def test_a_producer_whose_broker_waits_for_news_asks_for_nothing_and_hears_of_it_too(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    monkeypatch.setattr("seriatim._producing.routes.EXISTS_S", 0.0)
+    async with running(1) as cluster:
+        cluster.create_topic("t", 2)
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
+            await until(lambda: cluster.waiting == 1)
+            asked: list[str] = []
+            monkeypatch.setattr(client._caller, "routing", lambda method, *_, **_named: asked.append(method))
+            await turns(20)
+            assert not asked
+            monkeypatch.undo()
+            cluster.delete_topic("t")
+            if partitions:
+                cluster.create_topic("t", partitions).incarnation = "another"
+            await until(lambda: producer._backlog.is_closed)
+            with pytest.raises(errors.UnknownTopicError, match="made again" if partitions else "was deleted:"):
+                await producer.send(b"later")
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def test_a_broker_that_alone_knows_no_such_partition_is_not_believed() -> None:

@@ -115,9 +115,12 @@ async def test_each_watch_has_its_own_error() -> None:
             await client._caller.topic(broker_pb2.GetTopicRequest(topic="u"), 2.0, within_s=60.0)
 
 
-async def test_many_consumers_of_a_client_ask_about_as_often_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_consumers_of_a_client_ask_an_older_broker_about_as_often_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("seriatim._growth.LOOK_S", 0.2)
     async with running(1) as cluster:
+        cluster.is_old = True
         cluster.create_topic("t", 1)
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client.connect(cluster.brokers[0].address))
@@ -168,7 +171,41 @@ async def test_an_answer_about_a_topic_that_is_gone_does_not_count_for_a_new_one
                 return answer
 
             monkeypatch.setattr(caller, "topic", looked)
+            cluster.is_old = True
             async with client.producer("t", linger_ms=0) as producer:
                 await until(lambda: looks >= 3)
                 await (await producer.send(b"new"))
             assert cluster.values("t") == [b"new"]
+
+
+async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes_it_along() -> None:
+    async with running(1) as cluster:
+        cluster.create_topic("t", 1)
+        async with Client.connect(cluster.brokers[0].address) as client:
+            async with AsyncExitStack() as stack:
+                producers = [await stack.enter_async_context(client.producer("t")) for _ in range(20)]
+                await until(lambda: all(producer._growth.is_told for producer in producers))
+                assert cluster.waiting == 1
+                await producers[0].close()
+                assert cluster.waiting == 1
+                cluster.grow_topic("t", 2)
+                await until(lambda: all(producer.partition_count == 2 for producer in producers[1:]))
+                await until(lambda: cluster.waiting == 1)
+            await until(lambda: not cluster.waiting)
+            assert not client._caller._waiting
+
+
+async def test_a_client_that_waits_learns_of_new_brokers_and_asks_another_one_when_its_broker_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("seriatim._growth.WAIT_S", 0.05)
+    async with running(2) as cluster:
+        cluster.create_topic("t", 1)
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t") as producer:
+            client._caller._addresses = {first.address: None}  # it does not know the other one yet
+            await until(lambda: second.address in client._caller._addresses)
+            await until(lambda: cluster.waiting == 1)
+            await first.stop()
+            cluster.grow_topic("t", 2)
+            await until(lambda: producer.partition_count == 2)

@@ -1223,18 +1223,27 @@ class GetTopicRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     KNOWN_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    KNOWN_INCARNATION_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     known_partition_count: _builtins.int
     """The caller knows so many partitions: if there are no more the answer is empty, and may be a second old."""
+    known_incarnation: _builtins.str
+    """Of the topic that the caller knows. With `wait_ms`: the broker answers when the topic of the name is another one,
+    has more partitions, or is gone, or else with `waited` after so many milliseconds. Older brokers do not wait.
+    """
+    wait_ms: _builtins.int
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         known_partition_count: _builtins.int = ...,
+        known_incarnation: _builtins.str = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_partition_count", b"known_partition_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_incarnation", b"known_incarnation", "known_partition_count", b"known_partition_count", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1247,6 +1256,9 @@ class GetTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     ROUTES_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
+    waited: _builtins.bool
+    """nothing has changed in `wait_ms`; only `brokers` is filled"""
     @_builtins.property
     def topic(self) -> _records_pb2.TopicRecord: ...
     @_builtins.property
@@ -1261,10 +1273,11 @@ class GetTopicResponse(_message.Message):
         topic: _records_pb2.TopicRecord | None = ...,
         routes: _abc.Iterable[_common_pb2.Route] | None = ...,
         brokers: _abc.Iterable[Global___BrokerAddress] | None = ...,
+        waited: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "routes", b"routes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "routes", b"routes", "topic", b"topic", "waited", b"waited"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

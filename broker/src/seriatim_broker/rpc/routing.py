@@ -12,6 +12,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 from ..core.values.effects import ConsumerResolved, Resolved
 from ..core.values.events import ResolveConsumer, ResolveProducer
 from ..core.values.keyed import ConsumerMode
+from ..runtime.topic_news import Known, TopicNews
 from .addresses import Addresses
 from .consuming import consumer_mode, start_position
 from .services import Services, check_group, deadline_us, remaining_s, typed_errors
@@ -28,24 +29,38 @@ COUNT_AGE_S = 1.0
 
 COUNTS_KEPT = 10_000
 
+ANSWER_S = 0.5
+"""Seconds before a call's deadline at which a call that waits is answered, so that the answer comes in time."""
+
 
 class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     """Serves `seriatim.v1.Routing`."""
 
-    def __init__(self, services: Services, addresses: Addresses) -> None:
+    def __init__(self, services: Services, addresses: Addresses, news: TopicNews) -> None:
         self._services = services
         self._addresses = addresses
+        self._news = news
         self._counts: dict[str, tuple[int, float]] = {}  # partitions of topics, and when that was read
 
     @typed_errors
     async def GetTopic(  # noqa: N802 - the contract's name
-        self, request: broker_pb2.GetTopicRequest, _context: Any
+        self, request: broker_pb2.GetTopicRequest, context: Any
     ) -> broker_pb2.GetTopicResponse:
-        """A topic with the routes of all its partitions, by number."""
+        """A topic with the routes of all its partitions, by number. With `wait_ms`, it waits until there is news."""
         services = self._services
-        if request.known_partition_count and await self._has_not_grown(request):
+        if request.wait_ms and request.known_incarnation:
+            known = Known(request.known_incarnation, request.known_partition_count)
+            wait_s = min(request.wait_ms / 1000, remaining_s(context) - ANSWER_S)
+            if wait_s > 0 and await self._news.unchanged(request.topic, known, wait_s):
+                # A client that only waits learns here of brokers that were added, before those that it knows are gone.
+                return broker_pb2.GetTopicResponse(waited=True, brokers=self._addresses.all())
+        elif request.known_partition_count and await self._has_not_grown(request):
             return broker_pb2.GetTopicResponse()
         topic = await services.topic(request.topic)
+        if request.wait_ms and Known(topic.incarnation, len(topic.partition_ids)) == Known(
+            request.known_incarnation, request.known_partition_count
+        ):
+            return broker_pb2.GetTopicResponse()  # this broker could not wait: it has just begun, or it is stopping
         chains = await services.chains(topic.partition_ids)
         if len(chains) != len(topic.partition_ids):
             raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)

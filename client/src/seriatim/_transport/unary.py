@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,6 +108,14 @@ class _Call:
         return COMPLAINT_PATIENCE_S if self.is_slow else PATIENCE_S
 
 
+@dataclass(slots=True)
+class _Shared:
+    """A question that waits at a broker, and how many callers wait for its answer."""
+
+    task: asyncio.Task[Any]
+    users: int = 0
+
+
 class _NoAnswerError(Exception):
     """A broker did not answer, or answered that it cannot answer now. Another broker must be asked.
 
@@ -145,6 +153,7 @@ class Caller:
         self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._silence = channels.silence
         self._lately: dict[bytes, tuple[float, Any]] = {}  # the newest answer to a request, and when it was asked for
+        self._waiting: dict[bytes, _Shared] = {}  # questions that wait at a broker for news
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
@@ -175,12 +184,13 @@ class Caller:
         return await self._call(call, first, avoid)
 
     async def topic(self, request: broker_pb2.GetTopicRequest, timeout_s: float, within_s: float) -> Any:
-        """Ask `GetTopic`, unless another one of this client asked the same at most `within_s` seconds ago.
+        """Ask `GetTopic`, unless another one of this client asked the same at most `within_s` seconds ago, or waits.
 
-        So 64 consumers of a topic ask about as often as one. Only answers are shared: an error is the caller's own.
+        So 64 consumers of a topic ask about as often as one. Only answers are shared: an error is the caller's own,
+        unless they wait for the same question.
 
         Args:
-            request: The request.
+            request: The request. With `wait_ms`, one broker is asked, and no other one if it does not answer.
             timeout_s: Seconds until the deadline.
             within_s: Seconds since the question of an answer that counts. The caller knows nothing newer than that.
         """
@@ -188,9 +198,37 @@ class Caller:
         self._lately = {asked: known for asked, known in self._lately.items() if now - known[0] <= within_s}
         if question in self._lately:
             return self._lately[question][1]
+        if request.wait_ms:
+            return await self._wait_with_others(question, partial(self._ask_waiting, request, timeout_s))
         answer = await self.routing("GetTopic", request, timeout_s)
         self._lately[question] = now, answer
         return answer
+
+    async def _wait_with_others(self, question: bytes, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Ask, or wait for the answer to the same question. If all callers are cancelled, it is too."""
+        shared = self._waiting.get(question)
+        if shared is None:
+            shared = self._waiting[question] = _Shared(asyncio.create_task(ask(), name="news of a topic"))
+        shared.users += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.users -= 1
+            if shared.task.done() or not shared.users:
+                if self._waiting.get(question) is shared:
+                    del self._waiting[question]
+                shared.task.cancel()
+
+    async def _ask_waiting(self, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
+        """Ask the broker that answered last. The question does not count as one that is under way: it may take long."""
+        self._channels.home.check_open()
+        call = _Call(broker_pb2_grpc.RoutingStub, "GetTopic", request, timeout_s, is_slow=True)
+        address = self._order(None, None)[0]
+        try:
+            return await self._ask(call, address, timeout_s)
+        except _NoAnswerError as exc:
+            self._pass_over(address)
+            raise UnavailableError(f"{address}: {exc.reason}") from exc
 
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the ranges service; see `_call`."""

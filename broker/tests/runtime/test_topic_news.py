@@ -1,0 +1,152 @@
+"""Calls that wait for news of a topic: what wakes them, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from seriatim_api.errors import UnknownTopicError
+from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.interfaces.coordinator import Delete, Put
+from seriatim_broker.rpc.routing import RoutingServicer
+from seriatim_broker.rpc.services import Services
+from seriatim_broker.runtime import topic_news
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.topic_news import Known, TopicNews
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+KEYS = Keys("c")
+KNOWN = Known("i", 2)
+LONG_S = 30.0
+
+
+class World:
+    """A coordinator with topics in it, and what follows them."""
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator(MemoryStore())
+        self.news = TopicNews(self.coordinator, KEYS)
+
+    async def put(self, name: str, known: Known, state: Any = records_pb2.TOPIC_STATE_READY) -> None:
+        record = records_pb2.TopicRecord(
+            name=name, incarnation=known.incarnation, partition_ids=range(1, known.partition_count + 1), state=state
+        )
+        await self.coordinator.txn((), [Put(KEYS.topic(name), record.SerializeToString())])
+
+    async def waits(self, name: str, known: Known = KNOWN) -> asyncio.Task[bool]:
+        """A call that waits."""
+        before = self.news.waiting_count
+        task = asyncio.create_task(self.news.unchanged(name, known, LONG_S))
+        await until(lambda: self.news.waiting_count > before)
+        return task
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def following() -> AsyncIterator[World]:
+    world = World()
+    await world.put("t", KNOWN)
+    await world.put("u", KNOWN)
+    task = asyncio.create_task(world.news.run())
+    try:
+        await until(lambda: world.news._is_followed)
+        yield world
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [
+        (Known("i", 3), records_pb2.TOPIC_STATE_READY),
+        (Known("another", 2), records_pb2.TOPIC_STATE_READY),
+        (KNOWN, records_pb2.TOPIC_STATE_DELETING),
+        (None, None),
+    ],
+    ids=["grown", "made again", "being deleted", "deleted"],
+)
+async def test_who_waits_for_a_topic_is_woken_when_it_changes_and_nobody_else(known: Any, state: Any) -> None:
+    async with following() as world:
+        calls, other = [await world.waits("t") for _ in range(3)], await world.waits("u")
+        if known is None:
+            await world.coordinator.txn((), [Delete(KEYS.topic("t"))])
+        else:
+            await world.put("t", known, state)
+        assert await asyncio.wait_for(asyncio.gather(*calls), 5) == [False] * 3
+        assert not other.done()
+        assert world.news.waiting_count == 1
+        assert await world.news.unchanged("t", KNOWN, LONG_S) is False  # who asks later is told at once
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert (world.news.waiting_count, world.news._waiting) == (0, {})
+
+
+async def test_what_changes_nothing_for_clients_wakes_no_call() -> None:
+    async with following() as world:
+        call = await world.waits("t")
+        record = records_pb2.TopicRecord(
+            name="t", incarnation="i", partition_ids=[1, 2], state=records_pb2.TOPIC_STATE_READY,
+            settings=records_pb2.TopicSettings(message_size_bytes_max=1000),
+        )  # fmt: skip
+        await world.coordinator.txn((), [Put(KEYS.topic("t"), record.SerializeToString())])
+        other = await world.waits("u")
+        await world.put("u", Known("i", 3))
+        assert await other is False
+        assert not call.done()
+        call.cancel()
+    assert await world.news.unchanged("t", KNOWN, 0.001) is False, "a broker that does not follow lets no call wait"
+
+
+async def test_a_call_ends_when_its_time_is_over_and_all_end_when_the_broker_stops() -> None:
+    async with following() as world:
+        assert await world.news.unchanged("t", KNOWN, 0.001) is True
+        call = await world.waits("t")
+    assert await asyncio.wait_for(call, 5) is False
+
+
+async def test_no_more_calls_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_news, "WAITING_MAX", 2)
+    async with following() as world:
+        calls = [await world.waits("t") for _ in range(2)]
+        assert await asyncio.wait_for(world.news.unchanged("t", KNOWN, LONG_S), 5) is False
+        await world.put("t", Known("i", 3))
+        await asyncio.gather(*calls)
+
+
+async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
+    async with following() as world:
+        addresses: Any = SimpleNamespace(all=lambda: [broker_pb2.BrokerAddress(broker="b", address="b:1")])
+        services: Any = SimpleNamespace(coordinator=world.coordinator, keys=KEYS, chains=None)
+        services.topic = lambda name: Services.topic(services, name)
+        routing = RoutingServicer(cast(Any, services), addresses, world.news)
+        left_s = 10.0
+
+        async def ask(wait_ms: int) -> broker_pb2.GetTopicResponse:
+            request = broker_pb2.GetTopicRequest(
+                topic="t", known_incarnation="i", known_partition_count=2, wait_ms=wait_ms
+            )
+            get = RoutingServicer.GetTopic.__wrapped__  # type: ignore[attr-defined]
+            answer = await get(routing, request, SimpleNamespace(time_remaining=lambda: left_s))
+            assert isinstance(answer, broker_pb2.GetTopicResponse)
+            return answer
+
+        assert await ask(1) == broker_pb2.GetTopicResponse(waited=True, brokers=addresses.all())
+        assert await ask(0) == broker_pb2.GetTopicResponse()
+        left_s = 0.1  # too little time is left to wait
+        assert await ask(60_000) == broker_pb2.GetTopicResponse()
+        left_s = 10.0
+        call = asyncio.create_task(ask(60_000))
+        await until(lambda: world.news.waiting_count)
+        await world.coordinator.txn((), [Delete(KEYS.topic("t"))])
+        with pytest.raises(UnknownTopicError):
+            await asyncio.wait_for(call, 5)
