@@ -75,7 +75,7 @@ async def following() -> AsyncIterator[World]:
     ],
     ids=["grown", "made again", "being deleted", "deleted"],
 )
-async def test_who_waits_for_a_topic_is_woken_when_it_changes_and_nobody_else(known: Any, state: Any) -> None:
+async def test_calls_for_a_topic_are_woken_when_it_changes_and_no_others(known: Any, state: Any) -> None:
     async with following() as world:
         calls, other = [await world.waits("t") for _ in range(3)], await world.waits("u")
         if known is None:

@@ -34,6 +34,7 @@ GOOD: Final = {
     "ChainHealthy": "True",
     "Degraded": "False",
     "DiskHealthy": "True",
+    "ExternalReady": "True",
     "KeysParked": "False",
     "Quiesced": "True",
     "Ready": "True",

@@ -145,8 +145,21 @@ def test_the_status_tells_where_to_connect_and_what_is_pending() -> None:
     status = cluster_status(look(*BALANCED, external={"type": "LoadBalancer"}), Plan(), "", "")
     assert status.external_bootstrap == "lb.example:7102"
     assert "orders-g0-1-external waits for its load balancer" in status.external_pending
+    pending = status.condition("ExternalReady")
+    assert pending is not None
+    assert (pending.status, pending.reason, pending.message) == ("False", "AddressesPending", status.external_pending)
+
+    status = cluster_status(look(*NODE_PORTS, external={"type": "NodePort"}), Plan(), "", "")
+    ready = status.condition("ExternalReady")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("True", "AllHaveAddresses")
+    assert not status.external_pending
+
     without = cluster_status(look(external=None), Plan(), "", "")
     assert (without.external_bootstrap, without.external_pending) == ("", "")
+    not_asked = without.condition("ExternalReady")
+    assert not_asked is not None
+    assert (not_asked.status, not_asked.reason) == ("True", "NotAsked")
 
 
 def test_what_the_api_says_is_read() -> None:

@@ -520,7 +520,7 @@ class Operation(Model):
 class BrokerClusterStatus(Status):
     """The observed state of a cluster."""
 
-    CONDITIONS: ClassVar = ("Ready", "Progressing", "Degraded", "Quiesced", "Stable")
+    CONDITIONS: ClassVar = ("Ready", "Progressing", "Degraded", "Quiesced", "Stable", "ExternalReady")
 
     groups: int = 0
     """How many broker groups have Broker objects."""

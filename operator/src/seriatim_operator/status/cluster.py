@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
-from ..plan.external import external_addresses
+from ..plan.external import ExternalAddresses, external_addresses
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import group_to_place_anew, machine_that_holds_all
@@ -292,8 +292,8 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
     """The status of the cluster. Its operation is the one that is under way after the plan's steps."""
     cluster, before = observed.cluster, observed.cluster.status
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
-    facts = _cluster_facts(observed, plan, ready_groups)
     external = external_addresses(observed)
+    facts = [*_cluster_facts(observed, plan, ready_groups), _external_ready(observed, external)]
     status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
         conditions=settle(
@@ -374,6 +374,15 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
         Fact.of("Quiesced", quiesced, "Done" if quiesced else "Busy"),
         Fact.of("Stable", stable, "Steady" if stable else "Unsteady"),
     ]
+
+
+def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
+    """Whether clients outside can be told an address of each broker. It does not prove that they reach it."""
+    if observed.cluster.spec.external is None:
+        return Fact("ExternalReady", "True", "NotAsked")
+    if external.pending:
+        return Fact("ExternalReady", "False", "AddressesPending", "; ".join(external.pending))
+    return Fact("ExternalReady", "True", "AllHaveAddresses")
 
 
 def _lacking_images(observed: Observed) -> list[PodView]:

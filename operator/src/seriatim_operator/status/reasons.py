@@ -50,6 +50,11 @@ CLUSTER: Final = {
         "Steady": "Quiesced and Ready are True, and Degraded is False",
         "Unsteady": "Quiesced or Ready is not True, or Degraded is True",
     },
+    "ExternalReady": {
+        "NotAsked": "spec.external is not set, so clients outside cannot connect",
+        "AllHaveAddresses": "there is an address to connect to first, and each broker has one for clients outside",
+        "AddressesPending": "a Service has no address for clients outside yet; the message says what it waits for",
+    },
 }
 
 GROUP: Final = {
