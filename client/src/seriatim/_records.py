@@ -84,7 +84,8 @@ class Message(NamedTuple):
     Attributes:
         topic: The topic's name.
         partition: The partition's number in the topic.
-        offset: The message's offset in the partition.
+        offset: The message's offset in the partition, in 63 bits: the segment's number and the index in it. Offsets
+            order like the log. `place` shows it to people.
         key: The key; None if it was sent without one.
         value: The payload.
         timestamp_ms: The time that the sender gave, or the time of the send, in ms since 1970.
@@ -109,6 +110,14 @@ class Message(NamedTuple):
     attempt: int
     maybe_repeated: bool
     grant: int
+
+    @property
+    def place(self) -> str:
+        """The partition and the offset for people, as `partition/segment:index`. The receipt of the send prints it, too.
+
+        Commands take and print the part behind the slash.
+        """
+        return f"{self.partition}/{format_offset(self.offset)}"
 
 
 @dataclass(frozen=True, slots=True)

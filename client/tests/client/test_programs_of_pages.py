@@ -28,7 +28,7 @@ def test_the_first_program_about_keys_ends_at_ctrl_c_without_a_traceback(tmp_pat
         command = [sys.executable, "-u", str(program), cluster.brokers[0].address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("b'order-7'")
+            assert process.stdout.readline() == "b'order-7' 0/1:0 b'paid'\n"
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")
