@@ -6,17 +6,23 @@ The brokers' network is 127.0.0.x, where the local cluster puts them. Each broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import structlog
-from seriatim import Client
+from seriatim import Client, _client
+from seriatim_api.errors import TlsHandshakeError, UnavailableError
 from seriatim_local import LocalCluster
+from seriatim_local import cluster as local_cluster
+from seriatim_local import tls as local_tls
 from seriatim_local.plan import BrokerPlan, ClusterPlan
 from seriatim_local.programs import SeriatimPrograms
+
+from .traffic import tls_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
@@ -29,6 +35,7 @@ def outer(broker: BrokerPlan) -> str:
     return f"127.0.2.{broker.listen.host.rpartition('.')[2]}:{broker.listen.port}"
 
 
+@dataclass(frozen=True)
 class TwoNetworks(SeriatimPrograms):
     """Brokers with a second port. Its address is in a file, as the operator gives it."""
 
@@ -103,4 +110,56 @@ async def test_a_client_outside_outlives_a_broker_and_never_dials_an_inner_addre
         inner = {str(broker.listen) for broker in brokers}
         assert not inner & set(dialed), "a client outside dialed an inner address"
         assert len(set(outside)) >= 3, "it produced and consumed at several brokers"
+    structlog.reset_defaults()
+
+
+async def test_tls_over_the_outer_port_needs_a_certificate_that_names_the_outer_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate names the outer hosts of broker group g0, as the operator does, and not those of g1."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 2.0)
+    programs = TwoNetworks()
+    cluster = LocalCluster(tmp_path, groups=2, members=2, proxy=False, name="outer", programs=programs, tls=True)
+
+    def with_outer(directory: Path, hosts: Iterable[str]) -> local_tls.LocalTls:
+        named = [broker for broker in cluster.plan.brokers if broker.group == "g0"]
+        return local_tls.make(directory, [*hosts, *(outer(broker).rpartition(":")[0] for broker in named)])
+
+    monkeypatch.setattr(local_cluster, "make_certificates", with_outer)
+    async with cluster:
+        groups = {broker.name: broker.group for broker in cluster.plan.brokers}
+        named = [broker for broker in cluster.plan.brokers if broker.group == "g0"]
+        unnamed = next(broker for broker in cluster.plan.brokers if broker.group == "g1")
+        for broker in named:
+            programs.tell(broker, cluster.data_directory(broker.name))
+        tls = tls_of(cluster)
+        async with Client.connect([outer(broker) for broker in named], tls=tls) as client, asyncio.timeout(DEADLINE_S):
+            admin = client.admin()
+            await admin.create_topic("outside", 4)
+            chains = (await admin.describe_topic("outside")).chains
+            partition = next(chain.partition for chain in chains if groups[chain.segments[-1].members[0]] == "g0")
+            async with client.producer("outside") as producer:
+                sent = await (await producer.send(b"over TLS", partition=partition))
+            async with client.consumer("outside", "readers", partitions=[partition]) as consumer:
+                (message,) = await consumer.fetch(1, DEADLINE_S)
+            assert (message.value, message.place) == (b"over TLS", str(sent))
+
+        # The port is there and the authority is right, but the certificate is not for this host.
+        host = outer(unnamed).rpartition(":")[0]
+        async with Client.connect(outer(unnamed), tls=tls) as client:
+            with pytest.raises(TlsHandshakeError) as raised:
+                await client.producer("outside")
+        text = raised.value.message
+        assert outer(unnamed) in text
+        assert "for other names" in text
+        assert host not in text.partition("for other names")[2], "the names that it has are told, and this is none"
+        assert "\n" not in text
+        # Without the CA, or with plain text, there is no answer either.
+        stranger = local_tls.make(tmp_path / "stranger", ["127.0.0.1"]).client
+        assert tls is not None
+        for other in (None, type(tls)(stranger.ca, tls.cert, tls.key)):
+            async with Client.connect(outer(named[0]), tls=other) as client:
+                with pytest.raises(UnavailableError):
+                    await client.producer("outside")
     structlog.reset_defaults()
