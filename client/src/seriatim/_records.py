@@ -113,7 +113,7 @@ class Message(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The partition and the offset for people, as `partition/segment:index`. The receipt of the send prints it, too.
+        """The partition and the offset for people, as `partition/segment:index`. Receipts print it, too.
 
         Commands take and print the part behind the slash.
         """
