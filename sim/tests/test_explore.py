@@ -150,7 +150,7 @@ def _reached(model: Model, reducing: bool) -> set[State]:
 
 SMALL_WORLDS = [
     replace(QUIET, messages=3, quick_disks=0),
-    RESTART,
+    pytest.param(RESTART, marks=pytest.mark.slow),
     LOST_WRITE,
     replace(LOST_WRITE, victims="A2", slow_disks="A2"),
     replace(QUIET, messages=0, complaints=1, timeouts=1),

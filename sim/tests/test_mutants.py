@@ -24,6 +24,7 @@ FOUND_BEFORE = {
 
 SLOW = {
     "above-floors",
+    "asks-members",
     "compares-floors",
     "conflict-done",
     "dismissed-run",
@@ -42,6 +43,7 @@ SLOW = {
     "no-second-look",
     "not-registered-again",
     "old-certificate",
+    "range-end-by-any",
     "old-pages-stay",
     "older-chain",
     "one-count",

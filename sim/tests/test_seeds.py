@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, main, run_seed, run_seeds
 
 SEED_COUNT = 2000
-QUICK_SEED_COUNT = 200
+QUICK_SEED_COUNT = 120
 SHORT = ("restored", "restored-alone", "restored-unanswered", "started-copies", "topics-again")
 """Profiles of whole brokers in which few batches will do."""
 
@@ -89,7 +89,11 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("late-operations", "cores", 40, {"group rewound": 20, "server taken": 8}),
         ("balance", "brokers", 12, {"head moved for balance": 4}),
         ("publications", "cores", 12, {"publication decided": 11, "publication taken up": 5, "topic grew": 2}),
-        ("late-publications", "cores", 16, {"publication decided": 14, "producer forgotten": 3}),
+        ("late-publications", "cores", 8, {"publication decided": 6, "producer forgotten": 1}),
+        pytest.param(
+            *("late-publications", "cores", 16, {"publication decided": 14, "producer forgotten": 3}),
+            marks=pytest.mark.slow,
+        ),
         ("unflushed-publications", "cores", 6, {"publication decided": 6}),
         ("lost-publications", "cores", 8, {"publication decided": 7, "declared lost unsettled": 3}),
     ],
@@ -130,7 +134,7 @@ def _digests(hash_seed: str) -> str:
     script = "from sim.run import run_seed\nprint([run_seed(s, detailed=True).digest for s in (1, 2, 11, 30)])"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -140,7 +144,7 @@ def test_a_seed_runs_the_same_in_every_process() -> None:
     assert _digests("1") == _digests("2")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_partitions_that_have_had_thousands_of_segments_go_through_faults(seed: int) -> None:
     result = run_seed(seed, profile="thousands")
     assert not result.violation
