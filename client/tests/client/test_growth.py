@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -102,6 +103,12 @@ async def test_watches_of_one_client_share_an_answer_that_is_new_enough(monkeypa
             cluster.grow_topic("t", 3)
             assert len((await caller.topic(request, 2.0, within_s=0.0)).routes) == 3, "an older answer does not count"
             assert asked == [1, 0, 1]
+            asked.clear()
+            later = broker_pb2.GetTopicRequest(topic="t", known_partition_count=3)
+            many = await asyncio.gather(*(caller.topic(later, 2.0, within_s=60.0) for _ in range(20)))
+            assert asked == [3], "who asks before there is an answer waits for it"
+            assert all(answer is many[0] for answer in many)
+            assert not caller._waiting
 
 
 async def test_each_watch_has_its_own_error() -> None:

@@ -40,14 +40,15 @@ def pings(broker: FakeBroker) -> int:
     return sum(stream.pings for stream in broker.consume_streams)
 
 
-async def test_an_idle_consumer_asks_nobody(asked: list[int]) -> None:
+async def test_an_idle_consumer_asks_nobody(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SILENCE_S", 1.0)  # longer than a busy machine keeps a program from its turn
     async with running() as cluster:
         cluster.create_topic("t")
         broker = cluster.brokers[0]
         async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
             await until(lambda: len(consumer.joined) == 1)
             before = len(asked)
-            await until(lambda: pings(broker) >= 50)  # two and a half times the silence
+            await until(lambda: pings(broker) >= 150)  # one and a half times the silence
             assert len(asked) == before
 
 

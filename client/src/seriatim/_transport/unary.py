@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -110,9 +111,10 @@ class _Call:
 
 @dataclass(slots=True)
 class _Shared:
-    """A question that waits at a broker, and how many callers wait for its answer."""
+    """A question that was asked at `asked_s`, and how many callers wait for its answer."""
 
     task: asyncio.Task[Any]
+    asked_s: float
     users: int = 0
 
 
@@ -153,7 +155,7 @@ class Caller:
         self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._silence = channels.silence
         self._lately: dict[bytes, tuple[float, Any]] = {}  # the newest answer to a request, and when it was asked for
-        self._waiting: dict[bytes, _Shared] = {}  # questions that wait at a broker for news
+        self._waiting: dict[bytes, _Shared] = {}  # questions without an answer so far
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
@@ -200,15 +202,15 @@ class Caller:
             return self._lately[question][1]
         if request.wait_ms:
             return await self._wait_with_others(question, partial(self._ask_waiting, request, timeout_s))
-        answer = await self.routing("GetTopic", request, timeout_s)
-        self._lately[question] = now, answer
-        return answer
+        return await self._wait_with_others(question, partial(self._ask_now, question, request, timeout_s), within_s)
 
-    async def _wait_with_others(self, question: bytes, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Ask, or wait for the answer to the same question. If all callers are cancelled, it is too."""
-        shared = self._waiting.get(question)
-        if shared is None:
-            shared = self._waiting[question] = _Shared(asyncio.create_task(ask(), name="news of a topic"))
+    async def _wait_with_others(
+        self, question: bytes, ask: Callable[[], Coroutine[Any, Any, Any]], within_s: float = math.inf
+    ) -> Any:
+        """Ask, or wait for the answer to the same question of that time. If all callers are cancelled, it is too."""
+        shared, now = self._waiting.get(question), asyncio.get_running_loop().time()
+        if shared is None or now - shared.asked_s > within_s:
+            shared = self._waiting[question] = _Shared(asyncio.create_task(ask(), name="news of a topic"), now)
         shared.users += 1
         try:
             return await asyncio.shield(shared.task)
@@ -218,6 +220,13 @@ class Caller:
                 if self._waiting.get(question) is shared:
                     del self._waiting[question]
                 shared.task.cancel()
+
+    async def _ask_now(self, question: bytes, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
+        """Ask any broker, and keep its answer for those who ask the same soon after."""
+        asked_s = asyncio.get_running_loop().time()
+        answer = await self.routing("GetTopic", request, timeout_s)
+        self._lately[question] = asked_s, answer
+        return answer
 
     async def _ask_waiting(self, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
         """Ask the broker that answered last. The question does not count as one that is under way: it may take long."""
