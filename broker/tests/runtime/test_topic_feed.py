@@ -13,6 +13,7 @@ from seriatim_api.errors import OverloadedError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values.chain import declare_lost, trim
+from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.archive import ChainArchive
@@ -253,6 +254,24 @@ def test_a_summary_tells_which_brokers_have_the_segments() -> None:
     cut = trim(chain, chain.segments[2].no, Start(0, 0, 0), chain.segments[0].no)
     kept = {tuple(copies.brokers): copies.segment_count for copies in summary_of(chain_to_record(cut)).copies}
     assert sum(kept.values()) < 3, "dropped segments have no copies"
+
+
+def test_a_summary_tells_who_has_segments_whole() -> None:
+    chain = longer(2)
+    sealed, last = chain.segments
+    assert sealed.sealed_len, "it has messages"
+    behind = replace(chain, segments=(replace(sealed, eligible=(sealed.server,)), last))
+    both = sorted(member.broker for member in sealed.members)
+
+    def told() -> list[tuple[list[str], list[str], int]]:
+        copies = summary_of(chain_to_record(behind)).copies
+        return [(list(one.brokers), list(one.whole), one.segment_count) for one in copies]
+
+    assert told() == [(both, [sealed.server.broker], 1), (both, both, 1)]
+    behind = replace(chain, segments=(replace(sealed, eligible=(sealed.server,), state=State.UNSETTLED), last))
+    assert told() == [(both, both, 2)], "an unsettled segment is on the disks of its members, as an open one"
+    behind = declare_lost(behind, sealed.no)
+    assert told() == [(both, both, 1)], "a lost one is nowhere"
 
 
 def test_a_summary_tells_what_is_kept() -> None:

@@ -175,6 +175,7 @@ def test_a_danger_is_an_event_once_and_so_is_its_end() -> None:
 
 
 WEAK = ChainsView(troubles={"CopyAway": 5}, named={"CopyAway": ("a", "b", "c")})
+BACK = ChainsView(troubles={"CatchingUp": 1}, named={"CatchingUp": ("a",)})
 STUCK = ChainsView(troubles={"Unreachable": 1, "OneCopy": 1}, named={"Unreachable": ("a",), "OneCopy": ("b",)})
 
 
@@ -182,6 +183,7 @@ def test_a_cluster_whose_topics_are_in_danger_is_degraded() -> None:
     world = started()
     for chains, reason, texts in (
         (WEAK, "CopiesAway", ["topics a, b, c and 2 more"]),
+        (BACK, "CatchingUp", ["a broker copies the ends of segments of topic a"]),
         (STUCK, "SegmentsUnreachable", ["topic a answers: consumers wait there", "topic b have one copy left"]),
     ):
         status = cluster_status(replace(world.observed(), chains=chains), Plan(), "", "")

@@ -179,6 +179,9 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "two budgets",
     ),
     "no policy": (lambda: healthy(policies={}), Level.BAD, "NetworkPolicy", "not there"),
+    "a copy away": (lambda: healthy(topics=(topic("a", "CopyAway"),)), Level.WARNING, "topics", "1 CopyAway: a"),
+    "a copy behind": (lambda: healthy(topics=(topic("a", "CatchingUp"),)), Level.WARNING, "topics", "1 CatchingUp: a"),
+    "no copy": (lambda: healthy(topics=(topic("a", "Unreachable"),)), Level.BAD, "topics", "1 Unreachable: a"),
     "one copy": (lambda: healthy(topics=(topic("a", "OneCopy"),)), Level.WARNING, "topics", "1 OneCopy: a"),
     "lost": (lambda: healthy(topics=(topic("a", "Lost"),)), Level.BAD, "topics", "1 Lost: a"),
     "no secret": (

@@ -469,12 +469,12 @@ async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
     assert world.the_topic().status.state == "Healthy"
 
 
-def copies(world: World, *brokers: tuple[str, ...]) -> None:
-    """The first partition's segments are on these brokers."""
+def copies(world: World, *brokers: tuple[str, ...], whole: tuple[str, ...] = ()) -> None:
+    """The first partition's segments are on these brokers; the first one is whole only on those of `whole`."""
     chain = world.brokers.topics["events"].chains[0]
     del chain.copies[:]
-    for names in brokers:
-        chain.copies.add(brokers=names, segment_count=1)
+    for number, names in enumerate(brokers):
+        chain.copies.add(brokers=names, segment_count=1, whole=whole if whole and number == 0 else names)
     world.brokers.tell("events")
 
 
@@ -503,6 +503,37 @@ async def test_two_listed_copies_are_two_only_while_their_brokers_answer(world: 
     await away(world)
     assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
     assert [reason for reason, _ in events(world)] == ["CopyAway", "Unreachable", "CopiesBack"]
+
+
+async def test_a_copy_that_lacks_the_end_of_its_segment_is_no_second_copy(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
+    await away(world, "g0-1")
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0",))
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("False", "CopyAway")
+    await away(world)
+    assert world.reasons()["ChainHealthy"] == ("False", "CatchingUp"), "it is back, and still copies"
+    assert world.the_topic().status.state == "CatchingUp"
+    told = world.known.chains("default", "orders")
+    assert told is not None
+    assert told.troubles == {"CatchingUp": 1}
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+    assert [reason for reason, _ in events(world)] == ["CopyAway", "CopiesBack"], "to catch up is better, not worse"
+
+
+async def test_brokers_of_an_older_version_do_not_tell_which_copies_are_whole(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    chain = world.brokers.topics["events"].chains[0]
+    del chain.copies[:]
+    chain.copies.add(brokers=("g0-0", "g0-1"), segment_count=1)
+    world.brokers.tell("events")
+    await away(world)
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
 
 
 async def test_nothing_is_called_healthy_before_it_is_known_who_answers(world: World) -> None:

@@ -1568,26 +1568,34 @@ class ChainSummary(_message.Message):
 
     @_typing.final
     class Copies(_message.Message):
-        """Segments that the same brokers have. Segments that are not settled or are lost are not among them."""
+        """Segments that the same brokers have."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         BROKERS_FIELD_NUMBER: _builtins.int
         SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+        WHOLE_FIELD_NUMBER: _builtins.int
         segment_count: _builtins.int
         @_builtins.property
         def brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """by name"""
+            """by name: all that are listed"""
+
+        @_builtins.property
+        def whole(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Those of `brokers` that surely have the whole segment. The others may lack its end, and copy it. Empty: a version
+            that does not tell.
+            """
 
         def __init__(
             self,
             *,
             brokers: _abc.Iterable[_builtins.str] | None = ...,
             segment_count: _builtins.int = ...,
+            whole: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "segment_count", b"segment_count"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "segment_count", b"segment_count", "whole", b"whole"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1626,7 +1634,9 @@ class ChainSummary(_message.Message):
     """before it, since the partition was made; not set: not known"""
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainSummary.Copies]:
-        """Which brokers have the kept segments, open ones too. Empty: a version that does not tell."""
+        """Which brokers have the kept segments, with the open one and those that are not settled. Lost ones are not among
+        them. Empty: a version that does not tell.
+        """
 
     def __init__(
         self,

@@ -35,7 +35,6 @@ RETRY_S = 0.2
 """Pause after a listing that failed, because the coordinator is away."""
 
 _SETTLED = (records_pb2.SEGMENT_STATE_SEALED, records_pb2.SEGMENT_STATE_LOST)
-_WITH_COPIES = (records_pb2.SEGMENT_STATE_OPEN, records_pb2.SEGMENT_STATE_SEALED)
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +45,8 @@ class Copies(NamedTuple):
     Attributes:
         listed: All of them. One that came back may lack the end of the segment, until it has copied it.
         whole: Those that surely have the whole segment: the eligible ones of a sealed segment
-            (`Segment.has_two_copies`). Under load a member may be left out for a moment.
+            (`Segment.has_two_copies`). Under load a member may be left out for a moment. A segment that is not sealed
+            has no others than the listed ones.
     """
 
     listed: frozenset[MemberId]
@@ -388,36 +388,37 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
     )
     if first.HasField("base"):
         summary.dropped_messages = first.base + first.start
-    _count_copies(record, summary)
+    told = Counter({(_names(one.listed), _names(one.whole)): count for one, count in copies_of(record).items()})
+    for (listed, whole), count in sorted(told.items()):
+        summary.copies.add(brokers=listed, segment_count=count, whole=whole)
     return summary
 
 
-def _count_copies(record: records_pb2.ChainRecord, summary: broker_pb2.ChainSummary) -> None:
-    """Note which brokers have the segments that consumers can still read."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for segment in record.segments:
-        if segment.state in _WITH_COPIES and not _is_stub(segment):
-            counts[tuple(sorted(member.broker for member in segment.members))] += 1
-    for brokers, count in sorted(counts.items()):
-        summary.copies.add(brokers=brokers, segment_count=count)
+def _names(members: Iterable[MemberId]) -> tuple[str, ...]:
+    return tuple(sorted(member.broker for member in members))
 
 
 def standing_of(record: records_pb2.ChainRecord) -> Standing:
     """Who has the messages of a chain, by its record."""
-    copies: set[Copies] = set()
+    states = {segment.state for segment in record.segments}
+    return Standing(
+        members_from_record(record.segments[-1].members),
+        frozenset(copies_of(record)),
+        records_pb2.SEGMENT_STATE_UNSETTLED in states,
+        records_pb2.SEGMENT_STATE_LOST in states,
+    )
+
+
+def copies_of(record: records_pb2.ChainRecord) -> Counter[Copies]:
+    """How many segments of a chain are on which members. Segments that are lost or have no messages do not count."""
+    counts: Counter[Copies] = Counter()
     for segment in record.segments:
         if segment.state == records_pb2.SEGMENT_STATE_LOST or _is_stub(segment):
             continue
         listed = frozenset(members_from_record(segment.members))
         is_sealed = segment.state == records_pb2.SEGMENT_STATE_SEALED
-        copies.add(Copies(listed, frozenset(members_from_record(segment.eligible)) if is_sealed else listed))
-    states = {segment.state for segment in record.segments}
-    return Standing(
-        members_from_record(record.segments[-1].members),
-        frozenset(copies),
-        records_pb2.SEGMENT_STATE_UNSETTLED in states,
-        records_pb2.SEGMENT_STATE_LOST in states,
-    )
+        counts[Copies(listed, frozenset(members_from_record(segment.eligible)) if is_sealed else listed)] += 1
+    return counts
 
 
 def _is_stub(segment: records_pb2.SegmentRecord) -> bool:

@@ -16,12 +16,16 @@ WORST_FIRST: Final[tuple[TopicState, ...]] = (
     "Lost",
     "OneCopy",
     "CopyAway",
+    "CatchingUp",
     "Unknown",
     "Healthy",
 )
 """States of a topic. Worst is what stops consumers, then a loss, then what the next fault would stop or lose."""
 
-TROUBLES: Final[tuple[TopicState, ...]] = WORST_FIRST[:5]
+TROUBLES: Final[tuple[TopicState, ...]] = WORST_FIRST[:6]
+
+WEAK: Final[tuple[TopicState, ...]] = ("OneCopy", "CopyAway", "CatchingUp")
+"""States in which nothing is lost and nothing stops, and one more fault could do so."""
 
 NAMED_MAX: Final = 3
 """So many topics are named for each trouble. The others are counted."""
@@ -36,15 +40,24 @@ def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState
     """
     if chain.unsettled_count:
         return "Unsettled"
-    answering = [len(brokers) if live is None else sum(one in live for one in brokers) for brokers in chain.copies]
-    if 0 in answering:
+
+    def fewest(answering: Iterable[int]) -> int:
+        return min(answering, default=2)
+
+    def answer(brokers: tuple[str, ...]) -> int:
+        return len(brokers) if live is None else sum(one in live for one in brokers)
+
+    listed = fewest(answer(holders.listed) for holders in chain.copies)
+    if listed == 0:
         return "Unreachable"
     if chain.lost_count:
         return "Lost"
     if chain.one_copy_count:
         return "OneCopy"
-    if 1 in answering:
+    if listed == 1:
         return "CopyAway"
+    if fewest(answer(holders.whole) for holders in chain.copies) < 2:
+        return "CatchingUp"
     return "Healthy" if live is not None else "Unknown"
 
 
@@ -65,7 +78,7 @@ class ChainsView:
         named: The first of these topics by name, at most `NAMED_MAX` for each state.
         open_segments: Open segments by broker group.
         masters: Open segments by their master.
-        segments: Segments by broker that has a copy. Segments that are not settled or lost do not count.
+        segments: Segments by broker that has a copy, whole or not. Lost ones do not count.
     """
 
     troubles: Mapping[TopicState, int] = field(default_factory=dict)
@@ -152,7 +165,7 @@ class ChainCounts:
         for chain in view.chains.values():
             open_segments[chain.group] += 1
             masters[chain.master] += 1
-            for brokers, count in chain.copies.items():
-                for broker in brokers:
+            for holders, count in chain.copies.items():
+                for broker in holders.listed:
                     segments[broker] += count
         return _Short(state_of_topic(view, self.live), open_segments, masters, segments)

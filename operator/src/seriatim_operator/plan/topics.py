@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from ..spec.topic import Topic, TopicSpec
 from .actions import Action
@@ -70,6 +70,18 @@ class TopicSettings:
         )
 
 
+class Holders(NamedTuple):
+    """The brokers that have a segment, by name.
+
+    Attributes:
+        listed: All of them. One that came back may lack the end of the segment, until it has copied it.
+        whole: Those that surely have the whole segment.
+    """
+
+    listed: tuple[str, ...]
+    whole: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ChainView:
     """The chain of one partition, in short: its open segment, and counts of its segments by state."""
@@ -86,7 +98,7 @@ class ChainView:
     sealed_messages: int = 0
     first_offset: int = 0
     dropped_messages: int | None = None
-    copies: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    copies: Mapping[Holders, int] = field(default_factory=dict)
     """How many kept segments are on which brokers; empty if the brokers do not tell."""
 
 

@@ -7,8 +7,10 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
 from ..resources.names import broker_group_object_name, brokers_name, selector_labels
+from ..spec.topic import TopicState
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services
 
@@ -207,17 +209,21 @@ def check_network_policy(look: Look) -> list[Finding]:
 def check_topics(look: Look) -> list[Finding]:
     """Check that all topics have their copies."""
     states = Counter(topic.status.state for topic in look.topics)
-    remedies = {
-        "OneCopy": "wait: brokers make the missing copy when another member is there",
-        "Unsettled": "bring back a member of the segment: kubectl seriatim chains TOPIC shows its broker group",
+    bring_back = "bring back a member of the segment: kubectl seriatim chains TOPIC shows its broker group"
+    remedies: dict[TopicState, str] = {
+        "Unsettled": bring_back,
+        "Unreachable": bring_back,
         "Lost": "messages are lost for good; consumers got an event about the gap",
+        "OneCopy": "wait: brokers make the missing copy when another member is there",
+        "CopyAway": "bring back the broker that does not answer: kubectl seriatim status names it",
+        "CatchingUp": "wait: a broker that came back copies what it lacks",
     }
     findings: list[Finding] = []
     for state, remedy in remedies.items():
         names = [topic.name for topic in look.topics if topic.status.state == state]
         if names:
             more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-            make = warning if state == "OneCopy" else bad
+            make = warning if state in WEAK else bad
             findings.append(make("topics", f"{len(names):,} {state}: {', '.join(names[:5])}{more}", remedy))
     return findings or [well("topics", f"{states.get('Healthy', 0):,} of {len(look.topics):,} are healthy")]
 

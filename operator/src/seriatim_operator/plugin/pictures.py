@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..plan.chains import WEAK
 from ..plan.observed import PodView
 from ..spec.base import Condition
 from ..spec.broker import Broker
@@ -175,7 +176,7 @@ def _topics(look: Look) -> Text:
     states = Counter(topic.status.state for topic in look.topics)
     text = Text(f"{len(look.topics):,} topics")
     for state, number in sorted(states.items()):
-        style = GOOD if state == "Healthy" else UNKNOWN if state in ("OneCopy", "CopyAway", "Unknown") else BAD
+        style = GOOD if state == "Healthy" else UNKNOWN if state in (*WEAK, "Unknown") else BAD
         text.append(f"  {number:,} {state}", style=style)
     unwell = [topic for topic in look.topics if topic.status.state != "Healthy"]
     for topic in unwell[:TOPICS_NAMED_MAX]:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..plan.chains import ChainCounts
-from ..plan.topics import ChainView, TopicSettings, TopicView
+from ..plan.topics import ChainView, Holders, TopicSettings, TopicView
 
 _PHASES: Final[dict[int, Literal["CREATING", "READY", "DELETING"]]] = {
     records_pb2.TOPIC_STATE_CREATING: "CREATING",
@@ -106,9 +106,14 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
             sealed_messages=chain.sealed_messages,
             first_offset=chain.first_offset,
             dropped_messages=chain.dropped_messages if chain.HasField("dropped_messages") else None,
-            copies={tuple(copies.brokers): copies.segment_count for copies in chain.copies},
+            copies={_holders(copies): copies.segment_count for copies in chain.copies},
         )
     return chains
+
+
+def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
+    """Who has segments. Brokers of an older version do not tell who has them whole: then all count."""
+    return Holders(tuple(copies.brokers), tuple(copies.whole or copies.brokers))
 
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:

@@ -26,7 +26,7 @@ SOURCES_SHOWN_MAX: Final = 16
 """Consumer groups whose dead letters a topic takes, as far as the status names them."""
 
 Durability = Literal["Flushed", "Replicated"]
-TopicState = Literal["Healthy", "CopyAway", "OneCopy", "Unreachable", "Unsettled", "Lost", "Unknown"]
+TopicState = Literal["Healthy", "CopyAway", "CatchingUp", "OneCopy", "Unreachable", "Unsettled", "Lost", "Unknown"]
 
 
 RetentionTime = Annotated[

@@ -30,6 +30,7 @@ CLUSTER: Final = {
         "SegmentsLost": "a person declared segments of a topic lost, and consumers skip them",
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
+        "CatchingUp": "a broker that has segments of a topic answers, and still copies their ends",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
@@ -128,8 +129,9 @@ TOPIC: Final = {
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "ChainHealthy": {
-        "TwoCopies": "every segment is on two disks or more, and their brokers answer",
+        "TwoCopies": "two brokers or more that answer have every segment, whole",
         "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
+        "CatchingUp": "two brokers or more answer, and one of them still copies the end of a segment",
         "OneCopy": "a sealed segment has one copy left",
         "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
         "Unsettled": "it is not known where a segment ends, because no member of it answers: consumers wait there",

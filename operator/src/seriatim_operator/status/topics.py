@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from seriatim_api.ids import format_offset
 
-from ..plan.chains import state_of_topic
+from ..plan.chains import WORST_FIRST, state_of_topic
 from ..plan.topics import ChainView, Finding
 from ..spec.base import Condition
 from ..spec.topic import CHAINS_SHOWN_MAX, SOURCES_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
@@ -100,11 +100,16 @@ def topic_events(before: TopicStatus, after: TopicStatus, live: Collection[str] 
         note = f"{away} does not answer: other brokers took over partition {', '.join(numbers[:PARTITIONS_NAMED_MAX])}"
         events.append(TopicEvent("Warning", "MasterAway", note + more))
     old, new = before.condition("ChainHealthy"), after.condition("ChainHealthy")
-    if new is not None and new.status == "False" and (old is None or old.reason != new.reason):
+    if new is not None and new.status == "False" and _is_worse(before.state, after.state):
         events.append(TopicEvent("Warning", new.reason, new.message))
     elif new is not None and new.status == "True" and old is not None and old.status == "False":
         events.append(TopicEvent("Normal", "CopiesBack", "two brokers or more that answer have every segment again"))
     return events
+
+
+def _is_worse(before: TopicState, after: TopicState) -> bool:
+    """Whether a state of a topic is worse than the one before. Each trouble is worse than not to know."""
+    return WORST_FIRST.index(after) < WORST_FIRST.index(before)
 
 
 def is_news(before: TopicStatus, after: TopicStatus) -> bool:
@@ -138,6 +143,9 @@ def _chain_fact(state: TopicState) -> Fact:
         case "CopyAway":
             text = "a broker that has a copy does not answer: one more fault would stop consumers; see kubectl seriatim"
             return Fact("ChainHealthy", "False", "CopyAway", f"{text} doctor")
+        case "CatchingUp":
+            text = "a broker copies the end of a segment: until it has it, one more fault would stop consumers"
+            return Fact("ChainHealthy", "False", "CatchingUp", text)
         case "Unreachable":
             text = "no broker that has a segment answers: consumers wait there until one returns"
             return Fact("ChainHealthy", "False", "Unreachable", f"{text}; see kubectl seriatim doctor")
