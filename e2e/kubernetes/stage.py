@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from e2e.kubernetes.machines import Machines
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
 from e2e.kubernetes.release import CLUSTER, Images, Release
 from e2e.kubernetes.report import Figure
+from e2e.kubernetes.sight import Sight, look, recorded
 from e2e.kubernetes.traffic import Traffic, traffic, write_certificates
 
 HEALTHY_S: Final = 180.0
@@ -43,6 +45,7 @@ class Stage:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    _first_sight: Sight | None = None
 
     @property
     def place(self) -> Place:
@@ -62,6 +65,19 @@ class Stage:
     def problem(self, text: str) -> None:
         """Note that something is wrong. The case fails, and goes on."""
         self.problems.append(text)
+
+    async def look(self, name: str) -> Sight:
+        """Look at all that tells the state of the cluster, and keep the text. Metrics are compared with the first look
+        of the case.
+        """
+        seen = await look(self.place)
+        await asyncio.to_thread((self.directory / f"seen-{name}.txt").write_text, seen.render(self._first_sight))
+        self._first_sight = self._first_sight or seen
+        return seen
+
+    def recorded(self) -> AbstractAsyncContextManager[None]:
+        """Keep each change of a condition for as long as the block lasts."""
+        return recorded(self.place, self.directory / "conditions.txt")
 
     # ---- traffic ----
 

@@ -18,6 +18,7 @@ from e2e.kubernetes.cases import (
     operators,
     pods,
     spark,
+    states,
     upgrading,
 )
 from e2e.kubernetes.stage import Stage
@@ -58,6 +59,8 @@ CASES: Final = (
     Case("operator dead", operators.operator_dead),
     Case("operator deleted", operators.operator_deleted),
     Case("two operators", operators.two_operators),
+    Case("operator away", states.operator_away),
+    Case("metrics read", states.metrics_read, quick=True),
     Case("key parked", consuming.key_parked, quick=True),
     Case("many topics", operators.many_topics),
     Case("disks swapped", disks.disks_swapped),
@@ -67,6 +70,7 @@ CASES: Final = (
     Case("disk declared lost", disks.disk_declared_lost),
     Case("etcd member frozen", etcd.etcd_member_frozen),
     Case("etcd restarted", etcd.etcd_restarted),
+    Case("etcd majority away", states.etcd_majority_away, quick=True),
     Case("etcd slow", etcd.etcd_slow),
     Case("etcd disk lost", etcd.etcd_disk_lost),
     Case("node gone for good", nodes.node_lost_for_good),

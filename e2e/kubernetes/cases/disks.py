@@ -49,7 +49,8 @@ async def disks_swapped(stage: Stage) -> None:
 
 async def disk_emptied(stage: Stage) -> None:
     """A member starts with an empty disk. Afterwards it gets its own disk back."""
-    async with stage.traffic() as traffic:
+    async with stage.traffic() as traffic, stage.recorded():
+        await stage.look("before")
         name, _ = await _pair(stage)
         disk = await _disk_of(stage, name)
         aside = _beside(disk, "aside")
@@ -59,6 +60,7 @@ async def disk_emptied(stage: Stage) -> None:
         ):
             await _refuses(stage, name, "WipedDisk")
             stage.figure("gap", await traffic.gap_s())
+            await stage.look("disk-emptied")
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
 

@@ -18,6 +18,7 @@ NEW_MEMBER_LIMIT_S: Final = 120.0
 DRAIN_GAP_LIMIT_S: Final = 0.3
 REPLACED_S: Final = 400.0
 DRAIN_S: Final = 180
+NOT_READY_S: Final = 120.0
 ETCD_LEADER: Final = "etcd's leader"
 REFUSED_DRAIN_S: Final = 20
 """How long the drain is tried that must be refused."""
@@ -27,13 +28,13 @@ BROKERS_ONLY: Final = "--pod-selector=app.kubernetes.io/component=broker"
 
 async def node_lost(stage: Stage) -> None:
     """A node loses its power: its masters fall silent at the same moment, and no connection is closed."""
-    async with stage.traffic() as traffic:
+    async with stage.traffic() as traffic, stage.recorded():
         await _lose(stage, traffic, await stage.node_of(await traffic.master()))
 
 
 async def node_of_etcd_leader_lost(stage: Stage) -> None:
     """The lost node has etcd's leader. No segment can be opened until another member of etcd leads."""
-    async with stage.traffic() as traffic:
+    async with stage.traffic() as traffic, stage.recorded():
         await _lose(stage, traffic, (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"])
 
 
@@ -41,8 +42,11 @@ async def _lose(stage: Stage, traffic: Traffic, node: str) -> None:
     leading = (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"]
     names = [*sorted(await _names_on(stage, node)), *([ETCD_LEADER] if leading == node else [])]
     stage.note(f"{node} was lost: {', '.join(names)}")
+    await stage.look("before")
     async with traffic.struck("lose node", node), stage.machines.down(node):
         stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
+        await stage.wait_until("the node is not Ready", lambda: _is_not_ready(stage, node), NOT_READY_S)
+        await stage.look("node-lost")
     await stage.wait_healthy()
     stage.figure("two copies again after its return", await traffic.has_two_copies())
 
@@ -101,6 +105,10 @@ async def node_drained(stage: Stage) -> None:
                 stage.figure("gap while a second drain is refused", await traffic.gap_s(), limit=DRAIN_GAP_LIMIT_S)
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def _is_not_ready(stage: Stage, node: str) -> bool:
+    return not is_true(await stage.place.read(f"/api/v1/nodes/{node}"), "Ready", current=False)
 
 
 async def _names_on(stage: Stage, node: str) -> set[str]:

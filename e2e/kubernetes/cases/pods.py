@@ -31,12 +31,14 @@ async def master_pod_deleted(stage: Stage) -> None:
 
 async def container_killed(stage: Stage) -> None:
     """SIGKILL of a master's container: it cannot tell other brokers. The kubelet starts it again on the same disk."""
-    async with stage.traffic() as traffic:
+    async with stage.traffic() as traffic, stage.recorded():
         victim = await traffic.master()
         before = await stage.pod_of(victim)
+        await stage.look("before")
         async with traffic.struck("kill container", victim):
             kill_container(before)
             stage.figure("gap", await traffic.gap_s(), limit=GAP_LIMIT_S)
+            await stage.look("container-killed")
         await stage.wait_until(f"{victim} has restarted", lambda: has_restarted(stage, victim, before), BACK_S)
         stage.figure("two copies again", await traffic.has_two_copies())
         await stage.wait_healthy()

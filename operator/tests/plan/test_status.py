@@ -171,6 +171,8 @@ def test_a_danger_is_an_event_once_and_so_is_its_end() -> None:
     weak = cluster_status(replace(world.observed(), chains=WEAK), Plan(), "", "")
     assert [(event.type, event.reason) for event in cluster_events(well, weak)] == [("Warning", "CopiesAway")]
     assert cluster_events(weak, weak) == []
+    back = cluster_status(replace(world.observed(), chains=BACK), Plan(), "", "")
+    assert cluster_events(well, back) == [], "a moment after each switch is like that"
     assert [(event.type, event.reason) for event in cluster_events(weak, well)] == [("Normal", "Recovered")]
 
 
@@ -183,7 +185,7 @@ def test_a_cluster_whose_topics_are_in_danger_is_degraded() -> None:
     world = started()
     for chains, reason, texts in (
         (WEAK, "CopiesAway", ["topics a, b, c and 2 more"]),
-        (BACK, "CatchingUp", ["a broker copies the ends of segments of topic a"]),
+        (BACK, "CatchingUp", ["one broker surely has the ends of segments of topic a"]),
         (STUCK, "SegmentsUnreachable", ["topic a answers: consumers wait there", "topic b have one copy left"]),
     ):
         status = cluster_status(replace(world.observed(), chains=chains), Plan(), "", "")
@@ -210,12 +212,16 @@ def test_a_member_that_is_away_comes_before_a_weak_copy_and_after_consumers_that
 
 
 def test_an_etcd_that_is_silent_while_brokers_serve_is_a_condition() -> None:
-    observed = replace(started().observed(), members=None, is_etcd_silent=True)
+    world = started()
+    observed = replace(world.observed(), members=None, is_etcd_silent=True)
     found = cluster_status(observed, Plan(), "", "").condition("Degraded")
     assert found is not None
     assert (found.status, found.reason) == ("True", "EtcdSilent")
     assert found.reason in CLUSTER["Degraded"]
     assert "messages go on, and nothing can fail over" in found.message
+    whole = broker_group_status(observed, world.groups["orders-g0"]).condition("Whole")
+    assert whole is not None
+    assert (whole.status, whole.reason, whole.message) == ("Unknown", "NotTold", "etcd does not answer the brokers")
 
 
 def test_heads_segments_and_roles_come_from_the_chains() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import pytest
 from cryptography import x509
+from seriatim_api.errors import UnavailableError
 from seriatim_operator.cluster.pki import (
     authority_data,
     broker_names,
@@ -20,6 +22,7 @@ from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
 
+from ..memory_kube import Manifest
 from .fake_cluster import NAMESPACE
 from .place import Place, started
 
@@ -74,6 +77,38 @@ def _fewer(place: Place) -> Callable[[], bool]:
 def _more(place: Place) -> Callable[[], bool]:
     place.edit(groups=3)
     return lambda: len(place.pods()) == 6
+
+
+async def test_a_broker_that_dies_while_etcd_is_silent_does_not_count_as_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = await started()
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert place.known.live(NAMESPACE, "orders") == {"g0-0", "g0-1", "g1-0", "g1-1"}
+
+    async def no_answer(*, with_counts: bool) -> NoReturn:
+        raise UnavailableError("etcd does not answer")
+
+    async def there() -> bool:
+        return True
+
+    monkeypatch.setattr(place.brokers, "list_broker_groups", no_answer)
+    monkeypatch.setattr(place.brokers, "is_any_there", there)
+    (pod,) = [p for p in place.kube.of("Pod") if broker_of(p) == "g1-1"]
+    for ready in pod["status"]["conditions"]:
+        ready["status"] = "False"
+    place.kube.put(pod)
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert place.known.live(NAMESPACE, "orders") == {"g0-0", "g0-1", "g1-0"}
+
+
+def broker_of(pod: Manifest) -> str:
+    """The name of a pod's broker among the brokers."""
+    labels = pod["metadata"]["labels"]
+    return f"{labels['seriatim.dev/group']}-{labels['seriatim.dev/slot']}"
 
 
 CHANGES = {"a lost node": _lost, "a rolling change": _roll, "fewer groups": _fewer, "more groups": _more}

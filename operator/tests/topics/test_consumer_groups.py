@@ -197,17 +197,18 @@ async def test_a_cluster_that_is_gone_holds_up_no_object(world: World) -> None:
         (0, "", "<=100"),
         (100, "", "<=100"),
         (101, "", "<=10000"),
-        (150, "<=100", "<=100"),
-        (201, "<=100", "<=100"),
-        (203, "<=100", "<=10000"),
+        (101, "<=100", "<=10000"),
         (60, "<=10000", "<=10000"),
+        (51, "<=10000", "<=10000"),
         (50, "<=10000", "<=100"),
         (10**9, "<=100", ">1000000"),
         (None, "<=100", "<=100"),
         (5, "nonsense", "<=100"),
     ],
 )
-def test_a_lag_near_an_edge_stays_on_its_step(lag: int | None, before: str, bucket: str) -> None:
+def test_a_lag_is_never_above_its_step_and_stays_there_while_it_falls_to_the_half(
+    lag: int | None, before: str, bucket: str
+) -> None:
     assert lag_bucket(lag, before) == bucket
     assert bucket in LAG_BUCKETS
 

@@ -200,7 +200,8 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
     ready = len(members) >= observed.cluster.spec.members_per_group and all(member.ready for member in members)
     away = ", ".join(member.broker for member in members if not member.ready) or "members are missing"
     if observed.members is None:
-        whole = Fact("Whole", "Unknown", "Unknown", "no broker answers")
+        note = "etcd does not answer the brokers" if observed.is_etcd_silent else "no broker answers"
+        whole = Fact("Whole", "Unknown", "NotTold", note)
     else:
         is_whole = (
             view is not None
@@ -428,7 +429,7 @@ DANGERS: Final[Mapping[TopicState, tuple[str, str]]] = {
 WEAKNESSES: Final[Mapping[TopicState, tuple[str, str]]] = {
     "OneCopy": ("OneCopy", "segments of {} have one copy left: brokers make the second (heal_after_s)"),
     "CopyAway": ("CopiesAway", "one broker that has copies of {} does not answer"),
-    "CatchingUp": ("CatchingUp", "a broker copies the ends of segments of {}: until then they have one whole copy"),
+    "CatchingUp": ("CatchingUp", "one broker surely has the ends of segments of {}, and another still copies them"),
 }
 """Reason and message for each state of topics in which the next fault would stop consumers or lose messages."""
 
@@ -472,7 +473,8 @@ def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus) -> l
     if old is None or new is None or (old.status, old.reason) == (new.status, new.reason):
         return []
     if new.status == "True":
-        return [ClusterEvent("Warning", new.reason, new.message)]
+        # After each switch a broker may catch up for a moment.
+        return [ClusterEvent("Warning", new.reason, new.message)] if new.reason != "CatchingUp" else []
     return [ClusterEvent("Normal", "Recovered", f"no longer: {old.reason}")] if old.status == "True" else []
 
 

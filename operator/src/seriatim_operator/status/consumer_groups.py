@@ -1,6 +1,7 @@
 """The status of a consumer group: whether it has its place and settings, and its figures in wide steps.
 
-The steps are wide, and a figure near an edge stays on its step. So a moving figure is seldom written. Whether a figure
+The steps are wide, and a figure that falls stays on its step until half of it is left. So a moving figure is seldom
+written. Whether a figure
 is 0 is always shown at once, because people wait for that.
 """
 
@@ -77,8 +78,8 @@ def consumer_group_status(item: ConsumerGroup, finding: ConsumerGroupFinding, no
 def lag_bucket(lag: int | None, before: str) -> str:
     """The step of a lag.
 
-    The lag stays on its former step if half or double of it is still there. So a lag near an edge does not go to and
-    fro.
+    A lag that falls stays on its former step while double of it is there. So a lag near an edge does not go to and
+    fro, and is never above its step.
 
     Args:
         lag: In messages; None if it is not known, which keeps the former step.
@@ -101,11 +102,10 @@ def _oldest_bucket(view: ConsumerGroupView, before: str) -> str:
 
 
 def _bucket(figure: int, before: str, steps: Sequence[int], buckets: Sequence[str]) -> str:
-    if before in buckets:
-        known = buckets.index(before)
-        if bisect_left(steps, figure // 2) <= known <= bisect_left(steps, figure * 2):
-            return before
-    return buckets[bisect_left(steps, figure)]
+    true = bisect_left(steps, figure)
+    if before in buckets and true <= buckets.index(before) <= bisect_left(steps, figure * 2):
+        return before
+    return buckets[true]
 
 
 def _state(view: ConsumerGroupView, bucket: str) -> ConsumerGroupState:

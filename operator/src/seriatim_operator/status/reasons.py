@@ -30,7 +30,7 @@ CLUSTER: Final = {
         "SegmentsLost": "a person declared segments of a topic lost, and consumers skip them",
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
-        "CatchingUp": "a broker that has segments of a topic answers, and still copies their ends",
+        "CatchingUp": "one broker surely has the ends of segments of a topic, and another that answers copies them",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
@@ -68,7 +68,7 @@ GROUP: Final = {
         "AllThere": "all members are admitted and live: segments can be opened here",
         "Incomplete": "a member is missing: no segment is opened here while another broker group is whole",
         "NotLinked": "all members are live, but two of them have no link: no segment is opened here",
-        "Unknown": "no broker answers",
+        "NotTold": "no broker tells which members run: none answers, or etcd does not answer them",
     },
     "Drained": {
         "Empty": "the broker group has no segment, open or sealed",
@@ -131,7 +131,7 @@ TOPIC: Final = {
     "ChainHealthy": {
         "TwoCopies": "two brokers or more that answer have every segment, whole",
         "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
-        "CatchingUp": "two brokers or more answer, and one of them still copies the end of a segment",
+        "CatchingUp": "one broker surely has the end of a segment, and another that answers still copies it",
         "OneCopy": "a sealed segment has one copy left",
         "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
         "Unsettled": "it is not known where a segment ends, because no member of it answers: consumers wait there",

@@ -47,10 +47,12 @@ def topic_status(
     """
     before, view = topic.status, finding.view
     if finding.keeps_status:
-        kept = [fact for fact in _as_facts(before) if fact.type != "Ready"]
+        is_silent = finding.reason == "BrokersSilent"
+        kept = [fact for fact in _as_facts(before) if fact.type != "Ready"] if not is_silent else []
         facts = [_ready(finding), *(kept or [_chain_fact("Unknown")])]
         # The observed generation stays as well, because the operator has not acted on a newer one.
-        return before.model_copy(update={"conditions": _settled(topic, facts, now_s)})
+        state = "Unknown" if is_silent else before.state
+        return before.model_copy(update={"conditions": _settled(topic, facts, now_s), "state": state})
     generation = topic.metadata.generation
     state = state_of_topic(view, live) if view is not None else "Unknown"
     conditions = _settled(topic, [_ready(finding), _chain_fact(state)], now_s)
@@ -100,7 +102,12 @@ def topic_events(before: TopicStatus, after: TopicStatus, live: Collection[str] 
         note = f"{away} does not answer: other brokers took over partition {', '.join(numbers[:PARTITIONS_NAMED_MAX])}"
         events.append(TopicEvent("Warning", "MasterAway", note + more))
     old, new = before.condition("ChainHealthy"), after.condition("ChainHealthy")
-    if new is not None and new.status == "False" and _is_worse(before.state, after.state):
+    if (
+        new is not None
+        and new.status == "False"
+        and after.state != "CatchingUp"
+        and _is_worse(before.state, after.state)
+    ):
         events.append(TopicEvent("Warning", new.reason, new.message))
     elif new is not None and new.status == "True" and old is not None and old.status == "False":
         events.append(TopicEvent("Normal", "CopiesBack", "two brokers or more that answer have every segment again"))
@@ -144,7 +151,9 @@ def _chain_fact(state: TopicState) -> Fact:
             text = "a broker that has a copy does not answer: one more fault would stop consumers; see kubectl seriatim"
             return Fact("ChainHealthy", "False", "CopyAway", f"{text} doctor")
         case "CatchingUp":
-            text = "a broker copies the end of a segment: until it has it, one more fault would stop consumers"
+            text = (
+                "one broker surely has the end of a segment; until another has copied it, a fault would stop consumers"
+            )
             return Fact("ChainHealthy", "False", "CatchingUp", text)
         case "Unreachable":
             text = "no broker that has a segment answers: consumers wait there until one returns"
