@@ -165,6 +165,23 @@ def test_a_member_that_dies_is_an_event_on_the_cluster_and_so_is_its_return() ->
     assert (event.type, event.reason) == ("Normal", "MembersBack")
 
 
+def test_a_member_whose_kubelet_is_silent_is_not_said_to_start() -> None:
+    world = started()
+    name, pod = min(world.pods.items())
+    world.pods[name] = replace(pod, is_ready=False)
+    observed = world.observed()
+
+    def reason(observed: Observed) -> str:
+        found = broker_status(observed, observed.brokers[name], Plan()).condition("Ready")
+        assert found is not None
+        assert found.reason in BROKER["Ready"]
+        return found.reason
+
+    assert reason(observed) == "Starting"
+    silent = {n: replace(view, is_ready=view.name != pod.node) for n, view in observed.nodes.items()}
+    assert reason(replace(observed, nodes=silent)) == "NodeSilent"
+
+
 def test_a_danger_is_an_event_once_and_so_is_its_end() -> None:
     world = started()
     well = cluster_status(world.observed(), Plan(), "", "")

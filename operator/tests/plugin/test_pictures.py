@@ -101,6 +101,28 @@ def test_a_status_without_an_operator_says_how_old_it_is(age: timedelta, is_stal
     assert (told in lines) == is_stale
 
 
+def test_a_status_says_at_once_that_the_operator_has_no_pod_that_is_ready() -> None:
+    reported = {"reportedAt": (NOW - timedelta(seconds=20)).isoformat()}
+    told = "no operator acts: all this is as it was 20s ago; kubectl seriatim doctor says why"
+    assert told in drawn(draw_status(healthy(cluster=cluster(reported), operator_pods=())))
+    assert told not in drawn(draw_status(healthy(cluster=cluster(reported))))
+
+
+def test_a_member_on_a_silent_node_does_not_start() -> None:
+    nodes = {
+        name: NodeView(name, name, is_ready=name != "n2", is_leaving=False, is_out_of_service=False)
+        for name in ("n1", "n2", "n3")
+    }
+    look = healthy(nodes=nodes)
+    for name, view in look.pods.items():
+        if view.node == "n2":
+            unready = [{"type": "Ready", "status": "False"}]
+            look = with_pod(look, name, conditions=unready)
+    lines = drawn(draw_status(look))
+    assert "○ 0" in row(lines, "g1")
+    assert "◐" not in row(lines, "g1")
+
+
 def test_plan_names_each_change_and_how_to_approve() -> None:
     change = {"action": "Restart", "object": "orders-g0-0-aaaa", "reason": "its template changed", "hash": "abc123"}
     waiting = cluster({"plannedChanges": [change], "blockedBy": "approval"}, changeApproval="Manual")

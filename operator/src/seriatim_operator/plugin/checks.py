@@ -11,7 +11,7 @@ from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
 from ..resources.names import broker_group_object_name, brokers_name, selector_labels
 from ..spec.topic import TopicState
-from .findings import Finding, bad, unknown, warning, well
+from .findings import Finding, Level, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services
 
 KUBERNETES_MINOR_MIN: Final = 30
@@ -30,6 +30,11 @@ def check_kubernetes(version: str) -> list[Finding]:
     if found is None or int(found.group(1)) >= KUBERNETES_MINOR_MIN:
         return [well("Kubernetes", version)]
     return [bad("Kubernetes", f"{version} is too old", f"upgrade to v1.{KUBERNETES_MINOR_MIN} or newer")]
+
+
+def has_operator(look: Look) -> bool:
+    """Whether an operator acts, as far as this user may know."""
+    return all(finding.level is not Level.BAD for finding in check_operator(look))
 
 
 def check_operator(look: Look) -> list[Finding]:

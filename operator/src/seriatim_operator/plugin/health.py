@@ -76,7 +76,9 @@ async def _read(connection: Connection, namespace: str, pod: str, credentials: C
             session.get(f"{scheme}://{address}/readyz", ssl=context or True, server_hostname=name) as answer,
         ):
             return Page(await answer.text())
-    except (ForwardFailedError, aiohttp.ClientError, OSError, TimeoutError) as exc:
+    except TimeoutError:
+        return Page("", f"it did not answer in {ASK_DEADLINE_S:.0f} s")
+    except (ForwardFailedError, aiohttp.ClientError, OSError) as exc:
         return Page("", str(exc) or type(exc).__name__)
 
 
@@ -85,7 +87,7 @@ def check_pages(pages: Mapping[str, Page]) -> list[Finding]:
     findings: list[Finding] = []
     for pod, page in pages.items():
         if page.problem:
-            findings.append(unknown(f"broker {pod}", f"it was not asked: {page.problem}", f"kubectl logs {pod}"))
+            findings.append(unknown(f"broker {pod}", f"its state is not known: {page.problem}", f"kubectl logs {pod}"))
         for trouble, text in troubles.read(page.text):
             finding = bad if trouble is not troubles.COORDINATOR_REFUSES else warning
             findings.append(finding(f"broker {pod}", trouble.line(text), trouble.remedy))

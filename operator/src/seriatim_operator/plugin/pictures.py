@@ -15,6 +15,7 @@ from ..spec.base import Condition
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
+from .checks import has_operator
 from .look import Look
 
 NODES_DRAWN_MAX = 8
@@ -72,7 +73,7 @@ def _headline(look: Look) -> Text:
     for kind in ("Ready", "Degraded", "Progressing"):
         text.append_text(_condition(kind, cluster.status.condition(kind)))
     reported = cluster.status.reported_at
-    if reported is not None and look.now - reported > REPORTED_AGE_MAX:
+    if reported is not None and (look.now - reported > REPORTED_AGE_MAX or not has_operator(look)):
         stale = f"no operator acts: all this is as it was {ago(reported, look.now)} ago"
         text.append(f"\n{stale}; kubectl seriatim doctor says why", style=BAD)
     return text.append(f"\nclients begin at {cluster.status.bootstrap or '(not yet known)'}", style="dim")
@@ -144,7 +145,7 @@ def _facts(group: BrokerGroup) -> tuple[Text, ...]:
 
 def _member(look: Look, broker: Broker, *, with_node: bool) -> Text:
     pod = look.pods.get(broker.name)
-    mark, style = _mark(broker, pod)
+    mark, style = _mark(look, broker, pod)
     text = Text(f"{mark} {broker.spec.slot}", style=style)
     if with_node:
         text.append(f" {_node(look, broker) or 'no node'}")
@@ -155,10 +156,11 @@ def _member(look: Look, broker: Broker, *, with_node: bool) -> Text:
     return text
 
 
-def _mark(broker: Broker, pod: PodView | None) -> tuple[str, str]:
+def _mark(look: Look, broker: Broker, pod: PodView | None) -> tuple[str, str]:
     if broker.status.disk_lost is not None:
         return "✗", BAD
-    if pod is None or not pod.is_running:
+    node = look.nodes.get(pod.node) if pod is not None else None
+    if pod is None or not pod.is_running or (node is not None and not node.is_ready):
         return "○", BAD
     return ("●", GOOD) if pod.is_ready else ("◐", UNKNOWN)
 

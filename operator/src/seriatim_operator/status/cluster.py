@@ -118,6 +118,8 @@ def _broker_facts(
         ready = Fact("Ready", "True", "Serving")
     elif refusal is not None:
         ready = Fact("Ready", "False", "Refused", refusal.text)
+    elif pod is not None and (node := observed.nodes.get(pod.node)) is not None and not node.is_ready:
+        ready = Fact("Ready", "False", "NodeSilent", f"the kubelet of {node.name} does not answer")
     elif pod is not None and pod.is_running:
         ready = Fact("Ready", "False", "Starting", pod.says)
     else:

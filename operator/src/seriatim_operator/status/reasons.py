@@ -82,6 +82,7 @@ BROKER: Final = {
     "Ready": {
         "Serving": "its pod is ready: it is admitted and serves",
         "Starting": "its container runs but does not serve yet",
+        "NodeSilent": "the kubelet of its Node does not answer, so it is not known whether its container runs",
         "NotRunning": "its container does not run",
         "Refused": "it refuses to start: DiskHealthy or the message says why",
         "DiskLost": "the operator gives up its disk",
