@@ -114,7 +114,7 @@ async def metrics_read(stage: Stage) -> None:
 
 def _named() -> dict[str, str]:
     """The metrics that alerts and dashboards name, and for each where."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted((ROOT / "files" / "dashboards").glob("*.json")):
         if path.name == "spark.json":
             continue  # pipelines serve its metrics, and the suite's installation has none
