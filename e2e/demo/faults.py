@@ -88,7 +88,7 @@ def plan(seed: int) -> Iterator[PlannedFault]:
             serves = draw.random() < _SERVER_SHARE and kind not in ("kill both", "stop")
             yield PlannedFault(
                 kind=kind,
-                role="server" if serves else "head",
+                role="server" if serves else "master",
                 hold_s=draw.uniform(low, high),
                 pick=draw.random(),
                 cut_from=next(ends) if kind == "cut" else "peer",
@@ -111,13 +111,13 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[
     """
     if fault.kind == "kill both":
         group = _pick(snapshot.open_broker_groups(), fault.pick)
-        return None if group is None else Victim(members[group], "head", group)
+        return None if group is None else Victim(members[group], "master", group)
     masters, servers = snapshot.masters(), snapshot.servers()
     broker = _pick(servers if fault.role == "server" and servers else masters, fault.pick)
     if broker is None:
         return None
     name = broker if fault.kind != "cut" else f"{broker} from {_peer_of(broker, members, fault.cut_from)}"
-    role: Role = "server" if broker in servers and (fault.role == "server" or broker not in masters) else "head"
+    role: Role = "server" if broker in servers and (fault.role == "server" or broker not in masters) else "master"
     return Victim((broker,), role, name)
 
 

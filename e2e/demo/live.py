@@ -115,7 +115,7 @@ def fault_line(fault: DemoFault) -> str:
     """Describe a fault in one line. Its gap must be known."""
     gap = "no gap seen" if fault.gap_ms is None else f"gap {fault.gap_ms:,.0f} ms"
     hit = "" if fault.hit else "  (hit nothing: does not count)"
-    return f"{fault.at_s:6.1f} s  {fault.label:<9} {fault.victim:<18} {fault.role:<6}  {gap}{hit}"
+    return f"{fault.at_s:6.1f} s  {fault.label:<9} {fault.victim:<18} {fault.role:<8}  {gap}{hit}"
 
 
 def _headline(scene: Scene, width: int) -> Text:
@@ -149,11 +149,14 @@ def recent_rate(counts: Sequence[int], step_s: float) -> float:
 
 
 def rate_rows(counts: Sequence[int], step_s: float, width: int) -> RenderableType:
-    """Draw messages in a second over the last minute. `counts` are those of steps of `step_s`."""
+    """Draw messages in a second over the last minute, and tell the most and the newest rate.
+
+    `counts` are those of steps of `step_s`.
+    """
     count = min(width - 12, round(RATE_WINDOW_S / step_s))
     shown = [rate / step_s for rate in counts[-count:]]
     lines = sparkline(shown, _ROWS_OF_SPARK)
-    labels = [f"{max(shown, default=0.0):>9,.0f} ", " " * 10, f"{recent_rate(counts, step_s):>9,.0f} "]
+    labels = [f"most {max(shown, default=0.0):>6,.0f} ", " " * 12, f"now  {recent_rate(counts, step_s):>6,.0f} "]
     text = Text(no_wrap=True, overflow="crop")
     for number, (label, line) in enumerate(zip(labels, lines, strict=True)):
         text.append("\n" * bool(number) + label, style="bold" if number == _ROWS_OF_SPARK - 1 else "dim")

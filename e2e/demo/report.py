@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from seriatim.history import KINDS, REORDERED, Report, render
 
-Role = Literal["head", "server", "consumer", "none"]
-"""The role of the victim at the moment of the fault: master of an open segment (head), server of consumers, a process
+Role = Literal["master", "server", "consumer", "none"]
+"""The role of the victim at the moment of the fault: master of an open segment, server of consumers, a process
 with consumers, or none of these.
 """
 

@@ -16,9 +16,9 @@ BROKER_KINDS: Final[tuple[Kind, ...]] = ("kill", "kill both", "freeze")
 """Kinds of faults of brokers. A fault of each must hit."""
 
 _BROKER_BLOCK: Final[tuple[tuple[Kind, Role], ...]] = (
-    ("kill", "head"),
+    ("kill", "master"),
     ("kill", "server"),
-    ("kill both", "head"),
+    ("kill both", "master"),
     ("freeze", "server"),
 )
 _HOLD_S: Final[dict[Kind, tuple[float, float]]] = {

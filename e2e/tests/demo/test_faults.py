@@ -53,16 +53,16 @@ def test_what_is_frozen_or_cut_stays_so_long_enough_to_be_noticed(seed: int) -> 
         if fault.kind in ("freeze", "cut"):
             assert 1.0 <= fault.hold_s <= 2.0
         if fault.kind == "kill both":
-            assert fault.role == "head"
+            assert fault.role == "master"
 
 
 @pytest.mark.parametrize("pick", [0.0, 0.3, 0.5, 0.99])
 def test_a_victim_holds_a_head_or_serves_a_consumer(pick: float) -> None:
     now = snapshot()
-    chosen = choose(PlannedFault("kill", "head", 1, pick), now, MEMBERS)
+    chosen = choose(PlannedFault("kill", "master", 1, pick), now, MEMBERS)
     assert chosen is not None
     assert chosen.brokers[0] in ("g0-0", "g1-1")
-    assert chosen.role == "head"
+    assert chosen.role == "master"
     server = choose(PlannedFault("freeze", "server", 1, pick), now, MEMBERS)
     assert server is not None
     assert server.brokers == ("g2-0",), "g0-1 serves no consumer"
@@ -70,7 +70,7 @@ def test_a_victim_holds_a_head_or_serves_a_consumer(pick: float) -> None:
 
 
 def test_both_members_of_a_group_that_holds_a_head() -> None:
-    both = choose(PlannedFault("kill both", "head", 1, 0.9), snapshot(), MEMBERS)
+    both = choose(PlannedFault("kill both", "master", 1, 0.9), snapshot(), MEMBERS)
     assert both is not None
     assert both.brokers == MEMBERS["g1"]
 
@@ -79,13 +79,13 @@ def test_without_a_consumer_a_master_is_struck_instead_and_without_chains_nobody
     idle = replace(snapshot(), readers=())
     victim = choose(PlannedFault("kill", "server", 1, 0.0), idle, MEMBERS)
     assert victim is not None
-    assert victim.role == "head"
-    assert choose(PlannedFault("kill", "head", 1, 0.0), Snapshot(), MEMBERS) is None
+    assert victim.role == "master"
+    assert choose(PlannedFault("kill", "master", 1, 0.0), Snapshot(), MEMBERS) is None
 
 
 def test_the_ends_of_a_cut() -> None:
     for end, other in (("peer", "g0-1"), ("all", "all"), ("clients", "clients")):
-        fault = PlannedFault("cut", "head", 1, 0.0, end)  # type: ignore[arg-type]
+        fault = PlannedFault("cut", "master", 1, 0.0, end)  # type: ignore[arg-type]
         victim = choose(fault, snapshot(), MEMBERS)
         assert victim is not None
         assert cut_ends(fault, victim, MEMBERS) == ("g0-0", other)

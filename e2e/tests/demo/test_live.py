@@ -21,8 +21,8 @@ SCENE = Scene(
     delivered=590,
     rates=[20, 40, 60, 80] * 5,
     faults=[
-        DemoFault("kill", "g0-0", "head", 2.0, 3.0, True, 120.0),
-        DemoFault("kill", "g1", "head", 5.0, 6.0, True, 900.0, both_members=True),
+        DemoFault("kill", "g0-0", "master", 2.0, 3.0, True, 120.0),
+        DemoFault("kill", "g1", "master", 5.0, 6.0, True, 900.0, both_members=True),
         DemoFault("cut", "g2-1 from all", "server", 9.0, None, True, None),
     ],
     segments=(
@@ -61,7 +61,7 @@ def test_an_empty_scene_and_a_narrow_terminal_are_drawn_as_well() -> None:
 
 def test_it_fits_on_a_screen_of_24_lines_with_the_newest_fault_and_all_figures() -> None:
     spans = [SegmentSpan(partition, 1, "g1", "OPEN", -0.5, None, 300) for partition in range(6)]
-    faults = [DemoFault("kill", f"g0-{number}", "head", number, None, True, 120.0) for number in range(20)]
+    faults = [DemoFault("kill", f"g0-{number}", "master", number, None, True, 120.0) for number in range(20)]
     busy = replace(
         SCENE, segments=spans, faults=faults, total=1_264_226, acknowledged=1_264_226, delivered=1_264_225, unknown=17
     )

@@ -27,9 +27,9 @@ from e2e.demo.report import (
 )
 
 FAULTS = (
-    DemoFault("kill", "alpha-0", "head", 2.0, 4.0, True, 100.0),
-    DemoFault("kill", "beta-0", "head", 5.0, 6.0, True, 300.0),
-    DemoFault("kill", "alpha", "head", 6.0, 9.0, True, 900.0, both_members=True),
+    DemoFault("kill", "alpha-0", "master", 2.0, 4.0, True, 100.0),
+    DemoFault("kill", "beta-0", "master", 5.0, 6.0, True, 300.0),
+    DemoFault("kill", "alpha", "master", 6.0, 9.0, True, 900.0, both_members=True),
     DemoFault("freeze", "gamma-1", "none", 7.0, None, False, None),
     DemoFault("cut", "alpha-0 → alpha-1", "server", 8.0, 8.5, True, None),
 )
@@ -123,7 +123,7 @@ def test_the_report_is_printed(good: bool) -> None:
 def test_the_report_fits_on_a_screen() -> None:
     kinds = ("cut", "freeze", "kill", "stop", "hang")
     faults = [
-        DemoFault(kind, "alpha", "head", 2.0, 4.0, True, 1_046.0, both_members=both)
+        DemoFault(kind, "alpha", "master", 2.0, 4.0, True, 1_046.0, both_members=both)
         for kind in kinds for both in (False, True)
     ]  # fmt: skip
     text = io.StringIO()

@@ -23,7 +23,7 @@ def test_a_block_of_broker_faults_has_all_kinds_and_both_roles() -> None:
     for seed in range(20):
         block = list(islice(broker_faults(seed), 4))
         assert {fault.kind for fault in block} == set(BROKER_KINDS)
-        assert Counter(fault.role for fault in block) == {"head": 2, "server": 2}
+        assert Counter(fault.role for fault in block) == {"master": 2, "server": 2}
     assert list(islice(broker_faults(3), 30)) == list(islice(broker_faults(3), 30))
     assert list(islice(broker_faults(3), 30)) != list(islice(broker_faults(4), 30))
 

@@ -21,8 +21,8 @@ from e2e.demo_orders.picture import draw as draw_picture
 from e2e.demo_orders.report import Outcome, exit_status, json_line, print_report, problems
 
 FAULTS = (
-    DemoFault("kill", "g0-0", "head", 2.0, 3.0, True, 120.0),
-    DemoFault("kill", "g1", "head", 5.0, 6.0, True, 900.0, both_members=True),
+    DemoFault("kill", "g0-0", "master", 2.0, 3.0, True, 120.0),
+    DemoFault("kill", "g1", "master", 5.0, 6.0, True, 900.0, both_members=True),
     DemoFault("freeze", "g2-1", "server", 6.0, None, True, 560.0),
     DemoFault("kill consumers", "c05 to c08", "consumer", 4.0, 5.5, True, None),
     DemoFault("freeze consumers", "c01 to c04", "consumer", 7.0, None, True, None),
@@ -116,7 +116,7 @@ def test_the_last_line_is_one_json_object() -> None:
 SCENE = Scene(
     title="Seriatim", total=1000, faults_min=7, at_s=10.0, sent=700, acknowledged=600,
     finished={f"c{number:02}": 30 + number for number in range(1, 17)}, rates=[20, 40, 60, 80] * 5,
-    faults=list(FAULTS), aircraft={"N14228": "is parked", "N35271": "2 dead letters"}, doing="kill g0-0 (head)",
+    faults=list(FAULTS), aircraft={"N14228": "is parked", "N35271": "2 dead letters"}, doing="kill g0-0 (master)",
 )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_everything_is_on_the_screen(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     if width == 80:
         assert len(lines) <= 24
-        for words in ("c16", "N14228 is parked", "faults: 5 of 7 hit", "kill g0-0 (head)"):
+        for words in ("c16", "N14228 is parked", "faults: 5 of 7 hit", "kill g0-0 (master)"):
             assert words in text.getvalue(), words
 
 
