@@ -14,7 +14,7 @@ is not read, nothing is measured.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
@@ -234,8 +234,14 @@ class ConsumerGroupMeter:
         for (topic, group), unread in self._unread().items():
             sums.setdefault(_name(topic, group), _Sums()).add_unread(unread)
         self._measured_ms = self._wall_ms()
+        counted = self._take_counts(topics)
+        # A consumer group that this broker has stopped serving keeps its series for what was counted of it before.
+        # Without that, `(other)` gets messages although there is one consumer group only.
+        for name, _ in counted:
+            if name != OTHER:
+                sums.setdefault(name, _Sums())
         self._show(sums)
-        self._count(topics)
+        self._count(counted)
 
     def _in_turn(self) -> list[Partition]:
         """Partitions with consumer groups. Each measurement begins at another one, so that all get their lookups."""
@@ -278,11 +284,17 @@ class ConsumerGroupMeter:
                 other.add_sums(sums[name])
         self._shown = shown
 
-    def _count(self, topics: Mapping[PartitionId, str]) -> None:
-        totals = {name: self._totals.get(name, [0] * len(COUNT_NAMES)) for name in self._shown}
+    def _take_counts(self, topics: Mapping[PartitionId, str]) -> list[tuple[ConsumerGroupName, Sequence[int]]]:
+        """What was counted since the last measurement. If the topic is not known any more, it is of `OTHER`."""
+        counted: list[tuple[ConsumerGroupName, Sequence[int]]] = []
         for partition, group, counts in self._tally.take():
             topic = topics.get(partition) or self._topic_of(partition)
-            name = _name(topic, group) if topic else OTHER
+            counted.append((_name(topic, group) if topic else OTHER, counts))
+        return counted
+
+    def _count(self, counted: Iterable[tuple[ConsumerGroupName, Sequence[int]]]) -> None:
+        totals = {name: self._totals.get(name, [0] * len(COUNT_NAMES)) for name in self._shown}
+        for name, counts in counted:
             if name not in totals:
                 name = OTHER
                 self._shown.setdefault(OTHER, _Sums())

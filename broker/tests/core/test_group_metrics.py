@@ -271,3 +271,18 @@ def consume(samples: Iterable[object]) -> None:
     """Read all samples, as Prometheus does."""
     for _ in samples:
         pass
+
+
+async def test_the_only_group_is_never_among_the_others_also_when_it_is_served_elsewhere_now() -> None:
+    bench = KeyedServing("ab")
+    bench.serve()
+    page, mine = Page(bench), ConsumerGroupName(TOPIC, GROUP)
+    counts = page.tally.join(P, GROUP)
+    counts.delivered_messages += 2
+    assert await page.read("delivered_messages") == {mine: 2}
+    counts.delivered_messages += 3
+    bench.part.consumer_groups.clear()  # another broker serves it now
+    counts.joined -= 1
+    assert await page.read("delivered_messages") == {mine: 5}
+    assert page.shown("lag_messages") == {mine: 0}
+    assert await page.read("delivered_messages") == {}
