@@ -141,7 +141,8 @@ _GAUGES: Final = (
 _AGES: Final = (
     (
         "oldest_seconds",
-        "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers",
+        "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers; if this "
+        "broker does not have its segment, the time since that was sealed",
         attrgetter("oldest_ms"),
     ),
     (
@@ -259,7 +260,9 @@ class ConsumerGroupMeter:
         known = self._oldest.get((partition.id, consumer_group.name))
         segment_no, index = split_offset(found.oldest)
         log = partition.logs.get(segment_no)
-        if log is None or not may_look or (known is not None and known[0] == found.oldest):
+        if log is None:
+            return (found.oldest, _sealed_at_ms(partition, segment_no)), False
+        if not may_look or (known is not None and known[0] == found.oldest):
             return known, False
         try:
             place = await self._storage.find(partition.id, segment_no, log.readable_below, Measure.INDEX, index)
@@ -331,6 +334,15 @@ class ConsumerGroupMeter:
             for group, counts in self._totals.items():
                 counter.add_metric([self._broker, *group], counts[place])
             yield counter
+
+
+def _sealed_at_ms(partition: Partition, segment_no: int) -> int:
+    """When a segment was sealed: a message of it that this broker does not have is at least so old; 0: not known.
+
+    Such a message waits in the list of a key, for example of a parked one, and this broker serves a later segment.
+    """
+    segment = partition.chain.segment(segment_no) if partition.chain is not None else None
+    return segment.sealed_at_ms if segment is not None else 0
 
 
 def _name(topic: str, group: str) -> ConsumerGroupName:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from seriatim_api.errors import UnavailableError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.consumer_group_counts import ConsumerGroupTally
 from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName
 from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.runtime.unread import Unread
 
 from .keyed_support import QUICK, KeyedServing, offsets
@@ -286,3 +287,22 @@ async def test_the_only_group_is_never_among_the_others_also_when_it_is_served_e
     assert await page.read("delivered_messages") == {mine: 5}
     assert page.shown("lag_messages") == {mine: 0}
     assert await page.read("delivered_messages") == {}
+
+
+async def test_a_message_in_a_segment_that_this_broker_does_not_have_is_as_old_as_its_seal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parked key of an older segment: the lag said that the oldest message was 0 s old."""
+    bench = KeyedServing("abc")
+    bench.serve()
+    page, mine = Page(bench), ConsumerGroupName(TOPIC, GROUP)
+    chain = bench.part.chain
+    assert chain is not None
+    elsewhere = replace(chain.open_segment, state=SegmentState.SEALED, sealed_len=9, sealed_at_ms=NOW_MS - 21_000)
+    monkeypatch.setattr(bench.part, "chain", SimpleNamespace(topic=TOPIC, segment={elsewhere.no: elsewhere}.get))
+    monkeypatch.setattr(bench.part, "logs", {})
+    oldest = make_offset(elsewhere.no, 4)
+    found = ConsumerGroupFigures(1, 0, parked_keys=1, oldest=oldest)
+    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.figures_of", lambda *_: found)
+    assert await page.read("oldest_seconds") == {mine: 21}
+    assert page.disk.lookups == 0
