@@ -141,8 +141,10 @@ _GAUGES: Final = (
 _AGES: Final = (
     (
         "oldest_seconds",
-        "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers; if this "
-        "broker does not have its segment, the time since that was sealed",
+        (
+            "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers; "
+            "if this broker does not have its segment, the time since that was sealed"
+        ),
         attrgetter("oldest_ms"),
     ),
     (
