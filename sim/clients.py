@@ -85,6 +85,7 @@ class Clients:
         self.judge = judge
         self.cut: dict[str, int] = {}  # brokers that clients cannot reach
         self.look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
+        self.on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
         self._serial = 0
         self._asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = {}
         self._streams: dict[int, Stream] = {}
@@ -277,6 +278,8 @@ class Clients:
             self.judge.granted(process.name, effect.stream, effect.subscription, effect.event)
         self.judge.told(process.name, effect.stream, effect.subscription, effect.event)
         self.reply(stream, effect)
+        if self.on_told is not None:
+            self.on_told(process.name, stream, effect.event)
 
 
 class _Once:

@@ -116,6 +116,10 @@ class SimConsumer:
         for stream in list(self._streams.values()):
             self._clients.let_go(stream)
 
+    def has(self, stream: Stream) -> bool:
+        """Whether the stream is one of this consumer."""
+        return stream in self._streams.values()
+
     @property
     def server(self) -> str:
         """The broker that serves it, as far as the consumer knows; empty if it knows none."""

@@ -52,6 +52,15 @@ class SimKeyedConsumer(SimConsumer):
         self._sent: dict[int, list[tuple[int, int]]] = {}  # request -> (token, message) that it acknowledges
         self._void: set[int] = set()
 
+    @property
+    def carried(self) -> set[int]:
+        """Offsets of what would go on at the server of the next segment: grants, and acknowledgements to repeat."""
+        if not self.alive:
+            return set()
+        unconfirmed, _ = self._core.confirmed_by(max(self._core.unconfirmed, default=0))
+        held, _ = self._core.held_rows(self._core.grants)
+        return {*unconfirmed, *held}
+
     # ---- what the core wants ------------------------------------------------------------------------
 
     def _carry_out(self, effect: ct.Effect) -> None:

@@ -231,7 +231,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-CORES_ONLY = ("late-operations", "moved-and-dropped", "keyed-moved", "keyed-dropped", "keyed-halves", "keyed-late")
+CORES_ONLY = (
+    "late-operations",
+    "moved-and-dropped",
+    "keyed-moved",
+    "keyed-dropped",
+    "keyed-halves",
+    "keyed-late",
+    "keyed-begins",
+)
 """Profiles with faults that only bare cores have."""
 
 

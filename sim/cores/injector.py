@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.messages import Message, ReplicateLedger
+from seriatim_broker.core.values.effects import DeliveryEvent, Granted, Joined
+from seriatim_broker.core.values.messages import HandOverKept, Message, ReplicateLedger
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Start
 
+from ..clients import Stream
 from ..injecting import Injector
+from ..keyed_consumers import SimKeyedConsumer
 from .brokers import Broker, Process
 from .coordinator import TIMEOUT_US
 
@@ -26,6 +29,16 @@ HALF_STATE_US = 1_000_000
 
 HALF_STATE_ENDS_US = (10_000, 40_000)
 """When the server ends after it has sent half of its state."""
+
+
+BEGUN_ALONE_US = 300_000
+"""How long the fault waits for a hand-over, and for the server that begins with it."""
+
+BEGUN_ALONE_GIVES_US = (1_000, 12_000)
+"""When that server ends after it has given messages of such a grant to another consumer, which no server should."""
+
+BEGUN_ALONE_ENDS_US = (40_000, 120_000)
+"""When it ends otherwise, after it has begun. Without answers of other members it may give nothing after that time."""
 
 
 class CoreInjector(Injector):
@@ -139,6 +152,69 @@ class CoreInjector(Injector):
 
         network.on_sent = sent
         self._schedule.after(HALF_STATE_US, over)
+
+    # ---- what a server begins with -------------------------------------------------------------------
+
+    def inject_begun_alone(self) -> None:
+        """A server begins with what was handed over, and ends before any other member knows that it has begun.
+
+        1  the server of the next segment answers that all members keep what was handed over
+        2  one consumer whose grants go on there asks to join, and loses its connection before it gets the answer
+        3  the server begins, and nothing that it sends to other members arrives
+        4  it ends; another member takes over, or it starts again
+        """
+        network, clients = self._cluster.network, self._world.clients
+        if network.on_sent is not None or clients.on_told is not None:
+            return
+
+        def over() -> None:
+            if network.on_sent is not None:  # no server has begun
+                network.on_sent = clients.on_told = None
+
+        network.on_sent = self._look_for_a_hand_over
+        self._schedule.after(BEGUN_ALONE_US, over)
+
+    def _look_for_a_hand_over(self, source: str, _target: str, message: Message) -> None:
+        if not isinstance(message, HandOverKept):
+            return
+        chain, _ = self._cluster.coordinator.records.chain(message.partition)
+        segment = chain.segment(message.segment_no) if chain is not None else None
+        if segment is None or segment.server.broker != source:
+            return  # another member that keeps it answers
+        of = message.consumer_group, message.partition
+        readers = [one for one in self._world.consumers if one.alive and (one.group, one.partition) == of]
+        carrying = [one for one in readers if isinstance(one, SimKeyedConsumer) and one.carried]
+        others = [member.broker for member in segment.eligible if member != segment.server]
+        if carrying and len(readers) > 1 and others:
+            self._begin_alone(source, others, message, self._rng.choice(carrying))
+
+    def _begin_alone(self, server: str, others: list[str], kept: HandOverKept, lost: SimKeyedConsumer) -> None:
+        network, clients = self._cluster.network, self._world.clients
+
+        def ends() -> None:
+            if clients.on_told is told:
+                clients.on_told = None
+                self._crash_named(server)
+
+        def told(source: str, stream: Stream, event: DeliveryEvent) -> None:
+            if source == server and isinstance(event, Joined) and lost.has(stream):
+                clients.break_stream(stream)
+            elif source == server and isinstance(event, Granted) and not lost.carried.isdisjoint(event.offsets):
+                self._schedule.after(self._rng.randint(*BEGUN_ALONE_GIVES_US), ends)
+
+        def sent(source: str, _target: str, message: Message) -> None:
+            if source != server or not isinstance(message, ReplicateLedger):
+                return
+            cursor = message.cursor
+            if (cursor.segment_no, cursor.consumer_group) == (kept.segment_no, kept.consumer_group):
+                self._tell(f"{server} begins with {cursor.consumer_group}, reaches neither {others} nor {lost.name}")
+                self._world.judge.seen.states.add("begun alone")
+                network.on_sent = None
+                for other in others:
+                    self._one_way(server, other, 2 * BEGUN_ALONE_ENDS_US[1])
+                self._schedule.after(self._rng.randint(*BEGUN_ALONE_ENDS_US), ends)
+
+        clients.on_told, network.on_sent = told, sent
 
     # ---- consumer groups ----------------------------------------------------------------------------
 

@@ -126,6 +126,33 @@ def keyed_late(rng: random.Random, options: Options) -> Options:
     )
 
 
+def keyed_begins(rng: random.Random, options: Options) -> Options:
+    """Servers that begin with what was handed over end before another member knows that they have begun.
+
+    Lists are full, so a server reads few keys of its own segment. It would give no message of them before its first
+    record is common, and what is queued behind them waits.
+    """
+    return replace(
+        _with_keys(rng, options),
+        kinds={"plan": 4, "complaint": 4, "begun_alone": 12},
+        fault_count=30,
+        fault_span_us=3_000_000,
+        keyed_consumers=rng.randint(2, 4),
+        keyed_failures=0.08,
+        keyed_limits=True,
+        partition_count=1,
+        may_lose_groups=False,
+        batches_per_producer=40,
+        send_gap_us=20_000,
+        txn_lost_share=0.0,
+        certificate_never_share=0.0,
+        certificate_us_max=5_000,
+        restart_us_max=600_000,
+        wipe_share=0.0,
+        late_group=False,
+    )
+
+
 def keyed_further(rng: random.Random, options: Options) -> Options:
     """One broker group has all segments, so its disks know how far consumer groups were when cursors go back."""
     return replace(

@@ -63,6 +63,7 @@ MORE_KINDS: tuple[str, ...] = (
     "lose_server",
     "half_state",
     "needless_rebuild",
+    "begun_alone",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 

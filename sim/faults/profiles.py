@@ -70,6 +70,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-halves": Profile(keyed.keyed_halves, 0),
     "keyed-slow": Profile(keyed.keyed_slow, 0),
     "keyed-late": Profile(keyed.keyed_late, 0),
+    "keyed-begins": Profile(keyed.keyed_begins, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),
     "keyed-restored": Profile(keyed.keyed_restored, 0),
     "fences": Profile(chains.fences, 0),

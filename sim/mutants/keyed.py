@@ -253,6 +253,17 @@ def _settings_not_written() -> list[Patch]:
     return [(cursors, "CursorState", without)]
 
 
+def _begins_at_once() -> list[Patch]:
+    real = serving._make_dispatcher
+
+    def make_dispatcher(broker: Any, of: Any, consumer_group: Any, *rest: Any) -> None:
+        """A server grants and ends grants before another member knows that it has begun."""
+        real(broker, of, consumer_group, *rest)
+        consumer_group.keyed.is_begun = True
+
+    return [(serving, "_make_dispatcher", make_dispatcher)]
+
+
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -321,6 +332,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "settings-on-disks": _mutation(
         "mode, policy and term base are on the disks", _settings_not_written, "keyed-restored"
+    ),
+    "begun-first": _mutation(
+        "the next server grants and ends nothing before every eligible member knows that it has begun",
+        _begins_at_once,
+        "keyed-begins",
     ),
     "seen-key": _mutation("a request means a key as the person saw it", _any_key_counts, "keyed-parked"),
 }

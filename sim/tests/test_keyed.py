@@ -56,6 +56,7 @@ MORE = (
     ("keyed-slow", 40, 4),
     ("keyed-late", 30, 3),
     ("keyed-further", 40, 4),
+    ("keyed-begins", 40, 4),
 )
 """Profile, and of how many seeds, slow and quick."""
 

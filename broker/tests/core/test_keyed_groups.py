@@ -481,6 +481,28 @@ def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun()
     assert bench.all(fx.ReadKeys)
 
 
+def test_a_server_that_begins_again_with_its_own_record_waits_for_all_members_too() -> None:
+    """Rule `begun-first`: its record has no carried grant, and the other member would begin with one."""
+    named = HandOverId(7, 3)
+    bench = KeyedServing("ab", handover=named, policy=SHORT)
+    carried = CarriedGrant(5 << 40, b"kz", "consumer-1", 1, 60_000, True, True)
+    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, (write_forwarder(2), write_grant(carried)))}
+    bench.begin_unconfirmed()
+    bench.persist()
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.join(2)
+    bench.cursor()
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    assert not keyed.doing, "this disk has the record, so the grant is over here"
+    bench.persist()
+    bench.wait(50 * MS, (M01,))
+    assert not bench.all(fx.ReadKeys)
+    bench.confirm_replications()
+    bench.wait(50 * MS, (M01,))
+    assert bench.all(fx.ReadKeys)
+
+
 # ---- consumers that leave during a hand-over ---------------------------------------------------------------
 
 

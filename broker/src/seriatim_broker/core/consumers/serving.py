@@ -425,6 +425,9 @@ def _make_dispatcher(
       1. The hand-over has a grant of k:5 under token 7. Its deadline passes, and this server grants k:5 under token 8.
       2. This server dies. The next one begins from the same hand-over, in which token 7 counts.
       3. The consumer with token 7 acknowledges k:5, while another one works on it under token 8.
+    That counts each time that a member begins in this segment, also with the control record on its own disk, because
+    another member may lack that. So it happens to a server that waits, too: its only consumer leaves and joins again,
+    and the server begins anew, with its own record, in which no carried grant is left.
     """
     ledger = consumer_group.ledger
     rows = tuple(partition.ledger_rows.get(consumer_group.name, {}).items()) if known is not None else ()
@@ -434,7 +437,7 @@ def _make_dispatcher(
     keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
     consumer_group.keyed = keyed
     ledger.acked = keyed.window.floor
-    keyed.is_begun = handed_over is None
+    keyed.is_begun = record.handover == NO_HAND_OVER
 
 
 def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
