@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
 import pytest
 
 from e2e.demo import flights
-from e2e.demo.flights import Events, event_numbers, load_events
+from e2e.demo.flights import Events, event_numbers, load_events, read_csv
 from e2e.demo.rebuild import Rebuilder, canonical, differences, digest, expected
 
 PART = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """The file is unpacked and read once for all tests of this module, not by each call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flights, "_read_flights", cache(flights._read_flights))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -150,4 +160,4 @@ def test_aircraft_may_interleave_in_any_way(events: Events) -> None:
 def test_missing_package_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "DISTRIBUTION", "no-such-distribution")
     with pytest.raises(flights.FlightsError, match="pip install"):
-        load_events(1)
+        read_csv()
