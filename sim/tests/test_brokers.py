@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 Seeds = tuple[int, ...]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "seeds", [range(QUICK_SEED_COUNT), pytest.param(range(QUICK_SEED_COUNT, SEED_COUNT), marks=pytest.mark.slow)]
 )

@@ -10,7 +10,7 @@ PROFILES = ("servers-lost", "stubs-copied", "torn-and-chatty")
 QUICK, SLOW = 8, 200
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("profile", "seeds"),
     [

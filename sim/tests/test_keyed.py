@@ -10,7 +10,7 @@ WORLDS = (("cores", 300, 16), ("brokers", 24, 2))
 """World, and of how many seeds, slow and quick."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("world", "seeds"),
     [
@@ -31,7 +31,7 @@ def test_order_within_a_key_outlives_all_faults(world: str, seeds: range) -> Non
     assert states.get("granted again", 0) >= len(seeds) // 2
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 120), marks=pytest.mark.slow)])
 def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
     states: dict[str, int] = {}
@@ -61,7 +61,7 @@ MORE = (
 """Profile, and of how many seeds, slow and quick."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("profile", "seeds"),
     [
@@ -86,7 +86,7 @@ RESTORED = (("cores", 2300, 2500, 12), ("brokers", 0, 16, 2))
 """World, the first seed and the one behind the last, and how many of them are quick."""
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("world", "seeds"),
     [

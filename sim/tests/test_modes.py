@@ -10,7 +10,7 @@ PROFILES = (("modes", 200, 10), ("modes-blind", 100, 6))
 """Profile, and of how many seeds, slow and quick."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("profile", "seeds"),
     [

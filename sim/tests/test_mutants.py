@@ -73,7 +73,7 @@ SLOW = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in MUTATIONS]
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_removed_rule_is_found(name: str) -> None:
     mutation = MUTATIONS[name]
     found = find(name, (*([FOUND_BEFORE[name]] if name in FOUND_BEFORE else []), *range(SEEDS_A_MUTANT)))

@@ -10,7 +10,7 @@ WORLDS = (("cores", "retention", 150, 12), ("cores", "unread", 40, 8), ("brokers
 """World, profile, and of how many seeds, slow and quick."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("world", "profile", "seeds"),
     [

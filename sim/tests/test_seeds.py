@@ -20,7 +20,7 @@ SHORT = ("restored", "restored-alone", "restored-unanswered", "started-copies", 
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "seeds", [range(QUICK_SEED_COUNT), pytest.param(range(QUICK_SEED_COUNT, SEED_COUNT), marks=pytest.mark.slow)]
 )
