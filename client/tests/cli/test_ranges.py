@@ -85,7 +85,7 @@ def test_the_last_messages_of_each_partition(run: Run, cluster: MemoryCluster) -
     cluster.dropped[0] = 9
     status, out, err = run("consume", "t", "-p", "0", "--last", "3", "--output", "raw")
     assert (status, _values(out)) == (0, ["0-9"])
-    assert "only 1 messages" in err
+    assert "only 1 message" in err
 
 
 def test_what_retention_dropped_is_noted(run: Run, cluster: MemoryCluster) -> None:

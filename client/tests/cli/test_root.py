@@ -141,3 +141,10 @@ def test_check_judges_recorded_files(run: Run, tmp_path: Path) -> None:
     status, _, err = run("check", str(path))
     assert status == 1
     assert err.startswith("error 100")
+
+
+@pytest.mark.parametrize(("words", "meant"), [("topics", "topic"), ("topic lists", "list"), ("prbe", "probe")])
+def test_a_mistyped_command_names_the_one_that_was_meant(run: Run, words: str, meant: str) -> None:
+    status, out, err = run(*words.split())
+    assert (status, out) == (2, "")
+    assert f"Did you mean '{meant}'?" in err

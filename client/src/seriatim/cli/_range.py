@@ -168,7 +168,9 @@ class RangePrinter:
                 break
             window *= 4
         if not self._settings.as_json:
-            click.echo(f"# partition {first.partition} has only {count - left:,} messages", err=True)
+            found = count - left
+            noun = "message" if found == 1 else "messages"
+            click.echo(f"# partition {first.partition} has only {found:,} {noun}", err=True)
         return first.offset
 
     async def _resolve(self, place: Written, partitions: Sequence[int] | None) -> Sequence[PartitionOffset]:

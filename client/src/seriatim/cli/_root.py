@@ -6,6 +6,7 @@ reader of the output has ended.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import os
@@ -81,7 +82,10 @@ class RootGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. For a server command that is not installed, the error names the package that has it."""
+        """As click does, which does not know our commands: the error names the one that was probably meant.
+
+        For a server command that is not installed, the error names the package that has it.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -89,6 +93,8 @@ class RootGroup(click.Group):
                 package = _SERVER_COMMANDS[args[0]]
                 text = f"'{args[0]}' belongs to the package {package}, which is not installed here. Install it."
                 raise click.UsageError(text, ctx) from error
+            if args and hasattr(error, "possibilities"):
+                error.possibilities = difflib.get_close_matches(args[0], self.list_commands(ctx))
             raise
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> Any:

@@ -110,7 +110,15 @@ def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredent
         else:
             port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise PreconditionError(f"cannot listen on {address}: {error}", address=address) from error
+        raise _cannot_listen(address) from error
     if port == 0:
-        raise PreconditionError(f"cannot listen on {address}: it is taken, or not an address", address=address)
+        raise _cannot_listen(address)
     return int(port)
+
+
+def _cannot_listen(address: str) -> PreconditionError:
+    return PreconditionError(
+        f"the coordinator cannot listen on {address}: another process uses this port, or it is not an address of this "
+        "machine",
+        address=address,
+    )
