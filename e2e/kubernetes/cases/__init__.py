@@ -70,7 +70,7 @@ CASES: Final = (
     Case("disk declared lost", disks.disk_declared_lost),
     Case("etcd member frozen", etcd.etcd_member_frozen),
     Case("etcd restarted", etcd.etcd_restarted),
-    Case("etcd majority away", states.etcd_majority_away, quick=True),
+    Case("etcd majority away", states.etcd_majority_away),
     Case("etcd slow", etcd.etcd_slow),
     Case("etcd disk lost", etcd.etcd_disk_lost),
     Case("node gone for good", nodes.node_lost_for_good),

@@ -44,7 +44,13 @@ def check_operator(look: Look) -> list[Finding]:
         return [unknown(about, "you may not read pods of other namespaces", "ask a person who may")]
     ready = [pod for pod in look.operator_pods if _is_ready(pod)]
     if not look.operator_pods:
-        return [bad(about, "it has no pod in any namespace", "helm install the operator")]
+        return [
+            bad(
+                about,
+                "it has no pod in any namespace",
+                "scale its Deployment to 1, or helm install it",
+            )
+        ]
     if not ready:
         names = ", ".join(f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in look.operator_pods)
         return [bad(about, f"none of its pods is ready ({names})", "kubectl logs of that pod")]
