@@ -4,7 +4,7 @@ Kinds of load:
 
     one_at_a_time   one producer sends a message when the one before is acknowledged
     paced           one producer sends at a fixed rate, whether or not the cluster keeps up; a consumer may read along
-    idle            nobody sends
+    idle            no client sends
     batches         one producer sends tables as fast as the cluster takes them
     sends           one producer calls `send()` with a key for each message, as fast as the cluster takes them
     start           a new process imports the client, connects, and sends one message
