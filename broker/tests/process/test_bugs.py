@@ -20,7 +20,7 @@ PLANTED = {
     "the question when to wake": "BrokerCore.next_wake_us",
     "a submit to the disk": "RocksStorage.submit",
     "a turn of the disk's writer": "Writer._write_group",
-    "a transaction": "CoordinatorWork._carry_out_reads",
+    "a transaction": "CoordinatorWork._write_jointly",  # each new topic makes one; not each run needs a read
     "the upkeep of a link": "Links._maintain",
     "a callback that nothing guards": "Broker._measure_lag",
     "a call": "AdminServicer.CreateTopic",
