@@ -202,7 +202,7 @@ def test_a_cluster_whose_topics_are_in_danger_is_degraded() -> None:
     world = started()
     for chains, reason, texts in (
         (WEAK, "CopiesAway", ["topics a, b, c and 2 more"]),
-        (BACK, "CatchingUp", ["one broker surely has the ends of segments of topic a"]),
+        (BACK, "CatchingUp", ["one broker surely has the ends of segments of topic a: another copies them"]),
         (STUCK, "SegmentsUnreachable", ["topic a answers: consumers wait there", "topic b have one copy left"]),
     ):
         status = cluster_status(replace(world.observed(), chains=chains), Plan(), "", "")

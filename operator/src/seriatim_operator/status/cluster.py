@@ -431,7 +431,7 @@ DANGERS: Final[Mapping[TopicState, tuple[str, str]]] = {
 WEAKNESSES: Final[Mapping[TopicState, tuple[str, str]]] = {
     "OneCopy": ("OneCopy", "segments of {} have one copy left: brokers make the second (heal_after_s)"),
     "CopyAway": ("CopiesAway", "one broker that has copies of {} does not answer"),
-    "CatchingUp": ("CatchingUp", "one broker surely has the ends of segments of {}, and another still copies them"),
+    "CatchingUp": ("CatchingUp", "one broker surely has the ends of segments of {}: another copies them or is away"),
 }
 """Reason and message for each state of topics in which the next fault would stop consumers or lose messages."""
 

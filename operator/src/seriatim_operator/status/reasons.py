@@ -30,7 +30,7 @@ CLUSTER: Final = {
         "SegmentsLost": "a person declared segments of a topic lost, and consumers skip them",
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
-        "CatchingUp": "one broker surely has the ends of segments of a topic, and another that answers copies them",
+        "CatchingUp": "one broker surely has the ends of segments of a topic: another copies them or is away",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
@@ -132,7 +132,7 @@ TOPIC: Final = {
     "ChainHealthy": {
         "TwoCopies": "two brokers or more that answer have every segment, whole",
         "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
-        "CatchingUp": "one broker surely has the end of a segment, and another that answers still copies it",
+        "CatchingUp": "one broker surely has the end of a segment: another copies it, or has just stopped answering",
         "OneCopy": "a sealed segment has one copy left",
         "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
         "Unsettled": "it is not known where a segment ends, because no member of it answers: consumers wait there",

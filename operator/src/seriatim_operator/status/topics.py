@@ -151,9 +151,7 @@ def _chain_fact(state: TopicState) -> Fact:
             text = "a broker that has a copy does not answer: one more fault would stop consumers; see kubectl seriatim"
             return Fact("ChainHealthy", "False", "CopyAway", f"{text} doctor")
         case "CatchingUp":
-            text = (
-                "one broker surely has the end of a segment; until another has copied it, a fault would stop consumers"
-            )
+            text = "one broker surely has the end of a segment: another copies it, or has just stopped answering"
             return Fact("ChainHealthy", "False", "CatchingUp", text)
         case "Unreachable":
             text = "no broker that has a segment answers: consumers wait there until one returns"
