@@ -133,6 +133,13 @@ bench-compare: $(SYNCED) ## BASE=commit: the same workloads on that commit and o
 	@test -n "$(BASE)" || { echo "say with which commit to compare: make bench-compare BASE=main~5" >&2; exit 2; }
 	$(BIN)/python -m e2e.bench.compare $(BASE) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
+.PHONY: bench-peers
+bench-peers: $(SYNCED) ## Seriatim, Kafka and NATS in one run, with two copies and the same flushes (QUICK=1; needs a JDK 17, Maven and Go; fetches 60 MB and builds NATS)
+	@$(BIN)/python -m tools.check_java
+	$(BIN)/python -m tools.kafka.fetch
+	tools/nats/build.sh
+	$(BIN)/python -m e2e.bench.peers.run $(if $(QUICK),--quick)
+
 bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
 	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)
 

@@ -29,7 +29,9 @@ POINTS: Final = 160
 def draw(figures: Sequence[Figure], file: Path) -> bool:
     """Draw all histograms of the figures into an SVG file. Return False if there is none."""
     curves = {
-        f"{figure.name.partition('.')[0]}{'' if len(found) == 1 else f', {name}'}": Latency.decode(encoded)
+        f"{figure.name.rpartition('.')[0] or figure.name}{'' if len(found) == 1 else f', {name}'}": Latency.decode(
+            encoded
+        )
         for figure in figures
         if isinstance(found := figure.details.get("histograms"), Mapping)
         for name, encoded in found.items()
@@ -79,6 +81,12 @@ def picture(curves: Mapping[str, Latency]) -> ET.Element:
         summary = f"p50 {latency.ms(50):.2f}, p99 {latency.ms(99):.2f}, longest {latency.max_ms:.1f} ms"
         text_at(root, WIDTH - RIGHT + 48, y + 18, summary, size=11, fill=FAINT)
     return root
+
+
+def _label(figure: Figure, name: str) -> str:
+    """What a curve is called: the figure's name without its measure."""
+    whole = figure.name.rpartition(".")[0] or figure.name
+    return f"{whole}, {name}" if name else whole
 
 
 def _depth(share: float) -> float:

@@ -7,18 +7,13 @@ ours.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from seriatim_local import child
-
-from e2e.bench.program import NotMeasuredError
+from e2e.bench import servers
 from tools.check_java import java
 from tools.kafka import fetch
 from tools.ports import free_ports
@@ -26,19 +21,11 @@ from tools.ports import free_ports
 SPARK: Final = "4.2"
 """The version of Spark that fits the source of Kafka which `tools/kafka/connector/pom.xml` names."""
 
-CHILD: Final = str(Path(child.__file__).resolve())
 HEAP: Final = "1g"
 """The same size as in Kafka's own start script."""
 
 CLUSTER_ID: Final = "c2VyaWF0aW0tYmVuY2gxMA"
-START_DEADLINE_S: Final = 120.0
-END_DEADLINE_S: Final = 30.0
-LOOK_S: Final = 0.1
 READY: Final = b"Kafka Server started"
-
-
-class KafkaError(NotMeasuredError):
-    """Kafka did not start. The text has the end of its output."""
 
 
 def fits_spark() -> bool:
@@ -62,25 +49,40 @@ async def broker(directory: Path, partitions: int) -> AsyncIterator[str]:
         partitions: The number of partitions of a topic that is made by its first write.
 
     Raises:
-        KafkaError: It did not start.
+        ServerError: It did not start.
     """
     address, file = _configured(directory, partitions)
     log = directory / "kafka.log"
-    formatting = await _start(
-        log, "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(file)
-    )
+    await format_disk(file, log)
+    running = await start_broker(file, log)
     try:
-        status = await asyncio.wait_for(formatting.wait(), START_DEADLINE_S)
-    finally:
-        await _end(formatting)
-    if status != 0:
-        raise KafkaError(f"Kafka's storage tool ended with status {status}: {_tail(log)}")
-    running = await _start(log, "kafka.Kafka", str(file))
-    try:
-        await _ready(running, log)
+        await servers.until_ready("Kafka", running, log, READY)
         yield address
     finally:
-        await _end(running)
+        await servers.end(running)
+
+
+async def format_disk(file: Path, log: Path) -> None:
+    """Prepare the directory that a file with a server's settings names.
+
+    Raises:
+        ServerError: Kafka's tool ended with an error.
+    """
+    tool = ("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(file))
+    await servers.until_done("Kafka's storage tool", await servers.start(log, *java_command(*tool)), log)
+
+
+async def start_broker(file: Path, log: Path, heap: str = HEAP) -> asyncio.subprocess.Process:
+    """Start a server with the settings in a file."""
+    return await servers.start(log, *java_command("kafka.Kafka", str(file), heap=heap))
+
+
+def java_command(*arguments: str, heap: str = HEAP) -> list[str]:
+    """A command that runs one of Kafka's programs, or a Java file that uses its classes."""
+    program = java()
+    assert program is not None, "make looked for Java before"
+    options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", "-Dorg.apache.logging.log4j.level=INFO"]
+    return [program, *options, "-cp", f"{fetch.BROKER}/*", *arguments]
 
 
 def _configured(directory: Path, partitions: int) -> tuple[str, Path]:
@@ -98,44 +100,3 @@ def _configured(directory: Path, partitions: int) -> tuple[str, Path]:
     file = directory / "server.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return f"127.0.0.1:{port}", file
-
-
-async def _start(log: Path, module: str, *arguments: str) -> asyncio.subprocess.Process:
-    program = java()
-    assert program is not None, "make looked for Java before"
-    with log.open("ab") as out:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", CHILD, str(os.getpid()),
-            program, f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseG1GC", "-Dorg.apache.logging.log4j.level=INFO",
-            "-cp", f"{fetch.BROKER}/*", module, *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
-
-
-async def _ready(running: asyncio.subprocess.Process, log: Path) -> None:
-    until = time.monotonic() + START_DEADLINE_S
-    while not _says_ready(log):
-        if running.returncode is not None:
-            raise KafkaError(f"Kafka ended with status {running.returncode}: {_tail(log)}")
-        if time.monotonic() >= until:
-            raise KafkaError(f"Kafka did not start within {START_DEADLINE_S:g} s: {_tail(log)}")
-        await asyncio.sleep(LOOK_S)
-
-
-async def _end(running: asyncio.subprocess.Process) -> None:
-    if running.returncode is not None:
-        return
-    running.terminate()
-    try:
-        await asyncio.wait_for(running.wait(), END_DEADLINE_S)
-    except TimeoutError:
-        running.kill()
-        await running.wait()
-
-
-def _says_ready(log: Path) -> bool:
-    return READY in log.read_bytes()
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-1500:].strip()

@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from seriatim_api.errors import SeriatimError
 
 from e2e.bench.figures import Figure, table, to_json, write_json
@@ -62,6 +63,7 @@ def run(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     after: Callable[[Console, list[Figure], Path], None] | None = None,
+    shown: Callable[[list[Figure], str], Table] = table,
 ) -> int:
     """Measure, and print the table. Return the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
 
@@ -73,6 +75,7 @@ def run(
         title: The table's title.
         loop_factory: Makes the event loop; None: the usual one.
         after: Shows more below the table, and may write files into the directory that it gets.
+        shown: Makes the table, from the figures and its title.
     """
     console = Console()
     out = Path(os.environ.get("OUT") or "bench-out")
@@ -95,7 +98,7 @@ def run(
             console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
             return 1
     took_s = time.monotonic() - begin
-    console.print(table(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))
+    console.print(shown(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))
     if after is not None:
         after(console, figures, out)
     path = out / f"{name}.json"

@@ -1,0 +1,65 @@
+"""What is made of the answers of Kafka's and NATS's clients."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+import yaml
+from rich.console import Console
+
+from e2e.bench.figures import Figure
+from e2e.bench.peers.kafka import Kafka
+from e2e.bench.peers.nats import Nats
+from e2e.bench.peers.peer import ask
+from e2e.bench.peers.run import REFERENCE, ROWS, judge, side_by_side
+from e2e.bench.servers import ServerError
+
+
+def client(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+async def test_an_answer_is_the_first_json_object_that_a_client_prints() -> None:
+    assert await ask(client("print('a word before'); print('{\"leader\": \"1\"}')")) == {"leader": "1"}
+
+
+async def test_a_client_that_ends_without_an_answer_is_an_error_with_its_last_words() -> None:
+    with pytest.raises(ServerError, match="no servers"):
+        await ask(client("import sys; sys.exit('no servers')"))
+
+
+def test_a_peer_that_is_far_slower_than_on_a_quiet_machine_makes_the_run_void() -> None:
+    figures = [
+        Figure("NATS.bulk", "bulk", 79.0, "msg/s", None, higher_is_better=True),
+        Figure("NATS.single.p50_ms", "single", 1.0, "ms"),
+        Figure("Kafka.bulk", "bulk", 81.0, "msg/s", None, higher_is_better=True),
+        Figure("Seriatim.bulk", "bulk", 1.0, "msg/s", None, higher_is_better=True),
+    ]
+    judged = judge(figures, {"NATS.bulk": 100.0, "NATS.single.p50_ms": 0.7, "Kafka.bulk": 100.0})
+    assert [bool(figure.problem) for figure in judged] == [True, True, False, False]
+    assert "0.79 of what a quiet machine gives" in judged[0].problem
+
+
+def test_each_reference_is_a_measured_figure_of_a_peer() -> None:
+    peers = (Kafka().name, Nats().name)
+    for name, quiet in yaml.safe_load(REFERENCE.read_text()).items():
+        peer, _, measure = name.partition(".")
+        assert peer in peers
+        assert measure in ROWS
+        assert quiet > 0
+
+
+def test_brokers_stand_beside_one_another_and_problems_below() -> None:
+    console = Console(width=140, record=True, file=io.StringIO())
+    figures = [
+        Figure("Seriatim.bulk", "ours", 200_000.0, "msg/s"),
+        Figure("NATS.bulk", "NATS's", 75_000.0, "msg/s", problem="3 failed"),
+    ]
+    console.print(side_by_side(figures, "title"))
+    text = console.export_text()
+    row = next(line for line in text.splitlines() if ROWS["bulk"] in line and "flushed" not in line)
+    assert "200,000 msg/s" in row
+    assert "75,000 msg/s (!)" in row
+    assert "NATS's: 3 failed" in text
