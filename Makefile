@@ -114,6 +114,10 @@ tools: ## build etcd 3.6 into .tools/bin (needs Go)
 promtool: ## build promtool into .tools/bin, with which the chart's alerts are tested (needs Go)
 	tools/prometheus/build.sh
 
+.PHONY: prometheus
+prometheus: ## build Prometheus itself into .tools/bin, with which make e2e WATCH=1 draws the dashboards (needs Go)
+	tools/prometheus/build.sh prometheus
+
 .PHONY: words
 words: ## hold pages, docstrings, comments, messages and descriptions against the word list (needs Go and a C compiler)
 	tools/vale/build.sh
@@ -187,7 +191,7 @@ e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays
 e2e-pages: $(SYNCED) ## type the commands of the Kubernetes page, word for word, on that cluster, new (OUT=directory: transcripts)
 	$(BIN)/python -m e2e.kubernetes.reading $(if $(OUT),--out=$(OUT))
 
-e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some)
+e2e: $(SYNCED) $(if $(WATCH),prometheus) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some; WATCH=1: and pictures of the dashboards)
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)

@@ -1,7 +1,14 @@
 #!/bin/sh
-# Builds promtool, which tests the chart's alerts, at the version that go.mod names, into .tools/bin of the repository.
-# If that version exists, nothing is done.
+# Builds a program of Prometheus, at the version that go.mod names, into .tools/bin of the repository: `build.sh [promtool]`
+# builds promtool, which tests the chart's alerts; `build.sh prometheus` builds Prometheus itself, without its web pages,
+# from which the dashboards are drawn. If that version exists, nothing is done.
 set -eu
+
+program=${1:-promtool}
+case $program in
+promtool | prometheus) ;;
+*) echo "build.sh builds promtool or prometheus, not $program" >&2 && exit 2 ;;
+esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -10,14 +17,15 @@ package=github.com/prometheus/prometheus
 # Version 3.16.0 of Prometheus is version 0.316.0 of the module.
 version=$(sed -n "s|^.*$package v0\.\([0-9]\)\([0-9]*\)\.\([0-9]*\).*$|\1.\2.\3|p" "$here/go.mod" | head -n 1 | sed 's/\.0\([0-9]\)/.\1/')
 
-if [ -x "$bin/promtool" ] && "$bin/promtool" --version 2>&1 | grep -q "version $version "; then
-    echo "promtool $version is in .tools/bin already"
+if [ -x "$bin/$program" ] && "$bin/$program" --version 2>&1 | grep -q "version $version "; then
+    echo "$program $version is in .tools/bin already"
     exit 0
 fi
 if ! command -v go >/dev/null 2>&1; then
     cat >&2 <<TEXT
-Building promtool $version needs Go (1.26 or newer): install it from https://go.dev/dl/ or from your system's packages and
-run this again; or put a binary "promtool" $version into .tools/bin yourself. Only the tests of the alerts need it.
+Building $program $version needs Go (1.26 or newer): install it from https://go.dev/dl/ or from your system's packages and
+run this again; or put a binary "$program" $version into .tools/bin yourself. Only the tests of the alerts need promtool, and
+only the pictures of the dashboards need prometheus.
 TEXT
     exit 1
 fi
@@ -25,9 +33,9 @@ fi
 mkdir -p "$bin"
 work=$(mktemp -d "$bin/.build.XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
-echo "building promtool $version (about two minutes if nothing is cached)"
+echo "building $program $version (about two minutes if nothing is cached)"
 # Without the tag, the programs of all clouds that Prometheus can ask for targets would be in it.
 (cd "$here" && CGO_ENABLED=0 go build -mod=readonly -trimpath -tags remove_all_sd \
-    -ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" -o "$work/promtool" "$package/cmd/promtool")
-mv -f "$work/promtool" "$bin/promtool"
-"$bin/promtool" --version 2>&1 | head -n 1
+    -ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" -o "$work/$program" "$package/cmd/$program")
+mv -f "$work/$program" "$bin/$program"
+"$bin/$program" --version 2>&1 | head -n 1
