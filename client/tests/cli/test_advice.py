@@ -6,6 +6,7 @@ import io
 import sys
 
 import pytest
+from click.testing import CliRunner
 from seriatim._transport.certificates import explain
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli.produce import TERMINAL_HINT, produce
@@ -65,3 +66,10 @@ def test_who_types_is_told_so(
     with pytest.raises(OSError, match="nobody types"):
         produce.main(["t", *options], standalone_mode=False)
     assert (TERMINAL_HINT in capsys.readouterr().err) is is_told
+
+
+def test_a_message_in_the_place_of_the_file_is_told_where_messages_come_from() -> None:
+    done = CliRunner().invoke(produce, ["orders", "hello"])
+    assert done.exit_code == 2
+    assert "'hello': No such file or directory" in done.output
+    assert "standard input" in done.output

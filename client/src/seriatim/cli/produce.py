@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import click
 from seriatim_api.errors import MessageTooLargeError
@@ -70,9 +70,21 @@ class ProduceOptions:
     verbose: bool
 
 
+class _Lines(click.File):
+    """A file whose lines are messages. If a message is in its place, the error says how to send it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Open the file."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = "FILE has the messages, a line each; to send one message, give it to the standard input"
+            raise click.BadParameter(f"{error.message}. {hint}", ctx, param) from error
+
+
 @click.command()
 @click.argument("topic")
-@click.argument("file", type=click.File("rb"), required=False)
+@click.argument("file", type=_Lines("rb"), required=False)
 @click.option("--key", help="The key of every message.")
 @click.option("--key-separator", help="The text between the key and the value in each line, for example ':'.")
 @click.option(
