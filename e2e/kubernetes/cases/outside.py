@@ -1,0 +1,120 @@
+"""A client that is neither in the cluster's network nor knows its names reaches the brokers over node ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from e2e.kubernetes import outsider
+from e2e.kubernetes.place import is_true
+from e2e.kubernetes.release import CLUSTER
+from e2e.kubernetes.stage import Stage
+from tools.kubernetes.layout import ROOT
+from tools.kubernetes.running import run
+
+NETWORK: Final = "seriatim-outside"
+HOST_SIDE: Final = "seriatim-out0"
+"""The name of a network interface has at most 15 characters."""
+HOST_ADDRESS: Final = "192.0.2.1"
+OUTSIDE_ADDRESS: Final = "192.0.2.2"
+"""From TEST-NET-1 (RFC 5737), which no network has."""
+
+ROLL_S: Final = 600.0
+SEND_S: Final = 120.0
+MESSAGES: Final = 2_000
+
+
+async def reached_from_outside(stage: Stage) -> None:
+    """Ask for node ports, and send and read from a network namespace of its own, before and after a master's loss."""
+    await _set_external(stage, {"type": "NodePort", "nodeAddressType": "InternalIP"})
+    try:
+        took_s = await stage.wait_until("every broker has an outer address", lambda: _is_ready(stage), ROLL_S)
+        stage.figure("every broker has an outer address", took_s)
+        stage.figure("two ports on every broker", await stage.wait_healthy(ROLL_S))
+        files = await stage.certificates()
+        allowed = await _outer_addresses(stage)
+        with outside_network():
+            first = await _from_outside(stage, files, "outside-1")
+            _judge(stage, "at rest", first, allowed)
+            broker = str(first["master"])
+            pod = await stage.pod_of(broker)
+            await stage.place.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+            second = await _from_outside(stage, files, "outside-2")
+            _judge(stage, f"after the pod of {broker} was deleted", second, allowed)
+            stage.counts["sent"] = stage.counts["acknowledged"] = 2 * MESSAGES
+            stage.counts["delivered"] = int(first["read"]) + int(second["read"])
+        await stage.wait_healthy()
+    finally:
+        await _set_external(stage, None)
+    await stage.wait_healthy(ROLL_S)
+    left = [item["metadata"]["name"] for item in await stage.place.list("services")]
+    if outer := [name for name in left if name.endswith("-external")]:
+        stage.problem(f"Services are left: {', '.join(outer)}")
+
+
+async def _set_external(stage: Stage, external: dict[str, str] | None) -> None:
+    await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"external": external}})
+
+
+async def _is_ready(stage: Stage) -> bool:
+    cluster = await stage.cluster()
+    status = cluster.get("status") or {}
+    return is_true(cluster, "ExternalReady") and bool(status.get("externalBootstrap"))
+
+
+async def _outer_addresses(stage: Stage) -> set[str]:
+    """All addresses that a client outside may use: each node's, with each node port."""
+    nodes = await stage.place.read("/api/v1/nodes")
+    assert nodes is not None, "the API has nodes"
+    hosts = {a["address"] for node in nodes["items"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"}
+    services = await stage.place.list("services")
+    ports = {port["nodePort"] for item in services for port in item["spec"]["ports"] if "nodePort" in port}
+    return {f"{host}:{port}" for host in hosts for port in ports}
+
+
+async def _from_outside(stage: Stage, files: dict[str, str], topic: str) -> dict[str, Any]:
+    """Run the program of `outsider` in the network outside. Return what it printed."""
+    bootstrap = (await stage.cluster())["status"]["externalBootstrap"]
+    command = ["ip", "netns", "exec", NETWORK, sys.executable, "-m", outsider.__name__, bootstrap, topic]
+    command += [str(MESSAGES), files["ca"], files["cert"], files["key"]]
+    said = await asyncio.to_thread(run, command, cwd=ROOT, timeout_s=SEND_S)
+    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return answer
+
+
+def _judge(stage: Stage, when: str, answer: dict[str, Any], allowed: set[str]) -> None:
+    if answer["read"] != MESSAGES or not answer["in_order"]:
+        stage.problem(f"{when}: {answer['read']} of {MESSAGES} were read, in order: {answer['in_order']}")
+    if others := sorted(set(answer["addresses"]) - allowed):
+        stage.problem(f"{when}: the client connected to {', '.join(others)}")
+    stage.note(f"{when}: {answer['read']} messages over {len(answer['addresses'])} outer addresses")
+    stage.figure(f"{when}: longest wait for an acknowledgement", answer["longest_s"])
+
+
+@contextmanager
+def outside_network() -> Iterator[None]:
+    """A network namespace that reaches this host and what it forwards, and has no name server."""
+    _remove()
+    run(["ip", "netns", "add", NETWORK])
+    try:
+        run(["ip", "link", "add", HOST_SIDE, "type", "veth", "peer", "name", "eth0", "netns", NETWORK])
+        run(["ip", "address", "add", f"{HOST_ADDRESS}/30", "dev", HOST_SIDE])
+        run(["ip", "link", "set", HOST_SIDE, "up"])
+        inside = ["ip", "-netns", NETWORK]
+        run([*inside, "address", "add", f"{OUTSIDE_ADDRESS}/30", "dev", "eth0"])
+        run([*inside, "link", "set", "eth0", "up"])
+        run([*inside, "link", "set", "lo", "up"])
+        run([*inside, "route", "add", "default", "via", HOST_ADDRESS])
+        yield
+    finally:
+        _remove()
+
+
+def _remove() -> None:
+    """Remove the namespace, and with it both ends of the link, if an earlier run left it."""
+    if NETWORK in run(["ip", "netns", "list"]).split():
+        run(["ip", "netns", "delete", NETWORK])

@@ -1,0 +1,68 @@
+"""A client outside of Kubernetes: it makes a topic, sends messages to it one after another, and reads them back.
+
+    python -m e2e.kubernetes.outsider BOOTSTRAP TOPIC COUNT CA CERTIFICATE KEY
+
+The last line that it prints is a JSON object: how many it read and whether in order, the longest wait for an
+acknowledgement, the master at the end, and the addresses to which it was connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from seriatim import Client, Tls, TopicSettings
+
+READ_S: Final = 30.0
+ESTABLISHED: Final = "01"
+
+
+def connected_to() -> set[str]:
+    """The other ends of the TCP connections in this network namespace, but for those of the namespace itself."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, state, *_ = line.split()
+        host, _, port = remote.partition(":")
+        address = IPv4Address(int.from_bytes(bytes.fromhex(host), "little"))
+        if state == ESTABLISHED and not address.is_loopback:
+            found.add(f"{address}:{int(port, 16)}")
+    return found
+
+
+async def main(bootstrap: str, topic: str, count: int, tls: Tls) -> dict[str, object]:
+    """Send and read. Return the answer."""
+    addresses: set[str] = set()
+    longest_s = 0.0
+    async with Client.connect(bootstrap.split(","), tls=tls) as client:
+        await client.admin().create_topic(topic, 1, settings=TopicSettings(flush=True))
+        async with client.producer(topic) as producer:
+            for number in range(count):
+                begin = time.monotonic()
+                await (await producer.send(str(number).encode()))
+                longest_s = max(longest_s, time.monotonic() - begin)
+                if number % 100 == 0:
+                    addresses |= connected_to()
+        values: list[int] = []
+        async with client.consumer(topic, "outside") as consumer, asyncio.timeout(READ_S):
+            while len(values) < count:
+                values += [int(message.value) for message in await consumer.fetch()]
+                await consumer.ack_all()
+                addresses |= connected_to()
+        chain = await client.admin().describe_chain(topic, 0)
+    return {
+        "read": len(values),
+        "in_order": values == list(range(count)),
+        "longest_s": longest_s,
+        "master": chain.segments[-1].members[0],
+        "addresses": sorted(addresses),
+    }
+
+
+if __name__ == "__main__":
+    _, servers, name, messages, ca, certificate, key = sys.argv
+    print(json.dumps(asyncio.run(main(servers, name, int(messages), Tls(ca=ca, cert=certificate, key=key)))))
