@@ -20,7 +20,7 @@ DRAWN: Final = ("brokers", "consumer-groups", "operator", "topics")
 
 COLUMN: Final = 50
 ROW: Final = 36
-HEAD: Final = 50
+TITLE_HEIGHT: Final = 50
 PAD: Final = 10
 LEGEND_MAX: Final = 4
 STEP_S: Final = 5
@@ -89,14 +89,14 @@ def picture(
 ) -> ET.Element:
     """The picture of a dashboard as an SVG element."""
     width = 24 * COLUMN
-    height = HEAD + ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel, _ in panels)
+    height = TITLE_HEIGHT + ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel, _ in panels)
     size = {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
     root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONT, **size})
     add(root, "rect", x=0, y=0, width=width, height=height, fill=GROUND)
     text_at(root, PAD, 30, f"{title}: {end_s - begin_s:.0f} s", size=18, weight="600")
     for panel, lines in panels:
         at = panel["gridPos"]
-        place = (at["x"] * COLUMN, HEAD + at["y"] * ROW, at["w"] * COLUMN, at["h"] * ROW)
+        place = (at["x"] * COLUMN, TITLE_HEIGHT + at["y"] * ROW, at["w"] * COLUMN, at["h"] * ROW)
         _draw_panel(root, panel, lines, place, (begin_s, end_s))
     return root
 

@@ -73,12 +73,12 @@ async def _any_ready(running: dict[str, asyncio.subprocess.Process], directory: 
 def _settings_file(directory: Path, name: str, port: int, route: int, routes: Sequence[int], *, flush: bool) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     others = ", ".join(f'"nats://127.0.0.1:{other}"' for other in routes if other != route)
-    sync = ", sync_interval: always" if flush else ""
+    flushing = ", sync_interval: always" if flush else ""
     file = directory / f"{name}.conf"
     file.write_text(
         f"server_name: {name}\n"
         f"listen: 127.0.0.1:{port}\n"
-        f'jetstream {{ store_dir: "{directory / name}", max_file_store: 20GB{sync} }}\n'
+        f'jetstream {{ store_dir: "{directory / name}", max_file_store: 20GB{flushing} }}\n'
         f"cluster {{ name: bench, listen: 127.0.0.1:{route}, routes: [{others}] }}\n"
     )
     return file

@@ -100,13 +100,13 @@ async def measure_peer(peer: Peer, directory: Path, seconds: int, kills: int, pr
 async def _gap(peer: Peer, directory: Path, number: int, progress: Progress) -> dict[str, Any]:
     """Kill the leader of three servers while a message a millisecond is sent. Return the client's last answer."""
     async with peer.cluster(directory, 3, flush=True) as cluster:
-        leader = await cluster.create("steady", 3)
-        progress(f"{peer.name}: kill {number + 1}: {leader}")
+        victim = await cluster.create("steady", 3)
+        progress(f"{peer.name}: kill {number + 1}: {victim}")
         probe = await Probe.start(cluster.client("steady", "steady", str(STEADY_RATE), str(STEADY_S)))
         try:
             await probe.answer()
             await asyncio.sleep(KILL_AFTER_S)
-            await cluster.kill(leader)
+            await cluster.kill(victim)
             return await probe.answer()
         finally:
             await probe.end()
