@@ -401,7 +401,7 @@ class Broker:
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
         self._feed = TopicFeed(self._coordinator, self._keys)
-        self._news = TopicNews(self._coordinator, self._keys)
+        self._news = TopicNews(self._coordinator, self._keys, lambda: runtime.lease.is_held)
         self._cluster_meter = ClusterMeter(
             settings.broker,
             self._feed,

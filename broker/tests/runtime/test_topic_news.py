@@ -29,7 +29,8 @@ class World:
 
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator(MemoryStore())
-        self.news = TopicNews(self.coordinator, KEYS)
+        self.is_connected = True
+        self.news = TopicNews(self.coordinator, KEYS, lambda: self.is_connected)
 
     async def put(self, name: str, known: Known, state: Any = records_pb2.TOPIC_STATE_READY) -> None:
         record = records_pb2.TopicRecord(
@@ -114,6 +115,20 @@ async def test_a_call_ends_when_its_time_is_over_and_all_end_when_the_broker_sto
     assert await asyncio.wait_for(call, 5) is False
 
 
+async def test_a_broker_that_is_cut_off_from_the_coordinator_does_not_say_that_nothing_has_changed() -> None:
+    async with following() as world:
+        store = world.coordinator.store
+        call = asyncio.create_task(world.news.unchanged("t", KNOWN, 0.001))
+        await until(lambda: world.news.waiting_count)
+        store.is_away = True  # the watch gets no events any more, and says nothing
+        world.is_connected = False
+        store.txn((), [Delete(KEYS.topic("t"))], ())
+        assert await asyncio.wait_for(call, 5) is False, "a call that waited"
+        assert await world.news.unchanged("t", KNOWN, 0.001) is False, "a call that comes later"
+        world.is_connected = True
+        assert await world.news.unchanged("t", KNOWN, 0.001) is True, "a short silence of the coordinator counts little"
+
+
 async def test_no_more_calls_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_news, "WAITING_MAX", 2)
     async with following() as world:
@@ -126,7 +141,7 @@ async def test_no_more_calls_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
     async with following() as world:
         addresses: Any = SimpleNamespace(all=lambda: [broker_pb2.BrokerAddress(broker="b", address="b:1")])
-        services: Any = SimpleNamespace(coordinator=world.coordinator, keys=KEYS, chains=None)
+        services: Any = SimpleNamespace(coordinator=world.coordinator, keys=KEYS, chains=None, is_stopping=False)
         services.topic = lambda name: Services.topic(services, name)
         routing = RoutingServicer(cast(Any, services), addresses, world.news)
         left_s = 10.0
@@ -142,6 +157,12 @@ async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
 
         assert await ask(1) == broker_pb2.GetTopicResponse(waited=True, brokers=addresses.all())
         assert await ask(0) == broker_pb2.GetTopicResponse()
+        world.is_connected = False
+        assert await ask(60_000) == broker_pb2.GetTopicResponse(), "the coordinator was asked"
+        services.is_stopping, services.topic = True, None
+        assert await ask(60_000) == broker_pb2.GetTopicResponse(), "a broker that stops does not ask the coordinator"
+        services.is_stopping, services.topic = False, lambda name: Services.topic(services, name)
+        world.is_connected = True
         left_s = 0.1  # too little time is left to wait
         assert await ask(60_000) == broker_pb2.GetTopicResponse()
         left_s = 10.0

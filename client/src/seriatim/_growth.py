@@ -42,8 +42,7 @@ class Growth:
         topic: The topic as it is known now.
         grown: Called when the topic has more partitions.
         failed: Called with an unexpected exception, which ends the watch.
-        gone: Called once when the topic was deleted. The argument is True if a new topic has its name. If `gone` is
-            None, the watch goes on.
+        gone: Called once when the topic was deleted. The argument is True if a new topic has its name.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Growth:
         topic: Topic,
         grown: Grown,
         failed: Callable[[BaseException], Any],
-        gone: Callable[[bool], None] | None = None,
+        gone: Callable[[bool], None],
     ) -> None:
         self._caller = caller
         self._topic = topic
@@ -115,7 +114,8 @@ class Growth:
             # of the new t is given the answer about the old one, and takes its own topic for one that is gone.
             answer = await self._caller.topic(request, wait_s + LOOK_DEADLINE_S, within_s=LOOK_S / 2)
         except UnknownTopicError:
-            return self._is_gone(made_again=False)
+            self._gone(False)
+            return True
         self._is_told = answer.waited
         self._caller.learn(broker.address for broker in answer.brokers)
         return answer.HasField("topic") and self._look_at(topic_of(answer.topic), answer.routes)
@@ -124,15 +124,9 @@ class Growth:
         """Report more partitions, or that a new topic has the name. Return whether the watch is over."""
         known = self._topic.partition_ids
         if topic.incarnation != self._topic.incarnation:
-            return self._is_gone(made_again=True)
+            self._gone(True)
+            return True
         if len(routes) > len(known) and topic.partition_ids[: len(known)] == known:
             self._topic = topic
             self._grown(topic, routes)
         return False
-
-    def _is_gone(self, *, made_again: bool) -> bool:
-        """The topic was deleted. Return whether the watch is over."""
-        if self._gone is None:
-            return False
-        self._gone(made_again)
-        return True

@@ -54,13 +54,16 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             if wait_s > 0 and await self._news.unchanged(request.topic, known, wait_s):
                 # A client that only waits learns here of brokers that were added, before those that it knows are gone.
                 return broker_pb2.GetTopicResponse(waited=True, brokers=self._addresses.all())
+            if services.is_stopping:
+                # A stop wakes thousands of calls. Each would read the coordinator, in the time that the stop leaves.
+                return broker_pb2.GetTopicResponse()
         elif request.known_partition_count and await self._has_not_grown(request):
             return broker_pb2.GetTopicResponse()
         topic = await services.topic(request.topic)
         if request.wait_ms and Known(topic.incarnation, len(topic.partition_ids)) == Known(
             request.known_incarnation, request.known_partition_count
         ):
-            return broker_pb2.GetTopicResponse()  # this broker could not wait: it has just begun, or it is stopping
+            return broker_pb2.GetTopicResponse()  # this broker could not wait, for example because it has just begun
         chains = await services.chains(topic.partition_ids)
         if len(chains) != len(topic.partition_ids):
             raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)

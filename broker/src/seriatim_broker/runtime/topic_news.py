@@ -8,7 +8,7 @@ long as half a minute, and one watch on all topics wakes those that wait for the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -42,11 +42,13 @@ class TopicNews:
     Args:
         coordinator: It has the topics.
         keys: The names of its keys.
+        is_connected: Whether the coordinator has answered this broker within the last seconds.
     """
 
-    def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
+    def __init__(self, coordinator: Coordinator, keys: Keys, is_connected: Callable[[], bool]) -> None:
         self._coordinator = coordinator
         self._keys = keys
+        self._is_connected = is_connected
         self._topics: dict[str, Known] = {}  # those that are ready, by name
         self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # by the topic's name
         self._waiting_count = 0
@@ -76,7 +78,8 @@ class TopicNews:
 
         Returns:
             Whether the time is over and nothing has changed. If not, the coordinator must be asked: the topic may have
-            changed, this broker may be stopping, or it may not know the topic yet, or as many calls wait as may.
+            changed, this broker may be stopping or cut off from the coordinator, or it may not know the topic yet, or
+            as many calls wait as may.
         """
         if self._waiting_count >= WAITING_MAX or self._is_news(name, known):
             return False
@@ -88,7 +91,9 @@ class TopicNews:
             async with asyncio.timeout(min(wait_s, WAIT_S_MAX)):
                 await woken
         except TimeoutError:
-            return True
+            # 1. This broker is cut off from the coordinator. Its watch tries again and again, and says nothing. 2. The
+            # topic grows. 3. A consumer that waits here must not be told for hours that nothing has changed.
+            return self._is_connected()
         finally:
             self._waiting_count -= 1
             waiting.pop(woken, None)
@@ -98,7 +103,9 @@ class TopicNews:
 
     def _is_news(self, name: str, known: Known) -> bool:
         found = self._topics.get(name)
-        if not self._is_followed or found is None or found.incarnation != known.incarnation:
+        if not self._is_followed or not self._is_connected():
+            return True
+        if found is None or found.incarnation != known.incarnation:
             return True
         return found.partition_count > known.partition_count
 
