@@ -256,6 +256,15 @@ def test_a_summary_tells_which_brokers_have_the_segments() -> None:
     assert sum(kept.values()) < 3, "dropped segments have no copies"
 
 
+def test_a_summary_counts_segments_on_an_old_disk_and_on_the_new_one_of_a_broker_together() -> None:
+    chain = longer(2)
+    sealed, last = chain.segments
+    older = tuple(replace(member, incarnation=f"old{member.incarnation}") for member in sealed.members)
+    mixed = replace(chain, segments=(replace(sealed, members=older, eligible=older), last))
+    (told,) = summary_of(chain_to_record(mixed)).copies
+    assert told.segment_count == 2
+
+
 def test_a_summary_tells_who_has_segments_whole() -> None:
     chain = longer(2)
     sealed, last = chain.segments

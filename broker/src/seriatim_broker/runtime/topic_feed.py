@@ -388,7 +388,9 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
     )
     if first.HasField("base"):
         summary.dropped_messages = first.base + first.start
-    told = Counter({(_names(one.listed), _names(one.whole)): count for one, count in copies_of(record).items()})
+    told: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    for one, count in copies_of(record).items():
+        told[_names(one.listed), _names(one.whole)] += count  # a broker with a new disk is another member of this name
     for (listed, whole), count in sorted(told.items()):
         summary.copies.add(brokers=listed, segment_count=count, whole=whole)
     return summary
