@@ -176,9 +176,9 @@ class ClusterReconciler:
             observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
-        live = _answering(observed, self._known.live(namespace, name))
+        live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
-            self._known.note_live(namespace, name, live)
+            self._known.note_live(namespace, name, live, is_told=observed.members is not None)
         observed = replace(observed, chains=self._known.chains(namespace, name))
         plan.problems += [*problems, *await self._definitions.problems()]
         hosts = external_addresses(observed).hosts
@@ -444,16 +444,16 @@ def _same_target(one: Action, other: Action) -> bool:
     return False
 
 
-def _answering(observed: Observed, before: frozenset[str] | None) -> frozenset[str] | None:
+def _answering(observed: Observed, told: frozenset[str] | None) -> frozenset[str] | None:
     """Names of the brokers that answer; None if it is not known.
 
-    While etcd is silent, brokers do not tell which of them run. Then those that answered before count, except those
-    whose pod is not ready.
+    While etcd is silent, brokers do not tell which of them run. Then those count that answered when brokers last told
+    it, except those whose pod is not ready now.
     """
     if observed.members is not None:
         return observed.live_brokers
-    if before is None or not observed.is_etcd_silent:
+    if told is None or not observed.is_etcd_silent:
         return None
     ready = {pod.name for pod in observed.pods.values() if pod.is_ready}
     unready = {f"{b.spec.group}-{b.spec.slot}" for b in observed.all_holders() if b.name not in ready}
-    return before - unready
+    return told - unready

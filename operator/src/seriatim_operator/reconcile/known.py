@@ -24,18 +24,25 @@ class Known:
     def __init__(self, add: Callable[[Hashable, float], None]) -> None:
         self._add = add
         self._live: dict[tuple[str, str], frozenset[str]] = {}
+        self._told: dict[tuple[str, str], frozenset[str]] = {}
         self._chains: dict[tuple[str, str], ChainsView] = {}
 
     def live(self, namespace: str, cluster: str) -> frozenset[str] | None:
         """Names of the brokers that answer, as last heard; None if that was never heard."""
         return self._live.get((namespace, cluster))
 
+    def told_live(self, namespace: str, cluster: str) -> frozenset[str] | None:
+        """Names of the brokers that answered when brokers last told it; None if they never did."""
+        return self._told.get((namespace, cluster))
+
     def chains(self, namespace: str, cluster: str) -> ChainsView | None:
         """What the chains say; None until the brokers have told all of them."""
         return self._chains.get((namespace, cluster))
 
-    def note_live(self, namespace: str, cluster: str, live: frozenset[str]) -> None:
-        """Note which brokers answer."""
+    def note_live(self, namespace: str, cluster: str, live: frozenset[str], *, is_told: bool = True) -> None:
+        """Note which brokers answer, and whether brokers told it or it was concluded from their pods."""
+        if is_told:
+            self._told[namespace, cluster] = live
         if self._live.get((namespace, cluster)) != live:
             self._live[namespace, cluster] = live
             self._add(TopicsKey(namespace, cluster), 0.0)
@@ -50,6 +57,7 @@ class Known:
     def forget(self, namespace: str, cluster: str) -> None:
         """Forget a cluster that is gone."""
         self._live.pop((namespace, cluster), None)
+        self._told.pop((namespace, cluster), None)
         self._chains.pop((namespace, cluster), None)
 
 
