@@ -256,13 +256,41 @@ def test_a_summary_tells_which_brokers_have_the_segments() -> None:
     assert sum(kept.values()) < 3, "dropped segments have no copies"
 
 
-def test_a_summary_counts_segments_on_an_old_disk_and_on_the_new_one_of_a_broker_together() -> None:
-    chain = longer(2)
-    sealed, last = chain.segments
-    older = tuple(replace(member, incarnation=f"old{member.incarnation}") for member in sealed.members)
-    mixed = replace(chain, segments=(replace(sealed, members=older, eligible=older), last))
-    (told,) = summary_of(chain_to_record(mixed)).copies
-    assert told.segment_count == 2
+def test_a_summary_tells_an_old_disk_of_a_broker_from_its_new_one() -> None:
+    chain = longer(3)
+    first, second, last = chain.segments
+    server, other = first.members
+    older = replace(other, incarnation=f"old{other.incarnation}")
+    mixed = replace(
+        chain,
+        segments=(
+            replace(first, members=(server, older), eligible=(server, older)),
+            replace(second, members=(server, other), eligible=(server,)),
+            replace(last, members=(server, other)),
+        ),
+    )
+    copies = summary_of(chain_to_record(mixed)).copies
+    names = sorted((server.broker, other.broker))
+    assert [list(one.brokers) for one in copies] == [names] * 3
+    disks = [[str(server)], sorted(map(str, (server, other))), sorted(map(str, (server, older)))]
+    assert sorted(list(one.whole) for one in copies) == sorted(disks)
+
+
+def test_a_summary_counts_segments_together_that_differ_only_in_a_disk_that_may_lack_their_end() -> None:
+    chain = longer(3)
+    first, second, last = chain.segments
+    server, other = first.members
+    older = replace(other, incarnation=f"old{other.incarnation}")
+    mixed = replace(
+        chain,
+        segments=(
+            replace(first, members=(server, older), eligible=(server,)),
+            replace(second, members=(server, other), eligible=(server,)),
+            last,
+        ),
+    )
+    told = {tuple(one.whole): one.segment_count for one in summary_of(chain_to_record(mixed)).copies}
+    assert told[(str(server),)] == 2
 
 
 def test_a_summary_tells_who_has_segments_whole() -> None:
@@ -271,16 +299,17 @@ def test_a_summary_tells_who_has_segments_whole() -> None:
     assert sealed.sealed_len, "it has messages"
     behind = replace(chain, segments=(replace(sealed, eligible=(sealed.server,)), last))
     both = sorted(member.broker for member in sealed.members)
+    disks = sorted(map(str, sealed.members))
 
     def told() -> list[tuple[list[str], list[str], int]]:
         copies = summary_of(chain_to_record(behind)).copies
         return [(list(one.brokers), list(one.whole), one.segment_count) for one in copies]
 
-    assert told() == [(both, [sealed.server.broker], 1), (both, both, 1)]
+    assert told() == [(both, [str(sealed.server)], 1), (both, disks, 1)]
     behind = replace(chain, segments=(replace(sealed, eligible=(sealed.server,), state=State.UNSETTLED), last))
-    assert told() == [(both, both, 2)], "an unsettled segment is on the disks of its members, as an open one"
+    assert told() == [(both, disks, 2)], "an unsettled segment is on the disks of its members, as an open one"
     behind = declare_lost(behind, sealed.no)
-    assert told() == [(both, both, 1)], "a lost one is nowhere"
+    assert told() == [(both, disks, 1)], "a lost one is nowhere"
 
 
 def test_a_summary_tells_what_is_kept() -> None:

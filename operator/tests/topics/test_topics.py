@@ -526,6 +526,21 @@ async def test_a_copy_that_lacks_the_end_of_its_segment_is_no_second_copy(world:
     assert [reason for reason, _ in events(world)] == ["CopyAway", "CopiesBack"], "to catch up is better, not worse"
 
 
+async def test_a_broker_with_a_new_disk_has_no_copy_of_what_was_on_the_old_one(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0#a", "g0-1#b"))
+    world.known.note_live("default", "orders", ALL_LIVE | {"g0-0#a", "g0-1#b"})
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+    world.known.note_live("default", "orders", ALL_LIVE | {"g0-0#a", "g0-1#new"})
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("False", "CatchingUp"), "the chain has not changed, and one disk has it"
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0#a", "g0-1#new"))
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+
+
 async def test_brokers_of_an_older_version_do_not_tell_which_copies_are_whole(world: World) -> None:
     world.topic(partitions=2)
     await world.settle()

@@ -1582,7 +1582,8 @@ class ChainSummary(_message.Message):
 
         @_builtins.property
         def whole(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Those of `brokers` that surely have the whole segment. The others may lack its end, and copy it. Empty: a version
+            """The disks that surely have the whole segment, as `broker#disk` with the first 8 digits of the disk's incarnation.
+            The others may lack its end, and copy it. A disk may be gone, and its broker have another one. Empty: a version
             that does not tell.
             """
 

@@ -390,14 +390,11 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
         summary.dropped_messages = first.base + first.start
     told: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for one, count in copies_of(record).items():
-        told[_names(one.listed), _names(one.whole)] += count  # a broker with a new disk is another member of this name
+        disks = tuple(sorted(map(str, one.whole)))  # a broker with a new disk has nothing of what was on the old one
+        told[tuple(sorted(member.broker for member in one.listed)), disks] += count
     for (listed, whole), count in sorted(told.items()):
         summary.copies.add(brokers=listed, segment_count=count, whole=whole)
     return summary
-
-
-def _names(members: Iterable[MemberId]) -> tuple[str, ...]:
-    return tuple(sorted(member.broker for member in members))
 
 
 def standing_of(record: records_pb2.ChainRecord) -> Standing:

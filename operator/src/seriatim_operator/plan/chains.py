@@ -36,7 +36,7 @@ def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState
 
     Args:
         chain: The chain.
-        live: Names of the brokers that answer; None: not known yet.
+        live: Names of the brokers that answer, and their disks; None: not known yet.
     """
     if chain.unsettled_count:
         return "Unsettled"
@@ -112,7 +112,7 @@ class ChainCounts:
     """Counts over the chains of all topics. A topic that changed costs as much as it has partitions.
 
     Attributes:
-        live: Names of the brokers that answer; None: not known yet.
+        live: Names of the brokers that answer, and their disks; None: not known yet.
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from seriatim_api.ids import MemberId
+
 from ..resources.names import ANNOTATION_TEMPLATE_HASH, CONTAINER, LABEL_BROKER_UID, LABEL_GROUP, LABEL_SLOT
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
@@ -168,6 +170,11 @@ class MemberView:
     is_live: bool
     is_certified: bool
     unlinked: tuple[str, ...] = ()
+
+    @property
+    def disk(self) -> str:
+        """The disk, as brokers name it in summaries of chains."""
+        return str(MemberId(self.broker, self.incarnation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +335,12 @@ class Observed:
         """Names of the members that are live; empty if no broker answered."""
         groups = (self.members or {}).values()
         return frozenset(member.broker for group in groups for member in group.members if member.is_live)
+
+    @property
+    def live_disks(self) -> frozenset[str]:
+        """The disks of the members that are live, as brokers name them in summaries of chains."""
+        groups = (self.members or {}).values()
+        return frozenset(member.disk for group in groups for member in group.members if member.is_live)
 
     def member(self, broker: str) -> MemberView | None:
         """A member by its name in the protocol; None if the brokers do not know it or did not answer."""

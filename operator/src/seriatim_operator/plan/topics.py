@@ -71,11 +71,11 @@ class TopicSettings:
 
 
 class Holders(NamedTuple):
-    """The brokers that have a segment, by name.
+    """Who has a segment.
 
     Attributes:
-        listed: All of them. One that came back may lack the end of the segment, until it has copied it.
-        whole: Those that surely have the whole segment.
+        listed: The names of all brokers that do. One that came back may lack its end, until it has copied it.
+        whole: The disks that surely have the whole segment, as `broker#disk`. A broker may have another disk now.
     """
 
     listed: tuple[str, ...]

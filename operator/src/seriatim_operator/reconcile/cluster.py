@@ -445,15 +445,15 @@ def _same_target(one: Action, other: Action) -> bool:
 
 
 def _answering(observed: Observed, told: frozenset[str] | None) -> frozenset[str] | None:
-    """Names of the brokers that answer; None if it is not known.
+    """Names of the brokers that answer, and their disks; None if it is not known.
 
     While etcd is silent, brokers do not tell which of them run. Then those count that answered when brokers last told
     it, except those whose pod is not ready now.
     """
     if observed.members is not None:
-        return observed.live_brokers
+        return observed.live_brokers | observed.live_disks
     if told is None or not observed.is_etcd_silent:
         return None
     ready = {pod.name for pod in observed.pods.values() if pod.is_ready}
     unready = {f"{b.spec.group}-{b.spec.slot}" for b in observed.all_holders() if b.name not in ready}
-    return told - unready
+    return frozenset(name for name in told if name.partition("#")[0] not in unready)

@@ -28,11 +28,11 @@ class Known:
         self._chains: dict[tuple[str, str], ChainsView] = {}
 
     def live(self, namespace: str, cluster: str) -> frozenset[str] | None:
-        """Names of the brokers that answer, as last heard; None if that was never heard."""
+        """Names of the brokers that answer, and their disks, as last heard; None if that was never heard."""
         return self._live.get((namespace, cluster))
 
     def told_live(self, namespace: str, cluster: str) -> frozenset[str] | None:
-        """Names of the brokers that answered when brokers last told it; None if they never did."""
+        """Names of the brokers that answered when brokers last told it, and their disks; None if they never did."""
         return self._told.get((namespace, cluster))
 
     def chains(self, namespace: str, cluster: str) -> ChainsView | None:

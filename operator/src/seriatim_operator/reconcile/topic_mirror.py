@@ -112,7 +112,7 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
 
 
 def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
-    """Who has segments. Brokers of an older version do not tell who has them whole: then all count."""
+    """Who has segments. Brokers of an older version do not tell which disks have them whole: then all count."""
     return Holders(tuple(copies.brokers), tuple(copies.whole or copies.brokers))
 
 

@@ -42,7 +42,7 @@ def topic_status(
         topic: The object.
         finding: What the pass found.
         now_s: Unix time in seconds.
-        live: Names of the brokers that answer; None: not known yet.
+        live: Names of the brokers that answer, and their disks; None: not known yet.
         dead_letters_of: The consumer groups whose dead letters the topic takes, as `<topic>/<group>`.
     """
     before, view = topic.status, finding.view
