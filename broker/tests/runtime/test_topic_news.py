@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api.errors import UnknownTopicError
-from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.rpc.routing import RoutingServicer
 from seriatim_broker.rpc.services import Services
@@ -136,6 +136,50 @@ async def test_no_more_calls_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> N
         assert await asyncio.wait_for(world.news.unchanged("t", KNOWN, LONG_S), 5) is False
         await world.put("t", Known("i", 3))
         await asyncio.gather(*calls)
+
+
+async def test_calls_that_wake_together_share_one_answer_and_later_ones_do_not() -> None:
+    async with following() as world:
+        asked: list[str] = []
+
+        async def topic(name: str) -> records_pb2.TopicRecord:
+            asked.append("topic")
+            return await Services.topic(services, name)
+
+        async def chains(partitions: list[int]) -> list[int]:
+            asked.append("chains")
+            await asyncio.sleep(0)
+            return partitions
+
+        addresses: Any = SimpleNamespace(all=list, route_of=lambda id_: common_pb2.Route(partition_id=id_))
+        services: Any = SimpleNamespace(
+            coordinator=world.coordinator, keys=KEYS, topic=topic, chains=chains, is_stopping=False
+        )
+        routing = RoutingServicer(cast(Any, services), addresses, world.news)
+        get = RoutingServicer.GetTopic.__wrapped__  # type: ignore[attr-defined]
+        context = SimpleNamespace(time_remaining=lambda: 10.0)
+
+        async def ask(known_count: int) -> broker_pb2.GetTopicResponse:
+            request = broker_pb2.GetTopicRequest(
+                topic="t", known_incarnation="i", known_partition_count=known_count, wait_ms=60_000
+            )
+            answer = await get(routing, request, context)
+            assert isinstance(answer, broker_pb2.GetTopicResponse)
+            return answer
+
+        calls = [asyncio.create_task(ask(2)) for _ in range(50)]
+        await until(lambda: world.news.waiting_count == 50)
+        calls[0].cancel()
+        await world.put("t", Known("i", 3))
+        await until(lambda: "topic" in asked)
+        await world.put("t", Known("i", 4))
+        calls[1].cancel()
+        answers = await asyncio.wait_for(asyncio.gather(*calls[2:]), 5)
+        assert asked == ["topic", "chains"]
+        assert {len(answer.routes) for answer in answers} <= {3, 4}
+        assert len((await asyncio.wait_for(ask(3), 5)).routes) == 4
+        assert asked == ["topic", "chains"] * 2
+        assert not routing._shared
 
 
 async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
