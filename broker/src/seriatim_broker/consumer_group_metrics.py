@@ -262,9 +262,11 @@ class ConsumerGroupMeter:
         known = self._oldest.get((partition.id, consumer_group.name))
         segment_no, index = split_offset(found.oldest)
         log = partition.logs.get(segment_no)
-        if log is None:
-            return (found.oldest, _sealed_at_ms(partition, segment_no)), False
-        if not may_look or (known is not None and known[0] == found.oldest):
+        sealed_at_ms = _sealed_at_ms(partition, segment_no)
+        is_exact = known is not None and known[0] == found.oldest and known[1] not in (0, sealed_at_ms)
+        if log is None and not is_exact:
+            return (found.oldest, sealed_at_ms), False
+        if log is None or is_exact or not may_look:
             return known, False
         try:
             place = await self._storage.find(partition.id, segment_no, log.readable_below, Measure.INDEX, index)

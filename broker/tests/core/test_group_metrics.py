@@ -300,9 +300,15 @@ async def test_a_message_in_a_segment_that_this_broker_does_not_have_is_as_old_a
     assert chain is not None
     elsewhere = replace(chain.open_segment, state=SegmentState.SEALED, sealed_len=9, sealed_at_ms=NOW_MS - 21_000)
     monkeypatch.setattr(bench.part, "chain", SimpleNamespace(topic=TOPIC, segment={elsewhere.no: elsewhere}.get))
-    monkeypatch.setattr(bench.part, "logs", {})
     oldest = make_offset(elsewhere.no, 4)
     found = ConsumerGroupFigures(1, 0, parked_keys=1, oldest=oldest)
     monkeypatch.setattr("seriatim_broker.consumer_group_metrics.figures_of", lambda *_: found)
+    monkeypatch.setattr(bench.part, "logs", {})
     assert await page.read("oldest_seconds") == {mine: 21}
     assert page.disk.lookups == 0
+    monkeypatch.setattr(bench.part, "logs", {elsewhere.no: SimpleNamespace(readable_below=9)})
+    exactly = await page.read("oldest_seconds")
+    assert exactly[mine] > 21, "this broker has got a copy, and looks at the message"
+    assert (await page.read("oldest_seconds"), page.disk.lookups) == (exactly, 1)
+    monkeypatch.setattr(bench.part, "logs", {})
+    assert await page.read("oldest_seconds") == exactly, "the copy is gone, and the message is not younger"
