@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
-QUICK_SEED_COUNT = 10
+QUICK_SEED_COUNT = 6
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[2]
 Seeds = tuple[int, ...]
@@ -66,7 +66,7 @@ def _digests(hash_seed: str, brokers: Seeds, disks: Seeds) -> str:
 
 
 @pytest.mark.parametrize(
-    ("brokers", "disks"), [((2, 10), (1,)), pytest.param((31, 40, 41), (9, 11), marks=pytest.mark.slow)]
+    ("brokers", "disks"), [((2,), (1,)), pytest.param((10, 31, 40, 41), (9, 11), marks=pytest.mark.slow)]
 )
 def test_a_seed_runs_the_same_in_every_process(brokers: Seeds, disks: Seeds) -> None:
     assert _digests("1", brokers, disks) == _digests("2", brokers, disks)

@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, main, run_seed, run_seeds
 
 SEED_COUNT = 2000
-QUICK_SEED_COUNT = 120
+QUICK_SEED_COUNT = 80
 SHORT = ("restored", "restored-alone", "restored-unanswered", "started-copies", "topics-again")
 """Profiles of whole brokers in which few batches will do."""
 
