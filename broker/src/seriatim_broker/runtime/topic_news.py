@@ -22,9 +22,9 @@ from .mirror import mirror
 WAIT_S_MAX: Final = 60.0
 """The longest that one call may wait, in seconds."""
 
-WAITING_MAX: Final = 50_000
-"""The most calls that wait at once at one broker. Each takes about 20 KB, nearly all of it in gRPC. A further call is
-answered at once, and its client asks again after 2 s."""
+WAITING_MAX: Final = 10_000
+"""The most calls that wait at once at one broker. Each takes about 20 KB, nearly all of it in gRPC: 200 MB in all. A
+further call is answered at once, and its client asks again after 2 s."""
 
 _log = structlog.get_logger(__name__)
 
