@@ -29,9 +29,7 @@ POINTS: Final = 160
 def draw(figures: Sequence[Figure], file: Path) -> bool:
     """Draw all histograms of the figures into an SVG file. Return False if there is none."""
     curves = {
-        f"{figure.name.rpartition('.')[0] or figure.name}{'' if len(found) == 1 else f', {name}'}": Latency.decode(
-            encoded
-        )
+        _label(figure, name if len(found) > 1 else ""): Latency.decode(encoded)
         for figure in figures
         if isinstance(found := figure.details.get("histograms"), Mapping)
         for name, encoded in found.items()
@@ -47,6 +45,7 @@ def picture(curves: Mapping[str, Latency]) -> ET.Element:
     most = max(latency.max_ms for latency in curves.values())
     least = min(latency.ms(0.01) for latency in curves.values())
     low, high = math.floor(math.log10(max(least, 0.01))), math.ceil(math.log10(max(most, 0.1)))
+    high = max(high, low + 1)
     height = TOP + HEIGHT + BOTTOM
     root = ET.Element(
         "svg",

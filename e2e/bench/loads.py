@@ -1,6 +1,7 @@
 """Runs the loads of `make bench` on a cluster, and returns what was measured.
 
-Every load checks that what it counts was acknowledged; loads of batches also read the messages back.
+Every load checks that what it counts was acknowledged. The messages of `batches` on one partition and of `sends` are
+also read back. With many partitions, `batches` compares their lengths.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from e2e.bench.usage import UsageClock, Used
 from e2e.bench.workloads import Batches, Idle, OneAtATime, Paced, Sends, Workload
 
 WARM_UP_S: Final = 1.0
+USAGE_FIRST_S: Final = 0.2
+"""At a fixed rate, the counting of usage begins so much earlier than that of latencies, because reading /proc takes
+milliseconds, which delay messages."""
 TIME_BYTES: Final = 8
 UNSETTLED_SENDS_MAX: Final = 20_000
 """Messages that `send()` may have under way before the sender waits for the oldest ones."""
@@ -60,7 +64,7 @@ async def run_load(workload: Workload, topic: str, client: Client, cluster: Loca
         SeriatimError: The cluster did not do what the load needs.
         TimeoutError: It did not do it in time.
     """
-    run = _Run(topic, workload.partitions, client, await _roles(cluster, topic))
+    run = _Run(topic, workload.partitions, client, await _roles(cluster, topic, workload.partitions))
     match workload.load:
         case OneAtATime() as load:
             return await run.one_at_a_time(load)
@@ -76,15 +80,16 @@ async def run_load(workload: Workload, topic: str, client: Client, cluster: Loca
             raise AssertionError(f"{workload.load.kind} is no load of a cluster that stays whole")
 
 
-async def _roles(cluster: LocalCluster, topic: str) -> dict[str, list[int]]:
-    """The processes by role: master and slave if there is one broker group and so one of each, brokers otherwise."""
+async def _roles(cluster: LocalCluster, topic: str, partitions: int) -> dict[str, list[int]]:
+    """The processes by role: the client, and the brokers by what they are for the partition, if there is one."""
     brokers = {name: pid for name in cluster.broker_names if (pid := cluster.pid(name)) is not None}
-    client = {"client": [os.getpid()]}
-    if len(brokers) == 2:
+    roles = {"client": [os.getpid()]}
+    if partitions == 1:
         _, members = await cluster.open_members(topic, 0)
-        master = next(pid for name, pid in brokers.items() if members[0].startswith(name))
-        return client | {"master": [master], "slave": [pid for pid in brokers.values() if pid != master]}
-    return client | {"brokers": list(brokers.values())}
+        roles |= {role: [brokers.pop(name)] for role, name in zip(("master", "slave"), members, strict=False)}
+    if brokers:
+        roles["other brokers" if "master" in roles else "brokers"] = list(brokers.values())
+    return roles
 
 
 @dataclass(slots=True)
@@ -108,7 +113,7 @@ class _Run:
             await send_for_s(WARM_UP_S, Latency())
             clock = UsageClock(self.roles)
             await send_for_s(load.seconds, latency)
-        found = self._with_use(clock, latency.count)
+            found = _with_use(clock, latency.count)
         found.latencies["published"] = latency
         found.values = {"p50_ms": latency.ms(50), "p99_ms": latency.ms(99)}
         return found
@@ -119,6 +124,7 @@ class _Run:
         published, end_to_end, warm = Latency(), Latency(), Latency()
         count = round(load.rate * (WARM_UP_S + load.seconds))
         warm_count = round(load.rate * WARM_UP_S)
+        unused_count = round(load.rate * (WARM_UP_S - USAGE_FIRST_S))
         under_way: asyncio.Queue[tuple[float, Delivery]] = asyncio.Queue()
         refused = 0
         clock: UsageClock | None = None
@@ -129,7 +135,7 @@ class _Run:
                 due = begin + number / load.rate
                 if (wait_s := due - time.monotonic()) > 0:
                     await asyncio.sleep(wait_s)
-                if number == warm_count:
+                if number == unused_count:
                     clock = UsageClock(self.roles)
                 value = round(due * 1e9).to_bytes(TIME_BYTES, "big") + noise
                 under_way.put_nowait((due, await producer.send(value, partition=number % self.partitions)))
@@ -157,19 +163,19 @@ class _Run:
             self.client.producer(self.topic) as producer,
             _reader(self.client, self.topic, is_wanted=load.is_read) as consumer,
             asyncio.timeout(WARM_UP_S + load.seconds + DEADLINE_S),
-            asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(send(producer, time.monotonic()), name="send")
-            tasks.create_task(note(), name="note")
-            if consumer is not None:
-                tasks.create_task(read(consumer), name="read")
-        assert clock is not None
-        found = self._with_use(clock, published.count)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(send(producer, time.monotonic()), name="send")
+                tasks.create_task(note(), name="note")
+                if consumer is not None:
+                    tasks.create_task(read(consumer), name="read")
+            assert clock is not None
+            found = _with_use(clock, count - unused_count)
         found.latencies["published"] = published
         found.values = {
             "published_p50_ms": published.ms(50),
             "published_p99_ms": published.ms(99),
-            "cpu_ms_per_message": sum(used.cpu_s for used in found.used.values()) * 1000 / published.count,
+            "cpu_ms_per_message": sum(used.cpu_s for used in found.used.values()) * 1000 / found.messages,
         }
         if load.is_read:
             found.latencies["end to end"] = end_to_end
@@ -178,11 +184,10 @@ class _Run:
         return found
 
     async def idle(self, load: Idle) -> Measured:
-        roles = {"brokers": self.roles["brokers"]} if "brokers" in self.roles else self.roles
         await asyncio.sleep(WARM_UP_S)
-        clock = UsageClock(roles)
+        clock = UsageClock({role: pids for role, pids in self.roles.items() if role != "client"})
         await asyncio.sleep(load.seconds)
-        found = Measured(used=clock.used(), seconds=clock.seconds)
+        found = _with_use(clock, 0)
         found.values = {
             "cpu_ms_per_s": sum(used.cpu_s for used in found.used.values()) * 1000 / found.seconds,
             "wakeups_per_s": sum(used.wakeups for used in found.used.values()) / found.seconds,
@@ -196,7 +201,7 @@ class _Run:
             clock = UsageClock(self.roles)
             begin = time.monotonic()
             count = await send_for(producer, to_send, self.partitions, load.seconds)
-        found = self._with_use(clock, max(count.ok, 1))
+            found = _with_use(clock, max(count.ok, 1))
         found.values = {"messages_per_s": count.ok / (count.last_ack_at - begin)}
         wanted = _sum(warm, count)
         lost = warm.not_ok + count.not_ok
@@ -246,7 +251,7 @@ class _Run:
             begin = time.monotonic()
             ok = await send_for_s(producer, load.seconds)
             took_s = time.monotonic() - begin
-        found = self._with_use(clock, max(ok, 1))
+            found = _with_use(clock, max(ok, 1))
         found.values = {"messages_per_s": ok / took_s}
         found.problem = f"{refused:,} messages were not acknowledged" if refused else ""
         found.problem = found.problem or await verify.stored(
@@ -254,8 +259,11 @@ class _Run:
         )
         return found
 
-    def _with_use(self, clock: UsageClock, messages: int) -> Measured:
-        return Measured(used=clock.used(), messages=messages, seconds=clock.seconds)
+
+def _with_use(clock: UsageClock, messages: int) -> Measured:
+    """Note what was used. It is called before clients close, so that it counts no more than the messages."""
+    seconds = clock.seconds
+    return Measured(used=clock.used(), messages=messages, seconds=seconds)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """What the processes of each role used while a workload ran: processor time, wake-ups, bytes written, memory.
 
-Linux only: everything comes from /proc, see proc(5).
+Linux only: see proc(5).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Used:
     Attributes:
         cpu_s: Processor time of all its threads, user and system, in seconds.
         wakeups: How often one of its threads gave up the processor by itself: it then waits, and is woken up.
-        written_bytes: Bytes that went to the disk.
+        written_bytes: Bytes that it gave to the disk, in whole pages of 4 KiB.
         memory_mib: Resident memory at the end, in MiB.
     """
 

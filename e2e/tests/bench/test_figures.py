@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile([3, 1, 2], 0.5) == 2
     assert percentile(range(1, 101), 0.99) == 99
     assert percentile([5], 0.99) == 5
+
+
+def test_processor_time_is_counted_in_less_than_a_hundredth_of_a_second() -> None:
+    before = time.process_time()
+    counted = cpu_s(os.getpid())
+    assert before <= counted <= time.process_time(), "it is the clock of this process"
+    with pytest.raises(OSError, match="Invalid argument"):
+        cpu_s(2**22 + 1)
 
 
 def test_processor_time_is_counted_from_the_start() -> None:
