@@ -1,8 +1,9 @@
 """`python -m e2e.bench.compare COMMIT`, or `make bench-compare BASE=COMMIT`: is this checkout faster than that commit?
 
 The commit's code gets a checkout and an environment of its own, in `bench-out/base-COMMIT`, which the next comparison
-with it uses again. Then both run the same workloads in turns: A B A B, with the benchmark of this checkout. A is the
-commit, B this checkout. A machine changes its speed from minute to minute, so only runs beside one another count.
+with it uses again (`git worktree list` shows it). Then both run the same workloads in turns: A B A B, with the
+benchmark of this checkout. A is the commit, B this checkout. A machine changes its speed from minute to minute, so only
+runs beside one another count.
 
 The table shows each figure of each run, and for each the ratio of B's median to A's: above 1 is better, whether more
 or less of it is wanted. It writes `compare.json`.
@@ -13,16 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from e2e.bench.figures import write_json
@@ -30,6 +34,9 @@ from e2e.bench.machine import machine_facts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = 2
+
+NEEDED: Final = "hdrhistogram"
+"""What the benchmark of this checkout needs, and the environments of older commits do not have."""
 
 
 class CompareError(Exception):
@@ -44,10 +51,13 @@ def checkout(commit: str, out: Path) -> Path:
     """
     name = _say(["git", "-C", str(ROOT), "rev-parse", "--verify", "--short=12", f"{commit}^{{commit}}"]).strip()
     place = (out / f"base-{name}").resolve()
-    if not (place / "Makefile").exists():
+    if not (place / ".git").exists():
         _say(["git", "-C", str(ROOT), "worktree", "prune"])
         _say(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(place), name])
+    _say(["git", "-C", str(place), "reset", "--hard", name])  # an interrupted checkout has only some of the files
     _say(["make", "-C", str(place), "env"])
+    needed = f"{NEEDED}=={metadata.version(NEEDED)}"
+    _say([str(place / ".venv/bin/uv"), "pip", "install", "--python", str(place / ".venv/bin/python"), needed])
     return place
 
 
@@ -68,13 +78,30 @@ def run_once(place: Path, arguments: Sequence[str], out: Path) -> dict[str, dict
     written = out / "bench.json"
     written.unlink(missing_ok=True)
     command = [str(place / ".venv" / "bin" / "python"), "-m", "e2e.bench.run", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"OUT": str(out)}, capture_output=True, text=True, check=False
-    )
+    said = run_to_its_end(command, os.environ | {"OUT": str(out)})
     if not written.exists():
-        raise CompareError(f"{place.name}: no figures: {(done.stderr or done.stdout).strip()[-800:]}")
+        raise CompareError(f"{place.name}: no figures: {said.strip()[-800:]}")
     figures: dict[str, dict[str, Any]] = json.loads(written.read_text())["figures"]
     return figures
+
+
+def run_to_its_end(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a program, and return what it wrote: its errors if there are any.
+
+    The program has a session of its own, so that Ctrl-C does not reach it twice. If this call is interrupted, it
+    interrupts the program once, and waits until the program has ended everything that it started.
+    """
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            said, errors = running.communicate()
+        except BaseException:
+            running.send_signal(signal.SIGINT)
+            running.communicate()
+            raise
+    return errors or said
 
 
 def ratio(a: Sequence[float], b: Sequence[float], *, higher_is_better: bool) -> float:
@@ -114,7 +141,7 @@ def _shown(figure: Mapping[str, Any] | None) -> str:
 
 
 def main() -> int:
-    """Compare. Return 1 if a figure was not verified in each run, 2 if the comparison cannot be made."""
+    """Compare. Return 1 if a figure was not verified in each run, 2 if there is no comparison, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make bench-compare", description="this checkout beside another commit")
     parser.add_argument("commit", help="the commit to compare with (A)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each side runs (default: %(default)s)")
@@ -129,6 +156,7 @@ def main() -> int:
     passed = (["--quick"] if arguments.quick else []) + (["--only", *arguments.only] if arguments.only else [])
     begin = time.monotonic()
     machine = machine_facts(out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
     runs: list[tuple[str, dict[str, dict[str, Any]]]] = []
     try:
         with console.status("making the environment of the commit") as status:
@@ -138,8 +166,11 @@ def main() -> int:
                     status.update(f"round {number + 1} of {arguments.rounds}: {side} ({place.name})")
                     runs.append((side, run_once(place, passed, out / f"compare-{side}{number + 1}")))
     except CompareError as error:
-        console.print(f"[bold red]FAILED[/] {error}", highlight=False)
+        console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
         return 2
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that was started has ended")
+        return 130
     drawn, ratios = compare_table(runs)
     console.print(drawn)
     figures = [{"side": side, "figures": found} for side, found in runs]

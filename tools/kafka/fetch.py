@@ -1,9 +1,9 @@
 """Gets one Kafka broker and Spark's own source of Kafka into `.tools/kafka`: `python -m tools.kafka.fetch`.
 
-Only `KAFKA=1 make bench-spark` needs them. `broker/pom.xml` and `connector/pom.xml` name the files that Maven gets.
-Maven gets them from the repository in its own settings (`~/.m2/settings.xml`), and checks the checksums of this
-repository. Each file must also have its SHA-256 in `SHA256SUMS`, and no other file may be there. If all files are
-there, nothing is done.
+Only `make bench-peers` and `KAFKA=1 make bench-spark` need them. `broker/pom.xml` and `connector/pom.xml` name the
+files that Maven gets. Maven gets them from the repository in its own settings (`~/.m2/settings.xml`), and checks the
+checksums of this repository. Each file must also have its SHA-256 in `SHA256SUMS`, and no other file may be there. If
+all files are there, nothing is done.
 
 After a change of a version, `--write-sums` gets the files again and writes a new `SHA256SUMS`: read its diff.
 """

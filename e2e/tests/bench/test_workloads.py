@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from e2e.bench.compare import compare_table, ratio
+from e2e.bench.compare import compare_table, ratio, run_to_its_end
 from e2e.bench.curves import draw, picture
 from e2e.bench.latency import Latency
 from e2e.bench.loads import Measured
@@ -147,6 +148,25 @@ def test_the_usage_of_a_process_grows_with_its_work() -> None:
 def test_a_ratio_above_one_is_better_whatever_is_measured() -> None:
     assert ratio([100.0, 110.0], [200.0, 220.0], higher_is_better=True) == pytest.approx(2.0)
     assert ratio([2.0, 2.0], [1.0, 1.0], higher_is_better=False) == pytest.approx(2.0)
+
+
+def test_an_interrupted_comparison_waits_until_the_benchmark_has_cleared_up(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys
+try:
+    os.kill({os.getpid()}, signal.SIGINT)
+    signal.pause()
+finally:
+    open({str(tmp_path / "cleared")!r}, "w").close()
+"""
+    with pytest.raises(KeyboardInterrupt):
+        run_to_its_end([sys.executable, "-c", program], os.environ)
+    assert (tmp_path / "cleared").exists()
+
+
+def test_a_program_of_a_comparison_says_its_errors() -> None:
+    assert run_to_its_end([sys.executable, "-c", "print('done')"], os.environ) == "done\n"
+    assert "no brokers" in run_to_its_end([sys.executable, "-c", "raise SystemExit('no brokers')"], os.environ)
 
 
 def test_a_figure_that_one_run_did_not_verify_has_no_ratio() -> None:
