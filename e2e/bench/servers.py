@@ -27,11 +27,16 @@ class ServerError(NotMeasuredError):
     """A server did not start. The text has the end of its output."""
 
 
+def bound(*command: str) -> list[str]:
+    """A command line for this program, which the kernel ends if this process dies."""
+    return [sys.executable, "-I", "-S", CHILD, str(os.getpid()), *command]
+
+
 async def start(log: Path, *command: str) -> asyncio.subprocess.Process:
     """Start a program whose output goes to the end of a log."""
     with log.open("ab") as out:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", CHILD, str(os.getpid()), *command,
+            *bound(*command),
             stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
 

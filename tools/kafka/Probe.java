@@ -75,7 +75,7 @@ public class Probe {
         }
     }
 
-    /** The leader's number; empty: the broker that was asked does not know the topic yet, or nobody leads it. */
+    /** The leader's number; empty: the broker that was asked does not know the topic yet, or it has no leader. */
     String leader(Admin admin) throws Exception {
         try {
             var found = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().get(0);
@@ -166,7 +166,7 @@ public class Probe {
         }
     }
 
-    /** Notes the longest time between two acknowledgements that began two seconds after the first message or later. */
+    /** Notes the longest time between two acknowledgements. The later one came two seconds after the start or later. */
     void steady(long rate, long durationNs) throws Exception {
         AtomicLong acknowledged = new AtomicLong();
         AtomicLong failed = new AtomicLong();

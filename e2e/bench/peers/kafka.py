@@ -28,8 +28,8 @@ class Kafka:
     name: str = "Kafka"
     settings: str = (
         "acks=all; single: linger.ms=0; bulk: batch.size=131072, linger.ms=5, buffer.memory=64 MiB; flushed: "
-        "flush.messages=1; two copies: 2 replicas, min.insync.replicas=2; gap: 3 replicas, min.insync.replicas=2, "
-        "because with 2 replicas a dead one stops the partition"
+        "flush.messages=1; two copies: 2 replicas, min.insync.replicas=2; gap: flushed, 3 replicas, "
+        "min.insync.replicas=2, because with 2 replicas a dead one stops the partition"
     )
     bulk: Sequence[str] = (str(BATCH_BYTES), str(LINGER_MS))
     servers: int = 2

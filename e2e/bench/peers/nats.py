@@ -26,8 +26,8 @@ class Nats:
 
     name: str = "NATS"
     settings: str = (
-        "file storage; bulk: 4,000 messages under way; flushed: sync_interval always; two copies: 2 replicas on 3 "
-        "servers; gap: 3 replicas"
+        "file storage; client connected to the stream's leader; bulk: 4,000 messages under way; flushed: sync_interval "
+        "always; two copies: 2 replicas on 3 servers; gap: 3 replicas, flushed, client connected to any server"
     )
     bulk: Sequence[str] = (str(PENDING),)
     servers: int = 3
@@ -51,7 +51,7 @@ class Nats:
                 process = await _start(directory / f"{name}.log", file)
                 stack.push_async_callback(_end, process)
                 running[name] = process
-            await _any_ready(running, directory)
+            await _all_ready(running, directory)
             addresses = ",".join(f"nats://127.0.0.1:{port}" for port in clients)
             yield NatsCluster(addresses, running)
 
@@ -64,7 +64,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await servers.end(process)
 
 
-async def _any_ready(running: dict[str, asyncio.subprocess.Process], directory: Path) -> None:
+async def _all_ready(running: dict[str, asyncio.subprocess.Process], directory: Path) -> None:
     """Wait until each server knows the leader, or is it."""
     for name, process in running.items():
         await servers.until_ready(f"NATS's server {name}", process, directory / f"{name}.log", READY)

@@ -25,14 +25,14 @@ class PeerCluster(Protocol):
     async def create(self, topic: str, copies: int) -> str:
         """Make a topic (or stream) whose messages have so many copies, and return the name of its leader.
 
-        If there are more than two copies, a message is acknowledged when two have it.
+        If there are more than two copies, a message is acknowledged when at least two have it.
 
         Raises:
             ServerError: It could not be made.
         """
 
     def client(self, *arguments: str) -> list[str]:
-        """The command of the client: `single`, `bulk`, `drain` or `steady`, a topic, and more."""
+        """The command line of the client: `single`, `bulk`, `drain` or `steady`, a topic, and more."""
 
     async def kill(self, server: str) -> None:
         """Kill a server (SIGKILL)."""
@@ -74,10 +74,10 @@ class Probe:
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Probe:
-        """Start the client."""
+        """Start the client. If this process dies, the kernel ends it."""
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, limit=64 * 2**20,
+            *servers.bound(*command), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, limit=64 * 2**20, start_new_session=True,
         )  # fmt: skip
         return cls(process, command)
 
@@ -85,18 +85,22 @@ class Probe:
         """The next answer.
 
         Raises:
-            ServerError: The client ended without one; the text has its last words.
-            TimeoutError: There was none within `ANSWER_DEADLINE_S`.
+            ServerError: The client ended without one, or gave none within `ANSWER_DEADLINE_S`; the text has its last
+                words.
         """
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        async with asyncio.timeout(ANSWER_DEADLINE_S):
-            while line := await self._process.stdout.readline():
-                if line.startswith(b"{"):
-                    answer: dict[str, Any] = json.loads(line)
-                    return answer
-            said = (await self._process.stderr.read()).decode(errors="replace")
-        raise ServerError(f"{' '.join(self._command[-6:])}: no answer: {said.strip()[-800:]}")
+        name = " ".join(self._command[-6:])
+        try:
+            async with asyncio.timeout(ANSWER_DEADLINE_S):
+                while line := await self._process.stdout.readline():
+                    if line.startswith(b"{"):
+                        answer: dict[str, Any] = json.loads(line)
+                        return answer
+                said = (await self._process.stderr.read()).decode(errors="replace")
+        except TimeoutError as error:
+            raise ServerError(f"{name}: no answer within {ANSWER_DEADLINE_S:g} s") from error
+        raise ServerError(f"{name}: no answer: {said.strip()[-800:]}")
 
     async def end(self) -> None:
         """End the client, if it runs."""
@@ -107,8 +111,7 @@ async def ask(command: Sequence[str]) -> dict[str, Any]:
     """Run a client that gives one answer.
 
     Raises:
-        ServerError: It gave none.
-        TimeoutError: It gave none in time.
+        ServerError: It gave none, or not in time.
     """
     probe = await Probe.start(command)
     try:

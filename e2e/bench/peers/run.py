@@ -5,6 +5,8 @@ cache. For each: one message in flight, as many as it takes, reading all of thes
 after a `kill -9` of the leader, with a message a millisecond. Messages have 512 bytes. All processes of a broker, its
 client and its disk share this machine, and no other broker runs meanwhile.
 
+Reading back begins right after sending has ended, so all three read from memory (their own, or the page cache).
+
 `reference.yaml` says what the peers reach on a quiet machine. If a peer reaches less than 0.8 of that, the figure has a
 problem and the run is void. Figures go to `peers.json`, the latencies to `peers.svg`, both in `bench-out/` (OUT=
 another directory).
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +27,7 @@ import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from e2e.bench.curves import draw
 from e2e.bench.figures import Figure, percentile
@@ -72,8 +76,7 @@ async def measure_peer(peer: Peer, directory: Path, seconds: int, kills: int, pr
     """Measure a peer.
 
     Raises:
-        ServerError: A server or a client failed.
-        TimeoutError: One did not do its work in time.
+        ServerError: A server or a client failed, or did not do its work in time.
     """
     figures: list[Figure] = []
     for flush in (True, False):
@@ -89,7 +92,10 @@ async def measure_peer(peer: Peer, directory: Path, seconds: int, kills: int, pr
             figures.append(_rate(peer.name, f"bulk{kind}", answer, "failed"))
             if flush:
                 progress(f"{peer.name}: reads back")
-                figures.append(_rate(peer.name, "drain", await ask(cluster.client("drain", "bulk")), "gaps"))
+                read = await ask(cluster.client("drain", "bulk"))
+                figures.append(checked_drain(_rate(peer.name, "drain", read, "gaps"), int(answer["messages"])))
+        shutil.rmtree(place, ignore_errors=True)  # or the kernel writes it while the next cluster is measured
+    figures[0] = replace(figures[0], details={**figures[0].details, "version": peer.version, "settings": peer.settings})
     gaps = [await _gap(peer, directory / f"{peer.name}-kill-{number}", number, progress) for number in range(kills)]
     gap_ms = percentile([float(gap["gap_ms"]) for gap in gaps], 0.5)
     details = {"gaps_ms": [gap["gap_ms"] for gap in gaps], "failed": [gap["failed"] for gap in gaps]}
@@ -110,6 +116,15 @@ async def _gap(peer: Peer, directory: Path, number: int, progress: Progress) -> 
             return await probe.answer()
         finally:
             await probe.end()
+
+
+def checked_drain(drain: Figure, acknowledged: int) -> Figure:
+    """Give a problem to the figure of reading back if it read fewer messages than were acknowledged."""
+    read = drain.details["messages"]
+    assert isinstance(read, int)
+    if drain.problem or read >= acknowledged:
+        return drain
+    return replace(drain, problem=f"{read:,} messages were read, but {acknowledged:,} were acknowledged")
 
 
 def _singles(peer: str, name: str, answer: Mapping[str, Any]) -> list[Figure]:
@@ -143,10 +158,15 @@ async def measure_us(directory: Path, *, is_quick: bool, progress: Progress) -> 
         for figure in await run_workload(chosen, directory, progress):
             if figure.name in OURS:
                 figures.append(replace(figure, name=f"{US}.{OURS[figure.name]}", text=f"{US}: {figure.text}", aim=None))
-    bulk = next(figure for figure in figures if figure.name == f"{US}.bulk_flushed")
+    return [*figures, our_drain(next(figure for figure in figures if figure.name == f"{US}.bulk_flushed"))]
+
+
+def our_drain(bulk: Figure) -> Figure:
+    """Our figure of reading back. The workload of batches reads back what it sent, and notes the rate."""
     read = bulk.details.get("read_back_per_s")
-    assert isinstance(read, int)
-    return [*figures, Figure(f"{US}.drain", f"{US}: {ROWS['drain']}", float(read), "msg/s", None, True)]
+    value = float(read) if isinstance(read, int) else None
+    problem = bulk.problem or ("" if value else "nothing was read back")
+    return Figure(f"{US}.drain", f"{US}: {ROWS['drain']}", value, "msg/s", None, True, problem=problem)
 
 
 def judge(figures: Sequence[Figure], reference: Mapping[str, float]) -> list[Figure]:
@@ -154,10 +174,11 @@ def judge(figures: Sequence[Figure], reference: Mapping[str, float]) -> list[Fig
     judged = []
     for figure in figures:
         quiet = reference.get(figure.name)
-        if quiet is not None and figure.value and not figure.problem:
-            share = figure.value / quiet if figure.higher_is_better else quiet / figure.value
+        if quiet is not None and not figure.problem:
+            value = figure.value or 0.0
+            share = 0.0 if value == 0 else value / quiet if figure.higher_is_better else quiet / value
             if share < VOID_BELOW:
-                said = f"{figure.value:,.2f}: only {share:.2f} of what a quiet machine gives, so this run is void"
+                said = f"{value:,.2f}: only {share:.2f} of what a quiet machine gives, so this run is void"
                 judged.append(replace(figure, problem=said))
                 continue
         judged.append(figure)
@@ -165,7 +186,7 @@ def judge(figures: Sequence[Figure], reference: Mapping[str, float]) -> list[Fig
 
 
 def side_by_side(figures: Sequence[Figure], title: str) -> Table:
-    """A row for each measure, a column for each broker."""
+    """A row for each measure, a column for each broker, and below them the problems."""
     found = {figure.name: figure for figure in figures}
     brokers = list(dict.fromkeys(figure.name.partition(".")[0] for figure in figures))
     drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
@@ -174,9 +195,9 @@ def side_by_side(figures: Sequence[Figure], title: str) -> Table:
         drawn.add_column(broker, justify="right", no_wrap=True)
     for name, text in ROWS.items():
         drawn.add_row(text, *(_cell(found.get(f"{broker}.{name}")) for broker in brokers))
-    for figure in figures:
-        if figure.problem:
-            drawn.add_row(f"[bold red]{figure.text}: {figure.problem}[/]")
+    problems = [f"(!) {figure.text}: {figure.problem}" for figure in figures if figure.problem]
+    drawn.caption = Text("\n".join(problems), style="bold red") if problems else None
+    drawn.caption_justify = "left"
     return drawn
 
 
@@ -205,7 +226,8 @@ def main() -> int:
     def show(console: Console, figures: Sequence[Figure], out: Path) -> None:
         for peer in peers:
             console.print(f"{peer.name} {peer.version}: {peer.settings}", highlight=False)
-        draw(figures, out / "peers.svg")
+        if draw(figures, out / "peers.svg"):
+            console.print(f"latencies: {out / 'peers.svg'}", highlight=False)
 
     title = "512 B, two copies, one producer"
     return run("peers", measure, title, loop_factory=exact_loop, after=show, shown=side_by_side)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from e2e.bench.figures import Figure
 from e2e.bench.peers.kafka import Kafka
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import ask
-from e2e.bench.peers.run import REFERENCE, ROWS, judge, side_by_side
+from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, our_drain, side_by_side
 from e2e.bench.servers import ServerError
 
 
@@ -38,8 +39,31 @@ def test_a_peer_that_is_far_slower_than_on_a_quiet_machine_makes_the_run_void() 
         Figure("Seriatim.bulk", "bulk", 1.0, "msg/s", None, higher_is_better=True),
     ]
     judged = judge(figures, {"NATS.bulk": 100.0, "NATS.single.p50_ms": 0.7, "Kafka.bulk": 100.0})
+    assert judge([Figure("Kafka.bulk", "bulk", 0.0, "msg/s", None, higher_is_better=True)], {"Kafka.bulk": 1})[
+        0
+    ].problem
+    assert judge([Figure("Kafka.single", "single", 0.0, "ms")], {"Kafka.single": 1})[0].problem
     assert [bool(figure.problem) for figure in judged] == [True, True, False, False]
     assert "0.79 of what a quiet machine gives" in judged[0].problem
+
+
+@pytest.mark.parametrize("unit", ["msg/s", "ms"])
+def test_a_peer_that_did_nothing_makes_the_run_void(unit: str) -> None:
+    figure = Figure("Kafka.bulk", "bulk", 0.0, unit, higher_is_better=unit == "msg/s")
+    assert "only 0.00" in judge([figure], {"Kafka.bulk": 1.0})[0].problem
+
+
+def test_a_peer_that_reads_back_less_than_it_acknowledged_has_a_problem() -> None:
+    drain = Figure("NATS.drain", "drain", 5.0, "msg/s", None, True, {"messages": 1_000})
+    assert checked_drain(drain, 1_000) == drain
+    assert checked_drain(drain, 1_001).problem == "1,000 messages were read, but 1,001 were acknowledged"
+
+
+def test_our_own_reading_back_has_the_problem_that_the_sending_has() -> None:
+    bulk = Figure("Seriatim.bulk_flushed", "bulk", 9.0, "msg/s", None, True, {"read_back_per_s": 7})
+    assert (our_drain(bulk).value, our_drain(bulk).problem) == (7.0, "")
+    missing = our_drain(replace(bulk, details={}, problem="3 messages did not come back"))
+    assert (missing.value, missing.problem) == (None, "3 messages did not come back")
 
 
 def test_each_reference_is_a_measured_figure_of_a_peer() -> None:
