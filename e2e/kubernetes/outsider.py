@@ -12,7 +12,8 @@ import asyncio
 import json
 import sys
 import time
-from ipaddress import IPv4Address
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
@@ -20,18 +21,27 @@ from seriatim import Client, Tls, TopicSettings
 
 READ_S: Final = 30.0
 ESTABLISHED: Final = "01"
+TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""The kernel's connections. gRPC uses sockets of IPv6 for addresses of IPv4, too."""
 
 
-def connected_to() -> set[str]:
+def connected_to(tables: Sequence[Path] = TABLES) -> set[str]:
     """The other ends of the TCP connections in this network namespace, but for those of the namespace itself."""
     found = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+    for line in [line for table in tables for line in table.read_text().splitlines()[1:]]:
         _, _, remote, state, *_ = line.split()
         host, _, port = remote.partition(":")
-        address = IPv4Address(int.from_bytes(bytes.fromhex(host), "little"))
+        address = address_of(host)
         if state == ESTABLISHED and not address.is_loopback:
             found.add(f"{address}:{int(port, 16)}")
     return found
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address:
+    """Read an address of the kernel's table: words of four bytes in hexadecimal, each in this processor's order."""
+    words = [bytes.fromhex(host[at : at + 8]) for at in range(0, len(host), 8)]
+    address = ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 async def main(bootstrap: str, topic: str, count: int, tls: Tls) -> dict[str, object]:

@@ -30,6 +30,10 @@ RATE_S: Final = 20
 ANSWER_S: Final = 30.0
 
 
+class NotDrawnError(Exception):
+    """Prometheus refused a query. The text says which, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A series of a panel: its legend, and its values by time."""
@@ -43,6 +47,7 @@ def draw_dashboards(prometheus: str, directory: Path, begin_s: float, end_s: flo
 
     Raises:
         HTTPError: Prometheus does not answer (urllib3's).
+        NotDrawnError: It refused a query.
     """
     files = []
     for name in DRAWN:
@@ -60,6 +65,8 @@ def lines_of(prometheus: str, panel: Mapping[str, Any], begin_s: float, end_s: f
     for target in panel.get("targets", ()):
         arguments = {"query": filled(target["expr"]), "start": str(begin_s), "end": str(end_s), "step": str(STEP_S)}
         answer = urllib3.request("GET", f"{prometheus}/api/v1/query_range", fields=arguments, timeout=ANSWER_S)
+        if answer.status != 200:
+            raise NotDrawnError(f"{panel['title']}: {answer.data.decode(errors='replace')[:500]}")
         for series in answer.json()["data"]["result"]:
             points = [(float(at), float(value)) for at, value in series["values"]]
             kept = tuple((at, value) for at, value in points if math.isfinite(value))
@@ -69,10 +76,10 @@ def lines_of(prometheus: str, panel: Mapping[str, Any], begin_s: float, end_s: f
 
 def filled(expression: str) -> str:
     """A query with Grafana's variables filled in: everything is chosen."""
-    filled = expression.replace("$__rate_interval", f"{RATE_S}s").replace("$__range", f"{RATE_S}s")
+    query = expression.replace("$__rate_interval", f"{RATE_S}s").replace("$__range", f"{RATE_S}s")
     for name in ("namespace", "cluster", "topic", "group"):
-        filled = filled.replace(f"${name}", ".*")
-    return filled
+        query = query.replace(f"${name}", ".*")
+    return query
 
 
 def legend(form: str, labels: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +89,8 @@ class Suite:
                 await stack.enter_async_context(self._clients)
                 if self._options.watch:
                     pictures = self._options.out / "dashboards"
-                    await stack.enter_async_context(watched(self._release.place, pictures))
+                    tell = partial(self._note, notes)
+                    await stack.enter_async_context(watched(lambda: self._release.place, pictures, tell))
                 await self._run_all(cases, results, notes)
         finally:
             notes += await self._clear_up()

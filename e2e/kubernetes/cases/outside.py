@@ -89,6 +89,8 @@ async def _from_outside(stage: Stage, files: dict[str, str], topic: str) -> dict
 def _judge(stage: Stage, when: str, answer: dict[str, Any], allowed: set[str]) -> None:
     if answer["read"] != MESSAGES or not answer["in_order"]:
         stage.problem(f"{when}: {answer['read']} of {MESSAGES} were read, in order: {answer['in_order']}")
+    if not answer["addresses"]:
+        stage.problem(f"{when}: it was not seen to which addresses the client connected")
     if others := sorted(set(answer["addresses"]) - allowed):
         stage.problem(f"{when}: the client connected to {', '.join(others)}")
     stage.note(f"{when}: {answer['read']} messages over {len(answer['addresses'])} outer addresses")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.kubernetes.pictures import DASHBOARDS, DRAWN, Line, amount, filled, legend, picture
-from e2e.kubernetes.watching import target_of
+from e2e.kubernetes.watching import configure, target_of
 
 
 def panels(name: str) -> list[dict[str, object]]:
@@ -46,6 +48,20 @@ def test_a_legend_has_the_labels_that_its_form_names() -> None:
 )
 def test_amounts_have_their_unit(value: float, unit: str, said: str) -> None:
     assert amount(value, unit) == said
+
+
+def test_the_key_in_prometheuss_settings_is_for_the_owner_alone(tmp_path: Path) -> None:
+    kubeconfig, file = tmp_path / "kubeconfig", tmp_path / "prometheus.yaml"
+    (tmp_path / "key").write_text("a key")
+    user = {"client-certificate-data": "YQ==", "client-key": str(tmp_path / "key")}
+    clusters = [{"cluster": {"certificate-authority-data": "Yg=="}}]
+    kubeconfig.write_text(json.dumps({"clusters": clusters, "users": [{"user": user}]}))
+    file.write_text("of an earlier run, for all to read")
+    file.chmod(0o644)
+    configure(kubeconfig, file, tmp_path / "targets.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    (pods,) = yaml.safe_load(file.read_text())["scrape_configs"]
+    assert pods["tls_config"] == {"ca": "b", "cert": "a", "key": "a key"}
 
 
 def pod(component: str, **metadata: object) -> dict[str, object]:
