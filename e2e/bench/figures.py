@@ -51,11 +51,11 @@ class Figure:
         return self.value / self.aim if self.higher_is_better else self.aim / self.value
 
 
-def percentile(values: Sequence[float], share: float) -> float:
+def percentile(values: Sequence[float], part: float) -> float:
     """Return a percentile by nearest rank: it is one of the values."""
     assert values
     ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
 
 def table(figures: Sequence[Figure], title: str) -> Table:
@@ -66,20 +66,22 @@ def table(figures: Sequence[Figure], title: str) -> Table:
         drawn.add_column(name, justify="right", no_wrap=True)
     drawn.add_column("", style="dim")
     for figure in figures:
-        aim = "–" if figure.aim is None else _amount(figure.aim, figure.unit)
-        measured = "–" if figure.value is None or figure.problem else _amount(figure.value, figure.unit)
+        aim = "–" if figure.aim is None else amount(figure.aim, figure.unit)
+        measured = "–" if figure.value is None or figure.problem else amount(figure.value, figure.unit)
         note = f"[bold red]{figure.problem}[/]" if figure.problem else _notes(figure.details)
-        drawn.add_row(figure.text, f"[bold]{measured}[/]", aim, _share(figure.ratio), note)
+        drawn.add_row(figure.text, f"[bold]{measured}[/]", aim, share(figure.ratio), note)
     return drawn
 
 
-def _amount(value: float, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
+    """A value with its unit, as tables show it."""
     if unit in ("msg/s", "MB/s"):
         return f"{value:,.0f} {unit}"
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"
 
 
-def _share(ratio: float | None) -> str:
+def share(ratio: float | None) -> str:
+    """A share of an aim, in green, yellow or red."""
     if ratio is None:
         return "–"
     colour = "green" if ratio >= 1 else "yellow" if ratio >= NEAR else "red"

@@ -94,8 +94,8 @@ def run(
         except BaseExceptionGroup as group:
             console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
             return 1
-        except (SeriatimError, NotMeasuredError) as error:
-            console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
+        except (SeriatimError, NotMeasuredError, TimeoutError, OSError) as error:
+            console.print(f"[bold red]FAILED[/] {escape(str(error) or repr(error))}", highlight=False)
             return 1
     took_s = time.monotonic() - begin
     console.print(shown(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))

@@ -16,6 +16,7 @@ directory). Exit status 1 if a figure was not verified.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,12 +25,13 @@ from typing import Final
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from seriatim import Client, TopicSettings
 from seriatim_local import LocalCluster
 
 from e2e.bench.curves import draw
-from e2e.bench.figures import Figure, percentile
+from e2e.bench.figures import Figure, amount, percentile, share
 from e2e.bench.gaps import run_faults
 from e2e.bench.loads import Measured, run_load
 from e2e.bench.program import Measure as MeasureAll
@@ -48,10 +50,10 @@ SHOWN: Final[dict[Measure, tuple[str, str, bool]]] = {
     "end_to_end_p99_ms": ("end to end, p99", "ms", False),
     "cpu_ms_per_message": ("processor time a message", "ms", False),
     "cpu_ms_per_s": ("processor time a second", "ms", False),
-    "wakeups_per_s": ("wake-ups a second", "/s", False),
+    "wakeups_per_s": ("wake-ups", "/s", False),
     "messages_per_s": ("", "msg/s", True),
     "start_ms": ("median", "ms", False),
-    "gap_ms": ("median gap", "ms", False),
+    "gap_ms": ("gap, median", "ms", False),
 }
 """Of each measure: its label, its unit, and whether more is better."""
 
@@ -63,11 +65,14 @@ async def run_workload(workload: Workload, directory: Path, progress: Progress) 
         SeriatimError: The cluster did not come up, or did not do what the workload needs.
     """
     progress(workload.text)
-    async with bench_cluster(directory / workload.name, workload.groups) as (cluster, client):
+    place = directory / workload.name
+    async with bench_cluster(place, workload.groups) as (cluster, client):
         topic = workload.name
         await client.admin().create_topic(topic, workload.partitions, settings=TopicSettings(flush=workload.flush))
         await Observer(client.admin(), topic).wait_until(Snapshot.settled, f"{topic} accepts", DEADLINE_S)
-        return figures_of(workload, await _measured(workload, topic, client, cluster, progress))
+        figures = figures_of(workload, await _measured(workload, topic, client, cluster, progress))
+    shutil.rmtree(place, ignore_errors=True)  # or the kernel writes it while the next cluster is measured
+    return figures
 
 
 async def _measured(
@@ -103,25 +108,57 @@ def figures_of(workload: Workload, measured: Measured) -> list[Figure]:
     return figures
 
 
+def workload_table(figures: Sequence[Figure], title: str) -> Table:
+    """Show the figures beside their aims, below the workload that gave them. It fits into 80 columns."""
+    drawn = _table(title, "measured", "aim", "of the aim")
+    for text, rows in _by_workload(figures):
+        labels = [figure.text.removeprefix(text).removeprefix(": ") for figure in rows]
+        if any(labels):
+            drawn.add_row(f"[bold]{text}[/]")
+        for label, figure in zip(labels, rows, strict=True):
+            aim = "–" if figure.aim is None else amount(figure.aim, figure.unit)
+            measured = "–" if figure.value is None or figure.problem else amount(figure.value, figure.unit)
+            shown = f"  {label}" if label else f"[bold]{text}[/]"
+            drawn.add_row(shown, measured, aim, share(figure.ratio))
+        if isinstance(longest := rows[0].details.get("max_ms"), float):
+            drawn.add_row("  longest", amount(longest, "ms"))
+        for problem in dict.fromkeys(figure.problem for figure in rows if figure.problem):
+            drawn.add_row(f"  [bold red]{escape(problem)}[/]")
+    return drawn
+
+
 def usage_table(figures: Sequence[Figure]) -> Table:
-    """What each role used, for each workload that counted it."""
-    drawn = Table(box=box.SIMPLE_HEAD, title="what it took", title_justify="left", pad_edge=False)
-    for name in ("workload", "role"):
-        drawn.add_column(name)
-    for name in ("processor", "wake-ups/s", "B written a B", "memory, MiB"):
-        drawn.add_column(name, justify="right", no_wrap=True)
-    for figure in figures:
-        used, messages, seconds = (figure.details.get(name) for name in ("used", "messages", "seconds"))
+    """What each role used, for each workload that counted it. It fits into 80 columns."""
+    drawn = _table("what it took", "processor", "wake-ups/s", "written/B", "memory")
+    for _, rows in _by_workload(figures):
+        used, messages, seconds = (rows[0].details.get(name) for name in ("used", "messages", "seconds"))
         if not isinstance(used, dict) or not isinstance(messages, int) or not isinstance(seconds, float):
             continue
-        for number, (role, row) in enumerate(used.items()):
+        drawn.add_row(f"[bold]{rows[0].name.partition('.')[0]}[/]")
+        for role, row in used.items():
             cpu_us = row["cpu_s"] * 1e6
-            cpu = f"{cpu_us / messages:,.1f} µs a message" if messages else f"{cpu_us / seconds / 1000:.0f} ms/s"
+            cpu = f"{cpu_us / messages:,.1f} µs/msg" if messages else f"{cpu_us / seconds / 1000:,.1f} ms/s"
             accepted = messages * MESSAGE_SIZE_BYTES
-            written = f"{row['written_bytes'] / accepted:.2f}" if accepted else "–"
-            workload = figure.name.partition(".")[0] if number == 0 else ""
-            drawn.add_row(workload, role, cpu, f"{row['wakeups'] / seconds:,.0f}", written, f"{row['memory_mib']:,.0f}")
+            written = f"{row['written_bytes'] / accepted:.2f} B" if accepted else "–"
+            wakeups = f"{row['wakeups'] / seconds:,.0f}"
+            drawn.add_row(f"  {role}", cpu, wakeups, written, f"{row['memory_mib']:,.0f} MiB")
     return drawn
+
+
+def _table(title: str, *columns: str) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    drawn.add_column("")
+    for column in columns:
+        drawn.add_column(column, justify="right", no_wrap=True)
+    return drawn
+
+
+def _by_workload(figures: Sequence[Figure]) -> list[tuple[str, list[Figure]]]:
+    """The figures of each workload, with its text."""
+    found: dict[str, list[Figure]] = {}
+    for figure in figures:
+        found.setdefault(figure.name.partition(".")[0], []).append(figure)
+    return [(rows[0].text.partition(": ")[0], rows) for rows in found.values()]
 
 
 def _measure_all(workloads: Sequence[Workload]) -> MeasureAll:
@@ -147,18 +184,21 @@ def main() -> int:
         parser.error(str(error))
     if arguments.smoke:
         workloads = [workload for workload in workloads if workload.smoke]
+    if not workloads:
+        parser.error("none of these workloads is one of --smoke")
     if arguments.quick:
         workloads = [workload.quick() for workload in workloads]
 
     def show(console: Console, figures: Sequence[Figure], out: Path) -> None:
         if (used := usage_table(figures)).row_count:
             console.print(used)
+            console.print("written/B: bytes given to the disk for each byte of a message", highlight=False)
         if draw(figures, out / f"{name}.svg"):
             console.print(f"latencies: {out / name}.svg", highlight=False)
 
     name = "smoke" if arguments.smoke else "bench"
     title = f"{MESSAGE_SIZE_BYTES} B, two copies of each message, one producer"
-    return run(name, _measure_all(workloads), title, loop_factory=exact_loop, after=show)
+    return run(name, _measure_all(workloads), title, loop_factory=exact_loop, after=show, shown=workload_table)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import time
 BEGIN = time.perf_counter()
 
 import asyncio  # noqa: E402
-import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 
@@ -33,7 +32,7 @@ async def start_ms(topic: str, bootstrap: Sequence[str]) -> float:
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "e2e.bench.starting", topic, *bootstrap,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=os.environ,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         out, errors = await asyncio.wait_for(process.communicate(), DEADLINE_S)

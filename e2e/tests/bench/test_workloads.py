@@ -14,7 +14,7 @@ from e2e.bench.compare import compare_table, ratio, run_to_its_end
 from e2e.bench.curves import draw, picture
 from e2e.bench.latency import Latency
 from e2e.bench.loads import Measured
-from e2e.bench.run import figures_of, usage_table
+from e2e.bench.run import figures_of, usage_table, workload_table
 from e2e.bench.usage import UsageClock, Used
 from e2e.bench.workloads import Workload, WorkloadError, choose, read_workloads
 
@@ -111,9 +111,36 @@ def test_what_each_role_used_is_shown_for_each_message(tmp_path: Path) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(usage_table(figures_of(slow(tmp_path), measured())))
     client, brokers = (line for line in console.export_text().splitlines() if "client" in line or "brokers" in line)
-    assert "500.0 µs a message" in client
+    assert "500.0 µs/msg" in client
     assert "1,000" in client
     assert "2.00" in brokers, "1,024,000 bytes were written for 512,000 accepted ones"
+
+
+def test_the_tables_of_all_workloads_fit_into_80_columns() -> None:
+    figures = []
+    for workload in read_workloads():
+        found = measured()
+        found.values = dict.fromkeys(workload.measures, 123_456.0)
+        figures += figures_of(workload, found)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(workload_table(figures, "title"))
+    console.print(usage_table(figures))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    texts = [line for line in lines if line.startswith(" ") and not line.startswith("   ")]
+    for workload in read_workloads():
+        assert any(line.strip().startswith(workload.text) for line in texts), f"{workload.text} takes two lines"
+    assert all("…" not in line for line in lines)
+
+
+def test_a_figure_that_was_not_verified_is_not_shown_and_its_problem_is(tmp_path: Path) -> None:
+    found = measured()
+    found.problem = "3 messages [of 9] were not acknowledged"
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(workload_table(figures_of(slow(tmp_path), found), "title"))
+    text = " ".join(console.export_text().split())
+    assert text.count("3 messages [of 9] were not acknowledged") == 1
+    assert "0.50 ms" not in text
+    assert "2.00 ms" in text, "the aim"
 
 
 def test_latencies_beyond_the_limits_count_as_the_limits() -> None:
