@@ -28,6 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from e2e.bench.figures import write_json
 from e2e.bench.machine import machine_facts
@@ -110,13 +111,20 @@ def ratio(a: Sequence[float], b: Sequence[float], *, higher_is_better: bool) -> 
 
 
 def compare_table(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> tuple[Table, dict[str, float]]:
-    """The table of all runs, and the ratio of each figure that was verified in every run."""
-    drawn = Table(box=box.SIMPLE_HEAD, title="A: the commit, B: this checkout", title_justify="left", pad_edge=False)
+    """The table of all runs, and the ratio of each figure that was verified in all of them.
+
+    Below the table are the problems of the others. The table of two rounds fits into 80 columns.
+    """
+    drawn = Table(
+        box=box.SIMPLE_HEAD, title="A: the commit, B: this checkout", title_justify="left",
+        pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
     drawn.add_column("")
     for side, _ in runs:
         drawn.add_column(side, justify="right", no_wrap=True)
     drawn.add_column("B better", justify="right", no_wrap=True)
     ratios: dict[str, float] = {}
+    above = ""
     for name, first in runs[0][1].items():
         row = [figures.get(name) for _, figures in runs]
         shown = [_shown(figure) for figure in row]
@@ -128,16 +136,27 @@ def compare_table(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -
         if all(len(values) == len(runs) // 2 for values in sides.values()):
             ratios[name] = ratio(sides["A"], sides["B"], higher_is_better=first["higher_is_better"])
             said = f"{ratios[name]:.2f}"
-        drawn.add_row(first["text"], *shown, said)
+        workload, _, label = first["text"].partition(": ")
+        if workload != above:
+            drawn.add_row(f"[bold]{workload}[/]")
+            above = workload
+        drawn.add_row(f"  {label or 'rate'}, {first['unit']}", *shown, said)
+    problems = [
+        f"{side}: {figure['text']}: {figure['problem']}"
+        for side, figures in runs
+        for figure in figures.values()
+        if figure["problem"]
+    ]
+    drawn.caption = Text("\n".join(dict.fromkeys(problems)), style="bold red") if problems else None
+    drawn.caption_justify = "left"
     return drawn, ratios
 
 
 def _shown(figure: Mapping[str, Any] | None) -> str:
-    if figure is None or figure["value"] is None:
+    if figure is None or figure["value"] is None or figure["problem"]:
         return "–"
     value = float(figure["value"])
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-    return f"{text} {figure['unit']}" + (" (!)" if figure["problem"] else "")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def main() -> int:

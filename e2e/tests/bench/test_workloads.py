@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,21 @@ def test_a_ratio_above_one_is_better_whatever_is_measured() -> None:
     assert ratio([2.0, 2.0], [1.0, 1.0], higher_is_better=False) == pytest.approx(2.0)
 
 
+def test_a_comparison_of_two_rounds_fits_into_80_columns() -> None:
+    figures = {}
+    for workload in read_workloads():
+        found = measured()
+        found.values = dict.fromkeys(workload.measures, 123_456.0)
+        figures |= {figure.name: asdict(figure) for figure in figures_of(workload, found)}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(compare_table([(side, figures) for side in "ABAB"])[0])
+    text = console.export_text()
+    rows = [line for line in text.splitlines() if "123,456" in line]
+    assert len(rows) == len(figures)
+    assert all(line.count("123,456") == 4 for line in rows)
+    assert any(line.startswith("   processor time a message, ms") for line in rows)
+
+
 def test_an_interrupted_comparison_waits_until_the_benchmark_has_cleared_up(tmp_path: Path) -> None:
     program = f"""
 import os, signal, sys
@@ -203,4 +219,10 @@ def test_a_figure_that_one_run_did_not_verify_has_no_ratio() -> None:
     runs = [("A", {"rate": figure(100)}), ("B", {"rate": figure(150)})]
     assert compare_table(runs)[1] == {"rate": 1.5}
     runs[1] = ("B", {"rate": figure(150, "not acknowledged")})
-    assert compare_table(runs)[1] == {}
+    drawn, ratios = compare_table(runs)
+    assert ratios == {}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(drawn)
+    text = console.export_text()
+    assert "150" not in text
+    assert "B: rate: not acknowledged" in text
