@@ -45,10 +45,10 @@ class CompareError(Exception):
 
 
 def checkout(commit: str, out: Path) -> Path:
-    """Return a checkout of a commit with its environment, and make both if they are missing.
+    """Return a checkout of a commit with its environment, and make both if they are missing. Both use the same Python.
 
     Raises:
-        CompareError: There is no such commit, or its environment cannot be made.
+        CompareError: There is no such commit, its environment cannot be made, or it was made with another Python.
     """
     name = _say(["git", "-C", str(ROOT), "rev-parse", "--verify", "--short=12", f"{commit}^{{commit}}"]).strip()
     place = (out / f"base-{name}").resolve()
@@ -56,9 +56,13 @@ def checkout(commit: str, out: Path) -> Path:
         _say(["git", "-C", str(ROOT), "worktree", "prune"])
         _say(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(place), name])
     _say(["git", "-C", str(place), "reset", "--hard", name])  # an interrupted checkout has only some of the files
-    _say(["make", "-C", str(place), "env"])
+    _say(["make", "-C", str(place), "env", f"PYTHON={Path(sys.executable).resolve()}"])
+    python = str(place / ".venv" / "bin" / "python")
+    version = _say([python, "-c", "import sys; print(sys.version)"]).strip()
+    if version != sys.version.strip():
+        raise CompareError(f"{place}/.venv has Python {version}, and this checkout {sys.version}: remove {place}/.venv")
     needed = f"{NEEDED}=={metadata.version(NEEDED)}"
-    _say([str(place / ".venv/bin/uv"), "pip", "install", "--python", str(place / ".venv/bin/python"), needed])
+    _say([str(place / ".venv" / "bin" / "uv"), "pip", "install", "--python", python, needed])
     return place
 
 

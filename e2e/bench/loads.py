@@ -26,6 +26,8 @@ from e2e.bench.usage import UsageClock, Used
 from e2e.bench.workloads import Batches, Idle, OneAtATime, Paced, Sends, Workload
 
 WARM_UP_S: Final = 1.0
+IDLE_FIRST_S: Final = 5.0
+"""Seconds after which brokers that have just started are idle."""
 USAGE_FIRST_S: Final = 0.2
 """At a fixed rate, the counting of usage begins so much earlier than that of latencies, because reading /proc takes
 milliseconds, which delay messages."""
@@ -184,7 +186,7 @@ class _Run:
         return found
 
     async def idle(self, load: Idle) -> Measured:
-        await asyncio.sleep(WARM_UP_S)
+        await asyncio.sleep(IDLE_FIRST_S)
         clock = UsageClock({role: pids for role, pids in self.roles.items() if role != "client"})
         await asyncio.sleep(load.seconds)
         found = _with_use(clock, 0)

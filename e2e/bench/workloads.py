@@ -62,7 +62,7 @@ class Paced(_Strict):
 
 
 class Idle(_Strict):
-    """No messages for `seconds`."""
+    """No messages for `seconds`, on brokers that started seconds before."""
 
     kind: Literal["idle"]
     seconds: PositiveFloat

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.bench import loads, usage
+from e2e.bench.steady import MESSAGE_SIZE_BYTES
 from e2e.bench.workloads import Paced
 
 RATE = 10
@@ -33,7 +34,7 @@ class Stalling:
         self.now += 1000.0  # to close is no part of what is measured
 
     async def send(self, value: bytes, *, partition: int) -> asyncio.Future[None]:
-        assert len(value) == loads.MESSAGE_SIZE_BYTES
+        assert len(value) == MESSAGE_SIZE_BYTES
         assert partition == 0
         if len(self.sent_at) == STALLED:
             self.now += 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from e2e.bench.compare import compare_table, ratio, run_to_its_end
+from e2e.bench.compare import CompareError, checkout, compare_table, ratio, run_to_its_end
 from e2e.bench.curves import draw, picture
 from e2e.bench.latency import Latency
 from e2e.bench.loads import Measured
@@ -179,7 +180,7 @@ def test_a_ratio_above_one_is_better_whatever_is_measured() -> None:
 
 
 def test_a_comparison_of_two_rounds_fits_into_80_columns() -> None:
-    figures = {}
+    figures: dict[str, dict[str, object]] = {}
     for workload in read_workloads():
         found = measured()
         found.values = dict.fromkeys(workload.measures, 123_456.0)
@@ -191,6 +192,41 @@ def test_a_comparison_of_two_rounds_fits_into_80_columns() -> None:
     assert len(rows) == len(figures)
     assert all(line.count("123,456") == 4 for line in rows)
     assert any(line.startswith("   processor time a message, ms") for line in rows)
+
+
+MAKEFILE = r"""
+env:
+	mkdir -p .venv/bin
+	ln -sf $(PYTHON) .venv/bin/python
+	printf '#!/bin/sh\necho "$$@" > "$$(dirname "$$0")/../../asked"\n' > .venv/bin/uv
+	chmod +x .venv/bin/uv
+"""
+
+
+def test_a_commit_gets_a_checkout_that_is_whole_again_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    root.mkdir()
+    out.mkdir()
+    (root / "Makefile").write_text(MAKEFILE)
+    (root / "speed.py").write_text("fast = False\n")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
+    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(root), *command], check=True)
+    (root / "speed.py").write_text("fast = True\n")
+    monkeypatch.setattr("e2e.bench.compare.ROOT", root)
+    place = checkout("HEAD", out)
+    assert (place / "speed.py").read_text() == "fast = False\n"
+    assert "hdrhistogram==" in (place / "asked").read_text(), "an older commit does not have it"
+    (place / "speed.py").unlink()
+    assert checkout("HEAD", out) == place
+    assert (place / "speed.py").exists()
+    monkeypatch.setattr(sys, "version", "2.7")
+    with pytest.raises(CompareError, match="and this checkout 2"):
+        checkout("HEAD", out)
+    with pytest.raises(CompareError, match="rev-parse"):
+        checkout("no-such-commit", out)
 
 
 def test_an_interrupted_comparison_waits_until_the_benchmark_has_cleared_up(tmp_path: Path) -> None:
