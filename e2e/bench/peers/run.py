@@ -62,12 +62,12 @@ OURS: Final = {
 ROWS: Final = {
     "single_flushed.p50_ms": "one in flight, flushed: p50",
     "single_flushed.p99_ms": "one in flight, flushed: p99",
+    "bulk_flushed": "as many as it takes, flushed",
+    "drain": "these read back in order",
     "single.p50_ms": "one in flight: p50",
     "single.p99_ms": "one in flight: p99",
-    "bulk_flushed": "as many as it takes, flushed",
     "bulk": "as many as it takes",
-    "drain": "these read back in order",
-    "gap_ms": "pause after kill -9, median",
+    "gap_ms": "gap after kill -9, median",
 }
 US: Final = "Seriatim"
 
@@ -189,7 +189,7 @@ def side_by_side(figures: Sequence[Figure], title: str) -> Table:
     """A row for each measure, a column for each broker, and below them the problems."""
     found = {figure.name: figure for figure in figures}
     brokers = list(dict.fromkeys(figure.name.partition(".")[0] for figure in figures))
-    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     drawn.add_column("")
     for broker in brokers:
         drawn.add_column(broker, justify="right", no_wrap=True)
