@@ -78,6 +78,14 @@ async def operator_away(stage: Stage) -> None:
         await stage.wait_healthy()
 
 
+OF_THE_MACHINE: Final = frozenset(
+    ("SeriatimDiskFilling", "SeriatimEtcdSlow", "SeriatimFlushSlow", "SeriatimLoopLag", "SeriatimOneBrokerBusy",
+     "SeriatimStorageSaturated", "SeriatimSwitchSlow")
+)  # fmt: skip
+"""Alerts that tell of the disk and the processors. All nodes share those of this machine with whatever else runs, so
+these alerts may be right on a healthy cluster. They are noted."""
+
+
 async def metrics_read(stage: Stage) -> None:
     """The pages have every metric that an alert or a dashboard names, and the lag of a consumer group."""
     place, name = stage.place, f"unread-{stage.number}"
@@ -106,9 +114,11 @@ async def metrics_read(stage: Stage) -> None:
     stage.figure("metrics that alerts and dashboards name", len(_named()), "")
     for metric, where in sorted(missing.items()):
         stage.problem(f"no page has {metric}, which {where} names")
-    firing = seen[0].alerts
-    if firing and set(firing) != {"SeriatimGroupNotConsumed"}:
-        stage.problem(f"alerts would fire on a healthy cluster: {', '.join(firing)}")
+    firing = set(seen[0].alerts)
+    if of_machine := firing & OF_THE_MACHINE:
+        stage.note(f"this machine is slow or full: {', '.join(sorted(of_machine))}")
+    if wrong := firing - OF_THE_MACHINE - {"SeriatimGroupNotConsumed"}:
+        stage.problem(f"alerts would fire on a healthy cluster: {', '.join(sorted(wrong))}")
     await place.kubectl("delete", "consumergroup,topics.seriatim.dev", name)
 
 
