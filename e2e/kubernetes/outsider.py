@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from seriatim import Client, Tls, TopicSettings
+from seriatim_api.errors import DeadlineExceededError, TlsHandshakeError, TopicExistsError
 
 READ_S: Final = 30.0
+CERTIFICATE_S: Final = 120.0
 ESTABLISHED: Final = "01"
 TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """The kernel's connections. gRPC uses sockets of IPv6 for addresses of IPv4, too."""
@@ -44,12 +46,27 @@ def address_of(host: str) -> IPv4Address | IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+async def make_topic(client: Client, topic: str) -> None:
+    """Make the topic. If the certificate has just changed, kubelets may not have told all brokers yet."""
+    until = time.monotonic() + CERTIFICATE_S
+    while True:
+        try:
+            await client.admin().create_topic(topic, 1, settings=TopicSettings(flush=True))
+        except TopicExistsError:
+            return
+        except (TlsHandshakeError, DeadlineExceededError):
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+
+
 async def main(bootstrap: str, topic: str, count: int, tls: Tls) -> dict[str, object]:
     """Send and read. Return the answer."""
     addresses: set[str] = set()
     longest_s = 0.0
     async with Client.connect(bootstrap.split(","), tls=tls) as client:
-        await client.admin().create_topic(topic, 1, settings=TopicSettings(flush=True))
+        await make_topic(client, topic)
         async with client.producer(topic) as producer:
             for number in range(count):
                 begin = time.monotonic()

@@ -155,6 +155,14 @@ def test_the_status_tells_where_to_connect_and_what_is_pending() -> None:
     assert (ready.status, ready.reason) == ("True", "AllHaveAddresses")
     assert not status.external_pending
 
+    observed = look(*NODE_PORTS, external={"type": "NodePort"})
+    hosts = external_addresses(observed).hosts
+    for names, reason in ((frozenset(hosts[:1]), "CertificatePending"), (frozenset(hosts), "AllHaveAddresses")):
+        found = cluster_status(replace(observed, certificate_names=names), Plan(), "", "").condition("ExternalReady")
+        assert found is not None
+        assert found.reason == reason
+        assert all(host in found.message for host in hosts[1:]) == (reason == "CertificatePending")
+
     without = cluster_status(look(external=None), Plan(), "", "")
     assert (without.external_bootstrap, without.external_pending) == ("", "")
     not_asked = without.condition("ExternalReady")

@@ -245,6 +245,7 @@ class Observed:
             None if they are, or if the brokers were never given any.
         chains: What the chains of all topics say; None until the brokers have told them.
         services: The Services for clients outside.
+        certificate_names: The names that the brokers' certificate has; None without TLS.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
     """
 
@@ -262,6 +263,7 @@ class Observed:
     gates: Mapping[str, GateView] = field(default_factory=dict)
     last_settings: Mapping[str, str] | None = None
     chains: ChainsView | None = None
+    certificate_names: frozenset[str] | None = None
     is_etcd_silent: bool = False
 
     @property

@@ -179,7 +179,9 @@ class ClusterReconciler:
         live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
             self._known.note_live(namespace, name, live, is_told=observed.members is not None)
-        observed = replace(observed, chains=self._known.chains(namespace, name))
+        observed = replace(
+            observed, chains=self._known.chains(namespace, name), certificate_names=certificates.broker_names
+        )
         plan.problems += [*problems, *await self._definitions.problems()]
         hosts = external_addresses(observed).hosts
         is_named = hosts == self._external_hosts.get((namespace, name), ())

@@ -23,11 +23,13 @@ class Certificates:
         credentials: The operator's own, for calls to the brokers; None without TLS.
         told: Reason and text of each certificate that was issued, for events.
         next_look_s: Seconds until the next look; None if none is needed.
+        broker_names: The names that the brokers' certificate has; None without TLS.
     """
 
     credentials: Credentials | None
     told: tuple[tuple[str, str], ...] = ()
     next_look_s: float | None = None
+    broker_names: frozenset[str] | None = None
 
 
 async def ensure_certificates(
@@ -72,7 +74,8 @@ async def ensure_certificates(
             told.append(("CertificateIssued", f"issued the certificate in Secret {name}, because {plan.reasons[name]}"))
     mine = (plan.writes.get(operator) or held[operator]).data
     next_look_s = (plan.next_look_at - now).total_seconds() if plan.next_look_at is not None else None
-    return Certificates(_credentials(cluster, mine), tuple(told), next_look_s)
+    names = pki.names_in((plan.writes.get(brokers) or held[brokers]).data)
+    return Certificates(_credentials(cluster, mine), tuple(told), next_look_s, names)
 
 
 def _credentials(cluster: BrokerCluster, files: Mapping[str, bytes]) -> Credentials:

@@ -380,11 +380,16 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
 
 
 def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
-    """Whether clients outside can be told an address of each broker. It does not prove that they reach it."""
+    """Whether clients outside can be told an address of each broker, which the brokers' certificate names. It does not
+    prove that they reach it.
+    """
     if observed.cluster.spec.external is None:
         return Fact("ExternalReady", "True", "NotAsked")
     if external.pending:
         return Fact("ExternalReady", "False", "AddressesPending", "; ".join(external.pending))
+    named = observed.certificate_names
+    if unnamed := [] if named is None else [host for host in external.hosts if host not in named]:
+        return Fact("ExternalReady", "False", "CertificatePending", f"not named yet: {', '.join(unnamed)}")
     return Fact("ExternalReady", "True", "AllHaveAddresses")
 
 

@@ -54,6 +54,7 @@ CLUSTER: Final = {
     "ExternalReady": {
         "NotAsked": "spec.external is not set, so clients outside cannot connect",
         "AllHaveAddresses": "there is an address to connect to first, and each broker has one for clients outside",
+        "CertificatePending": "the brokers' certificate does not name all outer hosts yet; the message says which",
         "AddressesPending": "a Service has no address for clients outside yet; the message says what it waits for",
     },
 }

@@ -117,6 +117,14 @@ def needs_renewal(
     return None
 
 
+def names_in(data: Mapping[str, bytes]) -> frozenset[str]:
+    """The names of the certificate in a Secret's files; none if it cannot be read."""
+    try:
+        return _names(load_identity(data).certificate)
+    except PkiError:
+        return frozenset()
+
+
 def plan_certificates(
     authority: Authority,
     wanted: Mapping[str, LeafRequest],
