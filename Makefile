@@ -126,7 +126,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
 .PHONY: bench
-bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in five minutes (QUICK=1: a quarter; ONLY="start one_in_flight")
+bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in three minutes (QUICK=1: a quarter; ONLY="start one_in_flight")
 	$(BIN)/python -m e2e.bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 bench-smoke: $(SYNCED) ## four of these: throughput, latency and the gap at kill -9, in a minute

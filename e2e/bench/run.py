@@ -1,6 +1,6 @@
 """`python -m e2e.bench.run`, or `make bench`: single messages, fixed rates, bulk, an idle cluster, and gaps at faults.
 
-    make bench                   all workloads, in about five minutes
+    make bench                   all workloads, in about three minutes
     make bench-smoke             four of them, in a minute
     make bench QUICK=1           all, a quarter as long
     make bench ONLY="start one_in_flight"

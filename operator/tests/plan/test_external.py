@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+from seriatim_operator.cluster import pki
 from seriatim_operator.plan.actions import Apply, DeleteObject, Plan
 from seriatim_operator.plan.cluster import plan as make_plan
 from seriatim_operator.plan.external import external_addresses
@@ -75,6 +77,25 @@ def test_node_ports_are_told_with_the_address_of_the_pods_node() -> None:
     assert found.hosts == ("10.0.0.2", "203.0.113.1")
     inner = external_addresses(look(*NODE_PORTS, external={"type": "NodePort", "nodeAddressType": "InternalIP"}))
     assert inner.brokers["g0-0"] == "10.0.0.1:31001"
+
+
+def test_hosts_have_the_form_of_names_in_a_certificate() -> None:
+    external = {
+        "type": "NodePort",
+        "bootstrap": {"advertisedHost": "Orders.example"},
+        "brokers": [
+            {"broker": "g0-0", "advertisedHost": "2001:DB8:0::1"},
+            {"broker": "g0-1", "advertisedHost": "Orders.example"},
+        ],
+    }
+    observed = look(*NODE_PORTS, external=external)
+    hosts = external_addresses(observed).hosts
+    request = pki.broker_request("orders", "shop", timedelta(days=90), external_hosts=hosts)
+    assert set(hosts) <= request.names
+    named = replace(observed, certificate_names=request.names)
+    found = cluster_status(named, Plan(), "", "").condition("ExternalReady")
+    assert found is not None
+    assert found.reason == "AllHaveAddresses"
 
 
 def test_an_operator_that_may_not_read_nodes_takes_the_address_from_the_pod() -> None:

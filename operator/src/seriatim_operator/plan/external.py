@@ -35,7 +35,7 @@ class ExternalAddresses:
         brokers: By name of a broker, its `host:port`. Brokers without an address are missing.
         bootstrap: The `host:port` to connect to first, separated by commas; empty if none is known.
         pending: For each Service without an address, what it waits for.
-        hosts: All hosts in these addresses, for the brokers' certificate.
+        hosts: All hosts in these addresses, for the brokers' certificate, in the form that it has them.
     """
 
     brokers: Mapping[str, str] = field(default_factory=dict)
@@ -73,8 +73,16 @@ def external_addresses(observed: Observed) -> ExternalAddresses:
         brokers={broker: _text(*place) for broker, place in found.items()},
         bootstrap=",".join(_text(*place) for place in firsts),
         pending=tuple(pending),
-        hosts=tuple(sorted({host for host, _ in (*found.values(), *firsts)})),
+        hosts=tuple(sorted({_as_certified(host) for host, _ in (*found.values(), *firsts)})),
     )
+
+
+def _as_certified(host: str) -> str:
+    """A host in the form that certificates have: a name in small letters, an IP address in its shortest form."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
 
 
 def ensure_external(observed: Observed, make: ClusterChildren, plan: Plan) -> None:

@@ -1,8 +1,7 @@
 """The status of a consumer group: whether it has its place and settings, and its figures in wide steps.
 
 The steps are wide, and a figure that falls stays on its step until half of it is left. So a moving figure is seldom
-written. Whether a figure
-is 0 is always shown at once, because people wait for that.
+written. Whether a figure is 0 is always shown at once, because people wait for that.
 """
 
 from __future__ import annotations
