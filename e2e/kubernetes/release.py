@@ -20,6 +20,10 @@ GROUPS: Final = 3
 NODE_LOSS_S: Final = 20
 """How long a Node must be gone until its disks are given up."""
 
+SETTLE_S: Final = 60
+"""How long the operator lets a changed Secret settle. Kubelets of our own cluster look every 10 s (`SYNC_FREQUENCY_S`).
+"""
+
 HELM_S: Final = 300.0
 GONE_S: Final = 120.0
 NAMESPACE_PREFIX: Final = "e2e-"
@@ -69,6 +73,7 @@ class Release:
             },
             "crds": {"install": False},
             "watchNamespaces": [self.place.namespace],
+            "operator": {"env": [{"name": "SERIATIM_OPERATOR_CERTIFICATE_SETTLE_S", "value": str(SETTLE_S)}]},
             "etcd": {"members": 3, "storage": {"storageClassName": STORAGE_CLASS, "size": "1Gi"}},
             "cluster": {
                 "create": True,

@@ -11,6 +11,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Hashable
+from datetime import timedelta
 from typing import Any
 
 import kopf
@@ -75,8 +76,9 @@ class Operator:
         self.queue = WorkQueue(self._work)
         known = Known(self.queue.add)
         self._clusters = ClusterReconciler(
-            self._kube, self.cache, known, self._children, lambda: self._lease.epoch, settings.cluster_domain
-        )
+            self._kube, self.cache, known, self._children, lambda: self._lease.epoch, settings.cluster_domain,
+            settle=timedelta(seconds=settings.certificate_settle_s),
+        )  # fmt: skip
         self._topics = TopicsReconciler(
             self._kube, self.cache, self._clusters.brokers_of, self.queue.add, known, settings.namespace
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from .cluster.pki import DEFAULT_DOMAIN
+from .cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
 
 _DOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 """Lower-case labels with dots between them, as Kubernetes requires (RFC 1123). The chart's schema has the same rule."""
@@ -25,6 +25,8 @@ class OperatorSettings(BaseSettings):
         metrics_listen: `host:port` of metrics and health; empty for none.
         log_level: The least severe level that is logged.
         cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
+        certificate_settle_s: Seconds that a kubelet may take to bring a changed Secret into a pod, with a margin. So
+            long the steps of replacing a certificate authority are apart.
     """
 
     model_config = SettingsConfigDict(env_prefix="SERIATIM_OPERATOR_", frozen=True, extra="forbid")
@@ -37,6 +39,7 @@ class OperatorSettings(BaseSettings):
     metrics_listen: str = "0.0.0.0:7102"
     log_level: str = "info"
     cluster_domain: Annotated[str, Field(pattern=_DOMAIN, max_length=100)] = DEFAULT_DOMAIN
+    certificate_settle_s: Annotated[float, Field(ge=30, le=86_400)] = SETTLE_TIME.total_seconds()
 
     @field_validator("watch_namespaces", mode="before")
     @classmethod

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 
 from seriatim_operator.cluster.kinds import kind_of
-from seriatim_operator.cluster.pki import DEFAULT_DOMAIN
+from seriatim_operator.cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.reconcile.known import Known
@@ -36,13 +37,15 @@ class Place:
         self.known = Known(lambda _key, _after_s: None)
         self.lives = 0
 
-    def operator(self, domain: str = DEFAULT_DOMAIN) -> tuple[ClusterReconciler, Cache]:
+    def operator(
+        self, domain: str = DEFAULT_DOMAIN, settle: timedelta = SETTLE_TIME
+    ) -> tuple[ClusterReconciler, Cache]:
         """A new process: it knows what it lists."""
         self.lives += 1
         cache = Cache()
         make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
         made = ClusterReconciler(
-            self.kube, cache, self.known, make, lambda: self.lives, domain, lambda *_: self.brokers
+            self.kube, cache, self.known, make, lambda: self.lives, domain, lambda *_: self.brokers, settle
         )
         return made, cache
 

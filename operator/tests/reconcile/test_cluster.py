@@ -16,6 +16,7 @@ from seriatim_operator.cluster.pki import (
     load_authority,
     load_bundle,
     load_identity,
+    names_in,
     new_authority,
 )
 from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT
@@ -236,6 +237,26 @@ async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_
     assert (trusted, names) == ({old, new}, before), "its names are still such as the authority that signed it may give"
     assert await look("corp.example") == (new, {old, new}, after)
     assert await look("corp.example") == (new, {new}, after)
+
+
+@pytest.mark.parametrize(("settle_s", "is_reissued"), [(300, False), (30, True)])
+async def test_another_authority_signs_when_a_changed_secret_has_had_its_time(settle_s: int, is_reissued: bool) -> None:
+    place = Place(tls={"enabled": True})
+
+    async def look(domain: str) -> frozenset[str]:
+        """One pass of a new operator, a minute after the last. Return the names in the brokers' certificate."""
+        for (kind, _, _), manifest in place.kube.objects.items():
+            if kind == "Secret" and ANNOTATION_CHANGED_AT in manifest["metadata"].get("annotations", {}):
+                then = datetime.now(UTC) - timedelta(minutes=1)
+                manifest["metadata"]["annotations"][ANNOTATION_CHANGED_AT] = then.isoformat()
+        reconciler, cache = place.operator(domain, timedelta(seconds=settle_s))
+        place.refresh(cache)
+        await reconciler.reconcile(NAMESPACE, "orders")
+        return names_in(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-broker-tls"]))
+
+    before = await look("cluster.local")
+    assert await look("corp.example") == before, "peers do not know the other authority yet"
+    assert (await look("corp.example") != before) == is_reissued
 
 
 async def test_an_authority_that_is_given_and_may_not_name_the_brokers_is_told_and_left_alone() -> None:

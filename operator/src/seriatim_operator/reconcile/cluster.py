@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -99,6 +100,7 @@ class ClusterReconciler:
         epoch: Returns the epoch of the operator's Lease.
         domain: The DNS domain of the Kubernetes cluster, for the names in certificates.
         connect: Makes the client of a cluster's brokers.
+        settle: The time until a written Secret is in use everywhere.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class ClusterReconciler:
         epoch: Callable[[], int],
         domain: str,
         connect: Callable[[str, Callable[[], int]], Brokers] = Brokers,
+        settle: timedelta = pki.SETTLE_TIME,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -117,6 +120,7 @@ class ClusterReconciler:
         self._make_children = make_children
         self._epoch = epoch
         self._domain = domain
+        self._settle = settle
         self._connect = connect
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
@@ -386,7 +390,7 @@ class ClusterReconciler:
         if held is not None and held[0] == said and time.monotonic() < held[1]:
             return held[2]
         try:
-            certificates = await ensure_certificates(self._api, cluster, self._domain, hosts)
+            certificates = await ensure_certificates(self._api, cluster, self._domain, hosts, self._settle)
         except pki.PkiError as exc:
             problems.append(("CertificateInvalid", str(exc)))
             return held[2] if held is not None else Certificates(None)

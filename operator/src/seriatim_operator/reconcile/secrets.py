@@ -33,7 +33,11 @@ class Certificates:
 
 
 async def ensure_certificates(
-    api: Api, cluster: BrokerCluster, domain: str, external_hosts: tuple[str, ...] = ()
+    api: Api,
+    cluster: BrokerCluster,
+    domain: str,
+    external_hosts: tuple[str, ...] = (),
+    settle: timedelta = pki.SETTLE_TIME,
 ) -> Certificates:
     """Write the certificates that are missing or due.
 
@@ -42,6 +46,7 @@ async def ensure_certificates(
         cluster: The cluster.
         domain: The DNS domain of the Kubernetes cluster.
         external_hosts: Names and addresses by which clients outside reach the brokers, as far as they are known.
+        settle: The time until a written Secret is in use everywhere.
 
     Raises:
         PkiError: An authority or a Secret that the user or cert-manager keeps cannot be used.
@@ -67,7 +72,7 @@ async def ensure_certificates(
         held[name] = pki.HeldSecret(secret_files(found), changed_at(found))
         if not is_ours(found):
             del wanted[name]  # the user or cert-manager keeps it: the operator only reads it
-    plan = pki.plan_certificates(authority, wanted, {name: held[name] for name in wanted if name in held}, now)
+    plan = pki.plan_certificates(authority, wanted, {name: held[name] for name in wanted if name in held}, now, settle)
     for name, secret in plan.writes.items():
         await api.apply(tls_secret(cluster, name, secret.data, secret.changed_at))
         if name in plan.reasons:
