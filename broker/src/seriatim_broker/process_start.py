@@ -15,7 +15,7 @@ def prepare_process() -> None:
 
 
 def _prepare_grpc() -> None:
-    """Have gRPC poll in one thread, and log only errors.
+    """Have gRPC poll in one thread, and log nothing.
 
     gRPC's event engine reads sockets in a pool of threads, and hands over to the thread that wakes the event loop. The
     older way, still in the same build, does both in one thread. A single message crosses four streams. With the event
@@ -23,8 +23,9 @@ def _prepare_grpc() -> None:
     was a tenth lower, and throughput was the same. If a later build of gRPC does not know these experiments, it says so
     on stderr and goes on.
 
-    gRPC writes a line for each failed TLS handshake, between our lines and not as JSON. A scan of ports would fill the
-    log with them. `GRPC_VERBOSITY=INFO` brings these lines back: only they say why a client was not accepted.
+    gRPC writes a line for each failed TLS handshake and for a port that is taken, between our lines and not as JSON. A
+    scan of ports would fill the log with them. `GRPC_VERBOSITY=INFO` brings these lines back: only they say why a
+    client was not accepted.
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

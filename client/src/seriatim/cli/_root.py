@@ -222,8 +222,7 @@ def main(
     tls_server_name: str | None,
 ) -> None:
     """Strictly ordered messages that outlive their brokers."""
-    if ctx.invoked_subcommand in _OWN_COMMANDS:
-        # gRPC would print each failed handshake, several in a second. Our own errors say what failed.
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # gRPC would print each failed handshake, several in a second. Our own errors say what failed.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     addresses, tls = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
     ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls)
