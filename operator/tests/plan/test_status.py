@@ -16,6 +16,7 @@ from seriatim_operator.status.cluster import (
     broker_status,
     cluster_events,
     cluster_status,
+    danger,
     member_events,
 )
 from seriatim_operator.status.disk_remedies import disk_remedy
@@ -186,11 +187,15 @@ def test_a_danger_is_an_event_once_and_so_is_its_end() -> None:
     world = started()
     well = cluster_status(world.observed(), Plan(), "", "")
     weak = cluster_status(replace(world.observed(), chains=WEAK), Plan(), "", "")
-    assert [(event.type, event.reason) for event in cluster_events(well, weak)] == [("Warning", "CopiesAway")]
-    assert cluster_events(weak, weak) == []
+    assert [(event.type, event.reason) for event in cluster_events(well, weak, "")] == [("Warning", "CopiesAway")]
+    assert cluster_events(weak, weak, "CopiesAway") == []
     back = cluster_status(replace(world.observed(), chains=BACK), Plan(), "", "")
-    assert cluster_events(well, back) == [], "a moment after each switch is like that"
-    assert [(event.type, event.reason) for event in cluster_events(weak, well)] == [("Normal", "Recovered")]
+    assert cluster_events(well, back, "") == [], "a moment after each switch is like that"
+    assert cluster_events(back, well, "") == [], "there was no Warning"
+    assert [(event.reason, event.note) for event in cluster_events(back, well, danger(weak))] == [
+        ("Recovered", "no longer: CopiesAway")
+    ]
+    assert (danger(well), danger(weak), danger(back)) == ("", "CopiesAway", "")
 
 
 WEAK = ChainsView(troubles={"CopyAway": 5}, named={"CopyAway": ("a", "b", "c")})

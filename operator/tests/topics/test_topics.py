@@ -526,6 +526,26 @@ async def test_a_copy_that_lacks_the_end_of_its_segment_is_no_second_copy(world:
     assert [reason for reason, _ in events(world)] == ["CopyAway", "CopiesBack"], "to catch up is better, not worse"
 
 
+async def test_that_copies_are_back_is_news_only_after_a_warning(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    for whole in (("g0-0",), ("g0-0", "g0-1")):
+        copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=whole)
+        await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+    assert events(world) == [], "it only caught up, as after each switch"
+
+
+async def test_a_new_operator_tells_that_copies_are_back_of_which_the_one_before_warned(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
+    await away(world, "g1-1")
+    await world.restart()
+    await away(world)
+    assert [reason for reason, _ in events(world)] == ["CopyAway", "CopiesBack"]
+
+
 async def test_a_broker_with_a_new_disk_has_no_copy_of_what_was_on_the_old_one(world: World) -> None:
     world.topic(partitions=2)
     await world.settle()

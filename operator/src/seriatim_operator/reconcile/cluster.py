@@ -60,6 +60,7 @@ from ..status.cluster import (
     broker_status,
     cluster_events,
     cluster_status,
+    danger,
     member_events,
 )
 from .cache import Cache
@@ -127,6 +128,7 @@ class ClusterReconciler:
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
         self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
+        self._warned: dict[tuple[str, str], str] = {}  # by cluster: the reason of the last Event, if it was a Warning
         self._definitions = Definitions(api)
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
 
@@ -347,11 +349,16 @@ class ClusterReconciler:
             told = broker_group_status(observed, group)
             reports.append((group, told))
             events += member_events(observed, group, told)
-        cluster_id = self._cluster_ids.get((observed.cluster.namespace, observed.cluster.name), "")
+        key = (observed.cluster.namespace, observed.cluster.name)
+        cluster_id = self._cluster_ids.get(key, "")
         hash_ = plan_hash(observed, make) if plan.planned else ""
         whole = cluster_status(observed, plan, hash_, cluster_id)
         reports.append((observed.cluster, whole))
-        events += cluster_events(observed.cluster.status, whole)
+        warned = danger(observed.cluster.status) or self._warned.get(key, "")  # the operator before may have warned
+        events += cluster_events(observed.cluster.status, whole, warned)
+        degraded = whole.condition("Degraded")
+        is_well = degraded is not None and degraded.status == "False"
+        self._warned[key] = "" if is_well else danger(whole) or warned
         refused: list[KubeError] = []
         for item, status in reports:
             before: Status = item.status  # type: ignore[attr-defined]
@@ -432,6 +439,7 @@ class ClusterReconciler:
         self._certificates.pop((namespace, name), None)
         self._external_hosts.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
+        self._warned.pop((namespace, name), None)
         self._known.forget(namespace, name)
 
 

@@ -25,7 +25,7 @@ from ..plan.topics import (
     plan_topics,
 )
 from ..spec.topic import Topic
-from ..status.topics import is_news, topic_events, topic_status
+from ..status.topics import is_in_danger, is_news, topic_events, topic_status
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror, settings_message
 
@@ -64,6 +64,7 @@ class TopicPass(ObjectPass[str, Topic]):
         self._mirror = mirror
         self._letters: Mapping[str, tuple[str, ...]] = {}  # topics for dead letters, with their sources
         self._events = (0, 0)  # the minute, and how many Events about chains were posted in it
+        self._warned: set[str] = set()  # topics about whose copies the last Event was a Warning
         self._passing: dict[str, tuple[str, float]] = {}  # for each topic what it waits for, and since when
 
     @staticmethod
@@ -97,6 +98,7 @@ class TopicPass(ObjectPass[str, Topic]):
         found = self._mirror.topics.get(claim)
         if not topics:
             self._passing.pop(claim, None)
+            self._warned.discard(claim)
         views = {} if found is None else {claim: found}
         for plan in plan_topics(topics, views, surroundings, holds=self._holds):
             manifest = objects[plan.topic.uid]
@@ -164,11 +166,18 @@ class TopicPass(ObjectPass[str, Topic]):
             return
         live, letters = self._mirror.counts.live, self._letters.get(topic.topic_name, ())
         status = topic_status(topic, finding, time.time(), live, letters)
+        if is_in_danger(topic.status):
+            self._warned.add(topic.topic_name)  # also by the operator before this one
         if is_news(topic.status, status):
             await self._write_status(manifest, status)
-            for event in topic_events(topic.status, status, live):
+            is_warned = topic.topic_name in self._warned
+            for event in topic_events(topic.status, status, live, is_warned=is_warned):
                 if self._may_tell():
                     await self._api.event(manifest, event.type, event.reason, event.note)
+        if is_in_danger(status):
+            self._warned.add(topic.topic_name)
+        elif status.is_true("ChainHealthy"):
+            self._warned.discard(topic.topic_name)
 
     def _may_tell(self) -> bool:
         """Whether one more Event about chains may be posted in this minute. Beyond the limit, the log says so once."""

@@ -474,15 +474,28 @@ class ClusterEvent:
     note: str
 
 
-def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus) -> list[ClusterEvent]:
-    """Events for what went wrong with the cluster between two statuses, or is right again."""
+def danger(status: BrokerClusterStatus) -> str:
+    """The reason of the Warning that there is about a cluster with this status; empty if there is none."""
+    found = status.condition("Degraded")
+    # After each switch a broker may catch up for a moment.
+    is_one = found is not None and found.status == "True" and found.reason != "CatchingUp"
+    return found.reason if found is not None and is_one else ""
+
+
+def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus, warned: str) -> list[ClusterEvent]:
+    """Events for what went wrong with the cluster between two statuses, or is right again.
+
+    Args:
+        before: The older status.
+        after: The newer one.
+        warned: The reason of the last Event, if it was a Warning; otherwise empty. Only after one its end is news.
+    """
     old, new = before.condition("Degraded"), after.condition("Degraded")
     if old is None or new is None or (old.status, old.reason) == (new.status, new.reason):
         return []
-    if new.status == "True":
-        # After each switch a broker may catch up for a moment.
-        return [ClusterEvent("Warning", new.reason, new.message)] if new.reason != "CatchingUp" else []
-    return [ClusterEvent("Normal", "Recovered", f"no longer: {old.reason}")] if old.status == "True" else []
+    if danger(after):
+        return [ClusterEvent("Warning", new.reason, new.message)]
+    return [ClusterEvent("Normal", "Recovered", f"no longer: {warned}")] if warned and new.status == "False" else []
 
 
 def member_events(observed: Observed, item: BrokerGroup, after: BrokerGroupStatus) -> list[ClusterEvent]:

@@ -84,8 +84,23 @@ class TopicEvent:
     note: str
 
 
-def topic_events(before: TopicStatus, after: TopicStatus, live: Collection[str] | None) -> list[TopicEvent]:
-    """Events for what happened to the chains between two statuses: masters that died, copies in danger or back."""
+def is_in_danger(status: TopicStatus) -> bool:
+    """Whether there is a Warning about the copies of a topic with this status. To catch up is no danger."""
+    condition = status.condition("ChainHealthy")
+    return condition is not None and condition.status == "False" and status.state != "CatchingUp"
+
+
+def topic_events(
+    before: TopicStatus, after: TopicStatus, live: Collection[str] | None, *, is_warned: bool
+) -> list[TopicEvent]:
+    """Events for what happened to the chains between two statuses: masters that died, copies in danger or back.
+
+    Args:
+        before: The older status.
+        after: The newer one.
+        live: The brokers that answer; None if that is not known.
+        is_warned: Whether the last Event about the copies was a Warning. Only then their end is news.
+    """
     events = []
     masters = {chain.partition: chain.master for chain in before.chains}
     left = {
@@ -101,15 +116,10 @@ def topic_events(before: TopicStatus, after: TopicStatus, live: Collection[str] 
         away = ", ".join(sorted(set(left.values())))
         note = f"{away} does not answer: other brokers took over partition {', '.join(numbers[:PARTITIONS_NAMED_MAX])}"
         events.append(TopicEvent("Warning", "MasterAway", note + more))
-    old, new = before.condition("ChainHealthy"), after.condition("ChainHealthy")
-    if (
-        new is not None
-        and new.status == "False"
-        and after.state != "CatchingUp"
-        and _is_worse(before.state, after.state)
-    ):
+    new = after.condition("ChainHealthy")
+    if new is not None and is_in_danger(after) and _is_worse(before.state, after.state):
         events.append(TopicEvent("Warning", new.reason, new.message))
-    elif new is not None and new.status == "True" and old is not None and old.status == "False":
+    elif new is not None and new.status == "True" and is_warned:
         events.append(TopicEvent("Normal", "CopiesBack", "two brokers or more that answer have every segment again"))
     return events
 
