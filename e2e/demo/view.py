@@ -76,19 +76,24 @@ class View(Generic[SceneT]):
         self._live = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
         self._shown_at = 0.0
         self._doing = ""
+        self._last: SceneT | None = None
 
     def __enter__(self) -> View[SceneT]:
         if self._live is not None:
             self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the picture. Where there is none, print how it was at the end."""
         if self._live is not None:
             self._live.stop()
+        elif kind is None and self._last is not None:
+            self.say(self._line(self._last))
 
     def scene(self, scene: SceneT) -> None:
         """Show the new state of the run, on a terminal at most once every `FRAME_S`."""
         now = time.monotonic()
+        self._last = scene
         if self._live is not None:
             if now - self._shown_at >= FRAME_S:
                 width, height = self._console.size

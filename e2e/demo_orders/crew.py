@@ -145,6 +145,14 @@ class Crew:
             self._by_name.update(line["finished"])
             self._on_change()
 
+    def take_finished(self, by_consumer: Mapping[str, int]) -> None:
+        """Take how many messages each consumer has finished, from the store.
+
+        A process that was killed did not say its last figures.
+        """
+        self._by_name.update(by_consumer)
+        self._on_change()
+
     def tell_poison(self, poison: Mapping[str, Poison]) -> None:
         """Tell all consumers, also those that will be started, which aircraft fail from now on."""
         self._poison = dict(poison)

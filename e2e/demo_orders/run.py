@@ -239,14 +239,16 @@ class Demo:
     async def _wait_store(self, is_done: Callable[[int], Awaitable[bool]]) -> int:
         """Wait until the number of events in the store is enough, or does not grow any more. Return the number."""
         with closing(Store(self._out / "store.sqlite")) as store:
-            count, grown_at = store.count(), time.monotonic()
-            while not await is_done(count) and time.monotonic() - grown_at < self._settings.stalled_s:
-                self._changed()
-                await asyncio.sleep(POLL_S)
-                before, count = count, store.count()
+            count, grown_at = 0, time.monotonic()
+            while True:
+                taken = store.taken()
+                before, count = count, sum(taken.values())
                 if count != before:
                     grown_at = time.monotonic()
-            return count
+                self._crew.take_finished(taken)
+                if await is_done(count) or time.monotonic() - grown_at >= self._settings.stalled_s:
+                    return count
+                await asyncio.sleep(POLL_S)
 
     def _after_fault(self, striker: Striker, producer: Worker) -> None:
         """Report the fault, and pace the producer so that its events last for the faults that are left."""

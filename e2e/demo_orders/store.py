@@ -135,10 +135,10 @@ class Store:
         for key, offset, token, attempt, flagged, consumer, verdict, value in rows:
             yield Entry(key, offset, token, attempt, bool(flagged), consumer, verdict, value)
 
-    def count(self, verdict: Verdict = "taken") -> int:
-        """How many writes were decided so."""
-        (count,) = self._db.execute("SELECT count(*) FROM entries WHERE verdict = ?", (verdict,)).fetchone()
-        return int(count)
+    def taken(self) -> dict[str, int]:
+        """By consumer: how many of its writes were taken."""
+        rows = self._db.execute("SELECT consumer, count(*) FROM entries WHERE verdict = 'taken' GROUP BY consumer")
+        return {str(consumer): int(count) for consumer, count in rows}
 
     def close(self) -> None:
         """Close the file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from seriatim.history import MemoryHistory, Report, check_events
 
 from e2e.demo.report import DemoFault
+from e2e.demo.view import View
 from e2e.demo_orders.delivery_attempts import DeliveryAttempt
 from e2e.demo_orders.delivery_attempts import Outcome as AttemptOutcome
 from e2e.demo_orders.judging import DeadLettered, Judgement, Parked
@@ -135,6 +137,19 @@ def test_everything_is_on_the_screen(width: int) -> None:
 def test_lines_for_where_there_is_no_terminal() -> None:
     assert "N14228 is parked" in progress_line(SCENE)
     assert "of 1,000 finished" in progress_line(SCENE)
+
+
+def test_the_last_line_is_how_it_was_at_the_end() -> None:
+    text = io.StringIO()
+    with View(Console(file=text, width=200), draw, progress_line) as view:
+        view.scene(Scene("Seriatim", total=100, faults_min=1, finished={"c01": 99}))
+        view.scene(Scene("Seriatim", total=100, faults_min=1, finished={"c01": 100}))
+    assert "  100 of 100 finished" in text.getvalue().splitlines()[-1]
+    with suppress(OSError), View(Console(file=text, width=200), draw, progress_line) as view:
+        view.scene(Scene("Seriatim", total=100, faults_min=1, finished={"c01": 50}))
+        before = text.getvalue()
+        raise OSError
+    assert text.getvalue() == before, "a run that failed says so itself"
 
 
 def test_the_scene_counts_what_is_finished_in_steps() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from e2e.demo.view import View
+from e2e.demo_orders.live import draw, progress_line
 from e2e.demo_orders.report import Outcome, problems
 from e2e.demo_orders.run import Demo
 from e2e.demo_orders.settings import Settings
@@ -15,21 +19,26 @@ from e2e.workers import processes_that_name
 DEADLINE_S = 240
 
 
-def run(out: Path, planted: str = "", parked_max_s: float = 60.0, stalled_s: float = 10.0) -> Outcome:
+def run(
+    out: Path, planted: str = "", parked_max_s: float = 60.0, stalled_s: float = 10.0, lines: Console | None = None
+) -> Outcome:
     """A short run, in which only processes with consumers fail. Two brokers are enough."""
     settings = Settings(
         quick=True, seed=5, out=out, event_limit=4_000, broker_hits=0, consumer_faults=2, rate=500.0, fault_s=5.0,
         parked_s=0.5, parked_max_s=parked_max_s, stalled_s=stalled_s, partition_count=2, group_count=1, process_count=2,
         planted=planted,
     )  # fmt: skip
-    return asyncio.run(Demo(settings).run()).outcome
+    with View(lines or Console(file=io.StringIO()), draw, progress_line) as view:
+        return asyncio.run(Demo(settings, on_scene=view.scene).run()).outcome
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_short_run(tmp_path: Path) -> None:
-    outcome = run(tmp_path)
+    text = io.StringIO()
+    outcome = run(tmp_path, lines=Console(file=text))
     assert problems(outcome) == []
+    assert "  4,000 of 4,000 finished" in text.getvalue().splitlines()[-1], "killed processes did not say their last"
     assert outcome.parked is not None
     assert outcome.parked.attempts == 5
     assert outcome.dead is not None
