@@ -16,12 +16,10 @@ help: ## list the targets
 
 $(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml local/pyproject.toml operator/pyproject.toml spark-on-k8s/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Seriatim needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv sync --frozen --quiet --python $(BIN)/python
+	tools/environment.sh $(VENV) $(PYTHON)
 	@touch $@
 
-env: $(SYNCED) ## make the environment in .venv from the lock
+env: $(SYNCED) ## make the environment in .venv from the lock (VENV=.venv-other PYTHON=python3.13: another one, for any target)
 
 demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan)
 	$(BIN)/python -m e2e.demo

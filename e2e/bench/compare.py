@@ -56,18 +56,21 @@ def checkout(commit: str, out: Path) -> Path:
         _say(["git", "-C", str(ROOT), "worktree", "prune"])
         _say(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(place), name])
     _say(["git", "-C", str(place), "reset", "--hard", name])  # an interrupted checkout has only some of the files
-    _say(["make", "-C", str(place), "env", f"PYTHON={Path(sys.executable).resolve()}"])
+    # Not the commit's own way: it may not know a Python without pip.
+    _say([str(ROOT / "tools" / "environment.sh"), ".venv", str(Path(sys.executable).resolve())], place)
     python = str(place / ".venv" / "bin" / "python")
     version = _say([python, "-c", "import sys; print(sys.version)"]).strip()
     if version != sys.version.strip():
         raise CompareError(f"{place}/.venv has Python {version}, and this checkout {sys.version}: remove {place}/.venv")
     needed = f"{NEEDED}=={metadata.version(NEEDED)}"
-    _say([str(place / ".venv" / "bin" / "uv"), "pip", "install", "--python", python, needed])
+    _say([str(place / ".venv" / "bin" / "uv"), "pip", "install", "--python", python, needed], place)
     return place
 
 
-def _say(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _say(command: Sequence[str], place: Path = ROOT) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # uv is there
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place, env=environment)
     if done.returncode != 0:
         raise CompareError(f"{' '.join(command)}: {done.stderr.strip()[-800:]}")
     return done.stdout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -34,11 +35,37 @@ def machine_facts(directory: Path) -> dict[str, object]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "python_is_profiled": is_profiled(sysconfig.get_config_vars(), sysconfig.get_scheme_names()),
         "libraries": {name: metadata.version(name) for name in _DISTRIBUTIONS},
         "file_system": _file_system(directory.resolve()),
         "load_average_1m": round(os.getloadavg()[0], 2),
         "sync_ms_p50": round(flush_ms_p50(directory), 3),
     }
+
+
+def is_profiled(built: Mapping[str, object], schemes: Sequence[str]) -> bool | None:
+    """Whether a Python was built with profile-guided optimization; None if it does not tell.
+
+    `PROFILE_TASK` and `PGO_PROF_USE_FLAG` do not tell: builds without it have them too.
+
+    Args:
+        built: How it was built (`sysconfig.get_config_vars()`).
+        schemes: Its places for packages (`sysconfig.get_scheme_names()`).
+    """
+    if "deb_system" in schemes:
+        return True  # Debian and those that come from it build so, and their Python does not show it
+    flags = [str(built.get(name) or "") for name in ("CONFIGURE_CFLAGS", "PY_CFLAGS", "PY_CFLAGS_NODIST")]
+    if any("-fprofile-use" in flag or "-fprofile-instr-use" in flag for flag in flags):
+        return True
+    arguments = str(built.get("CONFIG_ARGS") or "")
+    return "--enable-optimizations" in arguments if arguments else None
+
+
+def python_told(facts: Mapping[str, object]) -> str:
+    """Say for people which Python it was, and how it was built."""
+    known = {True: "built with", False: "built WITHOUT", None: "perhaps built without"}
+    how = known[facts["python_is_profiled"]]  # type: ignore[index]
+    return f"Python {facts['python']}, {how} profile-guided optimization"
 
 
 def flush_ms_p50(directory: Path) -> float:

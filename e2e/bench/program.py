@@ -21,7 +21,7 @@ from rich.table import Table
 from seriatim_api.errors import SeriatimError
 
 from e2e.bench.figures import Figure, table, to_json, write_json
-from e2e.bench.machine import FLUSH_BYTES, machine_facts
+from e2e.bench.machine import FLUSH_BYTES, machine_facts, python_told
 
 Progress = Callable[[str], None]
 Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]
@@ -32,6 +32,20 @@ YOUNG_OBJECTS: Final = 50_000
 
 class NotMeasuredError(Exception):
     """Something that the benchmark needs is missing. The text says what it is, and what to do."""
+
+
+EXPECTED: Final = (SeriatimError, NotMeasuredError)
+"""Failures whose text is for people."""
+
+TOLD_MAX: Final = 300
+
+
+def told(error: BaseException) -> str:
+    """What a failure says, in one line; of a group of failures, the first one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())[-TOLD_MAX:]
+    return text if isinstance(error, EXPECTED) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def exact_loop() -> asyncio.AbstractEventLoop:
@@ -91,18 +105,18 @@ def run(
         except KeyboardInterrupt:
             console.print("interrupted; everything that was started has ended")
             return 130
-        except BaseExceptionGroup as group:
-            console.print(f"[bold red]FAILED[/] {escape(repr(group.exceptions[0]))}", highlight=False)
+        except (*EXPECTED, BaseExceptionGroup, TimeoutError, OSError) as error:
+            console.print(f"[bold red]FAILED[/] {escape(told(error))}", highlight=False)
             return 1
-        except (SeriatimError, NotMeasuredError, TimeoutError, OSError) as error:
-            console.print(f"[bold red]FAILED[/] {escape(str(error) or repr(error))}", highlight=False)
-            return 1
+        finally:
+            structlog.reset_defaults()  # the file is closed then
     took_s = time.monotonic() - begin
     console.print(shown(figures, f"{title}, {machine['cores']} cores ({took_s:.0f} s)"))
     if after is not None:
         after(console, figures, out)
     path = out / f"{name}.json"
     write_json(path, to_json(figures, machine, took_s, benchmark=name))
+    console.print(python_told(machine), highlight=False)
     console.print(
         f"a write of {FLUSH_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
         f" {machine['load_average_1m']}; figures: {path}",
@@ -121,7 +135,11 @@ async def _measured(measure: Measure, out: Path, progress: Progress) -> list[Fig
 
 def _log_to(file: Any) -> None:
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
         logger_factory=structlog.PrintLoggerFactory(file),
         cache_logger_on_first_use=False,
     )

@@ -19,10 +19,11 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+import structlog
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -35,11 +36,13 @@ from e2e.bench.figures import Figure, amount, percentile, share
 from e2e.bench.gaps import run_faults
 from e2e.bench.loads import Measured, run_load
 from e2e.bench.program import Measure as MeasureAll
-from e2e.bench.program import Progress, exact_loop, run
+from e2e.bench.program import Progress, exact_loop, run, told
 from e2e.bench.starting import start_ms
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
 from e2e.observe import Observer, Snapshot
+
+_log = structlog.get_logger(__name__)
 
 SHOWN: Final[dict[Measure, tuple[str, str, bool]]] = {
     "p50_ms": ("p50", "ms", False),
@@ -75,6 +78,26 @@ async def run_workload(workload: Workload, directory: Path, progress: Progress) 
     return figures
 
 
+async def try_workload(workload: Workload, directory: Path, progress: Progress) -> list[Figure]:
+    """Run one workload. If it fails, each of its figures has the failure as its problem: those of others are kept."""
+    try:
+        return await run_workload(workload, directory, progress)
+    except Exception as error:  # also a mistake of one workload must not cost the figures of all others
+        _log.exception("workload_failed", workload=workload.name)
+        return [replace(figure, problem=f"FAILED: {told(error)}") for figure in _not_measured(workload)]
+
+
+def _not_measured(workload: Workload) -> list[Figure]:
+    """The figures that a workload shows, without values."""
+    figures = []
+    for measure, aim in workload.measures.items():
+        label, unit, higher_is_better = SHOWN[measure]
+        name = workload.name if len(workload.measures) == 1 else f"{workload.name}.{measure}"
+        text = f"{workload.text}: {label}" if label else workload.text
+        figures.append(Figure(name, text, None, unit, aim, higher_is_better))
+    return figures
+
+
 async def _measured(
     workload: Workload, topic: str, client: Client, cluster: LocalCluster, progress: Progress
 ) -> Measured:
@@ -90,7 +113,6 @@ async def _measured(
 
 def figures_of(workload: Workload, measured: Measured) -> list[Figure]:
     """The figures that a workload shows. The first one has everything else that was measured in its details."""
-    figures = []
     details: dict[str, object] = dict(measured.details)
     if measured.used:
         details["used"] = {role: asdict(used) for role, used in measured.used.items()}
@@ -98,14 +120,11 @@ def figures_of(workload: Workload, measured: Measured) -> list[Figure]:
     if measured.latencies:
         details["histograms"] = {name: latency.encoded() for name, latency in measured.latencies.items()}
         details["max_ms"] = max(latency.max_ms for latency in measured.latencies.values())
-    for measure, aim in workload.measures.items():
-        label, unit, higher_is_better = SHOWN[measure]
-        name = workload.name if len(workload.measures) == 1 else f"{workload.name}.{measure}"
-        text = f"{workload.text}: {label}" if label else workload.text
-        value = measured.values[measure]
-        figures.append(Figure(name, text, value, unit, aim, higher_is_better, details, measured.problem))
-        details = {}
-    return figures
+    figures = [
+        replace(figure, value=measured.values[measure], problem=measured.problem)
+        for figure, measure in zip(_not_measured(workload), workload.measures, strict=True)
+    ]
+    return [replace(figures[0], details=details), *figures[1:]]
 
 
 def workload_table(figures: Sequence[Figure], title: str) -> Table:
@@ -165,7 +184,7 @@ def _measure_all(workloads: Sequence[Workload]) -> MeasureAll:
     async def measure(directory: Path, progress: Progress) -> list[Figure]:
         figures: list[Figure] = []
         for workload in workloads:
-            figures += await run_workload(workload, directory, progress)
+            figures += await try_workload(workload, directory, progress)
         return figures
 
     return measure

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,12 +77,22 @@ async def end(running: asyncio.subprocess.Process) -> None:
     """Ask a server to end, and kill it if it has not after `END_DEADLINE_S`."""
     if running.returncode is not None:
         return
-    running.terminate()
+    _signal(running, signal.SIGTERM)
     try:
         await asyncio.wait_for(running.wait(), END_DEADLINE_S)
     except TimeoutError:
-        running.kill()
+        _signal(running, signal.SIGKILL)
         await running.wait()
+
+
+def _signal(running: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal, whether the process still runs or not.
+
+    `Process.terminate` takes the exit status of a process that has just ended. Then asyncio finds no such process, says
+    so on stderr (`Unknown child process pid`), and reports 255.
+    """
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, number)
 
 
 def _has(log: Path, says: bytes) -> bool:

@@ -27,21 +27,26 @@ async def start_ms(topic: str, bootstrap: Sequence[str]) -> float:
     """Run the program once in a new process, and return what it printed.
 
     Raises:
-        RuntimeError: It ended with an error, which the text has.
-        TimeoutError: It did not end within `DEADLINE_S`.
+        NotMeasuredError: It ended with an error, of which the text has the last line, or not within `DEADLINE_S`.
     """
+    from e2e.bench.program import NotMeasuredError  # imported here, because the program measures its own imports
+
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "e2e.bench.starting", topic, *bootstrap,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        out, errors = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            out, errors = await process.communicate()
+    except TimeoutError as error:
+        raise NotMeasuredError(f"the program that starts has not ended after {DEADLINE_S:g} s") from error
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise RuntimeError(f"the program ended with status {process.returncode}: {errors.decode()[-500:]}")
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise NotMeasuredError(f"the program that starts ended with status {process.returncode}: {last}")
     return float(out)
 
 

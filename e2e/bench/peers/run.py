@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import yaml
 from rich import box
 from rich.console import Console
@@ -35,9 +36,11 @@ from e2e.bench.latency import Latency
 from e2e.bench.peers.kafka import Kafka
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import Peer, Probe, ask
-from e2e.bench.program import Progress, exact_loop, run
-from e2e.bench.run import run_workload
+from e2e.bench.program import Progress, exact_loop, run, told
+from e2e.bench.run import try_workload
 from e2e.bench.workloads import choose, read_workloads
+
+_log = structlog.get_logger(__name__)
 
 REFERENCE: Final = Path(__file__).with_name("reference.yaml")
 VOID_BELOW: Final = 0.8
@@ -73,12 +76,19 @@ US: Final = "Seriatim"
 
 
 async def measure_peer(peer: Peer, directory: Path, seconds: int, kills: int, progress: Progress) -> list[Figure]:
-    """Measure a peer.
-
-    Raises:
-        ServerError: A server or a client failed, or did not do its work in time.
-    """
+    """Measure a peer. If a server or a client fails, the last figure says so, and those before it are kept."""
     figures: list[Figure] = []
+    try:
+        await _measure_peer(peer, directory, seconds, kills, progress, figures)
+    except Exception as error:  # also a mistake with one peer must not cost the figures of all others
+        _log.exception("peer_failed", peer=peer.name)
+        figures.append(Figure(f"{peer.name}.failed", peer.name, None, "", problem=f"FAILED: {told(error)}"))
+    return figures
+
+
+async def _measure_peer(
+    peer: Peer, directory: Path, seconds: int, kills: int, progress: Progress, figures: list[Figure]
+) -> None:
     for flush in (True, False):
         kind = "_flushed" if flush else ""
         place = directory / f"{peer.name}{kind}"
@@ -100,7 +110,6 @@ async def measure_peer(peer: Peer, directory: Path, seconds: int, kills: int, pr
     gap_ms = percentile([float(gap["gap_ms"]) for gap in gaps], 0.5)
     details = {"gaps_ms": [gap["gap_ms"] for gap in gaps], "failed": [gap["failed"] for gap in gaps]}
     figures.append(Figure(f"{peer.name}.gap_ms", f"{peer.name}: {ROWS['gap_ms']}", gap_ms, "ms", details=details))
-    return figures
 
 
 async def _gap(peer: Peer, directory: Path, number: int, progress: Progress) -> dict[str, Any]:
@@ -146,16 +155,12 @@ def _rate(peer: str, name: str, answer: Mapping[str, Any], wrong: str) -> Figure
 
 
 async def measure_us(directory: Path, *, is_quick: bool, progress: Progress) -> list[Figure]:
-    """The same of Seriatim, from the workloads of `make bench`.
-
-    Raises:
-        SeriatimError: A cluster did not come up.
-    """
+    """The same of Seriatim, from the workloads of `make bench`."""
     names = sorted({name.partition(".")[0] for name in OURS})
     figures: list[Figure] = []
     for workload in choose(read_workloads(), names):
         chosen = workload.quick() if is_quick else workload
-        for figure in await run_workload(chosen, directory, progress):
+        for figure in await try_workload(chosen, directory, progress):
             if figure.name in OURS:
                 figures.append(replace(figure, name=f"{US}.{OURS[figure.name]}", text=f"{US}: {figure.text}", aim=None))
     return [*figures, our_drain(next(figure for figure in figures if figure.name == f"{US}.bulk_flushed"))]
@@ -201,6 +206,17 @@ def side_by_side(figures: Sequence[Figure], title: str) -> Table:
     return drawn
 
 
+def kills_told(figures: Sequence[Figure]) -> list[str]:
+    """For each peer a line about its kills: each gap, and how many messages were not acknowledged."""
+    lines = []
+    for figure in figures:
+        gaps, failed = figure.details.get("gaps_ms"), figure.details.get("failed")
+        if isinstance(gaps, list) and isinstance(failed, list):
+            each = ", ".join(f"{gap:,.0f} ms ({count:,})" for gap, count in zip(gaps, failed, strict=True))
+            lines.append(f"{figure.name.partition('.')[0]}: gap after each kill -9 (messages that failed): {each}")
+    return lines
+
+
 def _cell(figure: Figure | None) -> str:
     if figure is None or figure.value is None:
         return "–"
@@ -226,6 +242,8 @@ def main() -> int:
     def show(console: Console, figures: Sequence[Figure], out: Path) -> None:
         for peer in peers:
             console.print(f"{peer.name} {peer.version}: {peer.settings}", highlight=False)
+        for line in kills_told(figures):
+            console.print(line, highlight=False)
         if draw(figures, out / "peers.svg"):
             console.print(f"latencies: {out / 'peers.svg'}", highlight=False)
 

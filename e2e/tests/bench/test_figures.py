@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from e2e.bench.figures import Figure, percentile, table, to_json, write_json
-from e2e.bench.machine import CpuClock, cpu_s, machine_facts
+from e2e.bench.machine import CpuClock, cpu_s, is_profiled, machine_facts, python_told
 
 FIGURES = (
     Figure("fast", "throughput", 75_000, "msg/s", 150_000, higher_is_better=True,
@@ -50,6 +50,20 @@ def test_json_holds_everything(tmp_path: Path) -> None:
     assert data["figures"]["broken"]["problem"]
     assert data["machine"]["cores"] >= 1
     assert data["took_s"] == 12.3
+
+
+@pytest.mark.parametrize(
+    ("built", "schemes", "said"),
+    [
+        ({"CONFIG_ARGS": "'--enable-shared' '--enable-optimizations'"}, ("posix_prefix",), "built with profile"),
+        ({"CONFIG_ARGS": "'--enable-shared'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, (), "built WITHOUT profile"),
+        ({"CONFIG_ARGS": "'--enable-shared'"}, ("posix_prefix", "deb_system"), "built with profile"),
+        ({"CONFIG_ARGS": "''", "CONFIGURE_CFLAGS": "-O3 -fprofile-use=x"}, (), "built with profile"),
+        ({}, (), "perhaps built without profile"),
+    ],
+)
+def test_how_python_was_built_is_told(built: dict[str, object], schemes: tuple[str, ...], said: str) -> None:
+    assert said in python_told({"python": "3.13.1", "python_is_profiled": is_profiled(built, schemes)})
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

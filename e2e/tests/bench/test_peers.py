@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 from rich.console import Console
 
 from e2e.bench.figures import Figure
-from e2e.bench.peers.kafka import Kafka
+from e2e.bench.peers.kafka import Kafka, KafkaCluster
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import ask
-from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, our_drain, side_by_side
-from e2e.bench.servers import ServerError
+from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, kills_told, measure_peer, our_drain, side_by_side
+from e2e.bench.servers import ServerError, end
 
 
 def client(program: str) -> list[str]:
@@ -29,6 +34,49 @@ async def test_an_answer_is_the_first_json_object_that_a_client_prints() -> None
 async def test_a_client_that_ends_without_an_answer_is_an_error_with_its_last_words() -> None:
     with pytest.raises(ServerError, match="no servers"):
         await ask(client("import sys; sys.exit('no servers')"))
+
+
+class Watched:
+    """A process that has just ended, and whose exit status asyncio has not taken yet."""
+
+    returncode = None
+
+    def __init__(self, program: str) -> None:
+        self._process = subprocess.Popen(client(program))
+        self.pid = self._process.pid
+        self.terminate = self._process.terminate
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    async def wait(self) -> None:
+        self.is_left = self._process.returncode is None
+        self._process.wait()
+
+
+async def test_the_status_of_a_client_that_has_just_ended_is_left_to_asyncio() -> None:
+    watched = Watched("")
+    await end(watched)  # type: ignore[arg-type]
+    assert watched.is_left, "or asyncio would find no such process, and say so on stderr"
+
+
+async def test_a_peer_that_fails_keeps_the_figures_before_it(tmp_path: Path) -> None:
+    class Broken(Kafka):
+        @asynccontextmanager
+        async def cluster(self, directory: Path, servers: int, *, flush: bool) -> AsyncIterator[KafkaCluster]:
+            raise ServerError("no Java")
+            yield
+
+    figures = await measure_peer(Broken(), tmp_path, 1, 1, lambda _doing: None)
+    assert [(figure.name, figure.problem) for figure in figures] == [("Kafka.failed", "FAILED: no Java")]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(side_by_side(figures, "title"))
+    assert "Kafka: FAILED: no Java" in console.export_text()
+
+
+def test_messages_that_failed_at_kills_are_told() -> None:
+    details = {"gaps_ms": [4438.2, 90.0, 100.0], "failed": [1200, 0, 3]}
+    assert kills_told(
+        [Figure("NATS.bulk", "", 1.0, "msg/s"), Figure("NATS.gap_ms", "", 90.0, "ms", details=details)]
+    ) == ["NATS: gap after each kill -9 (messages that failed): 4,438 ms (1,200), 90 ms (0), 100 ms (3)"]
 
 
 def test_a_peer_that_is_far_slower_than_on_a_quiet_machine_makes_the_run_void() -> None:

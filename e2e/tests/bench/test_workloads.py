@@ -14,9 +14,12 @@ from rich.console import Console
 
 from e2e.bench.compare import CompareError, checkout, compare_table, ratio, run_to_its_end
 from e2e.bench.curves import draw, picture
+from e2e.bench.figures import Figure
 from e2e.bench.latency import Latency
 from e2e.bench.loads import Measured
-from e2e.bench.run import figures_of, usage_table, workload_table
+from e2e.bench.program import NotMeasuredError, Progress, told
+from e2e.bench.run import figures_of, try_workload, usage_table, workload_table
+from e2e.bench.starting import start_ms
 from e2e.bench.usage import UsageClock, Used
 from e2e.bench.workloads import Workload, WorkloadError, choose, read_workloads
 
@@ -97,6 +100,42 @@ def measured() -> Measured:
         messages=1000,
         seconds=2.0,
     )
+
+
+async def test_a_workload_that_fails_does_not_cost_the_figures_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = read_workloads(written(tmp_path, GOOD + GOOD.replace("slow", "slower")))
+
+    async def run_workload(workload: Workload, _directory: Path, _progress: Progress) -> list[Figure]:
+        if workload == second:
+            raise ExceptionGroup("tasks", [NotMeasuredError("no\nservers")])
+        return figures_of(workload, measured())
+
+    monkeypatch.setattr("e2e.bench.run.run_workload", run_workload)
+    figures = [
+        figure
+        for workload in (first, second, first)
+        for figure in await try_workload(workload, tmp_path, lambda _doing: None)
+    ]
+    assert [figure.value for figure in figures] == [0.5, 9.0, None, None, 0.5, 9.0]
+    assert [figure.name for figure in figures[2:4]] == ["slower.published_p50_ms", "slower.end_to_end_p99_ms"]
+    assert {figure.problem for figure in figures[2:4]} == {"FAILED: no servers"}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(workload_table(figures, "title"))
+    assert console.export_text().count("FAILED: no servers") == 1
+
+
+def test_a_failure_is_told_in_a_line() -> None:
+    assert told(NotMeasuredError("there is no\n  Kafka")) == "there is no Kafka"
+    assert told(AssertionError()) == "AssertionError"
+    assert told(TimeoutError()) == "TimeoutError"
+    assert told(OSError(2, "No such file")) == "FileNotFoundError: [Errno 2] No such file"
+
+
+async def test_a_program_that_cannot_start_is_one_error_with_its_last_words() -> None:
+    with pytest.raises(NotMeasuredError, match=r"ended with status 1: .*nowhere"):
+        await start_ms("topic", ["nowhere"])
 
 
 def test_each_measure_is_a_figure_and_the_first_has_the_rest(tmp_path: Path) -> None:
@@ -194,12 +233,11 @@ def test_a_comparison_of_two_rounds_fits_into_80_columns() -> None:
     assert any(line.startswith("   processor time a message, ms") for line in rows)
 
 
-MAKEFILE = r"""
-env:
-	mkdir -p .venv/bin
-	ln -sf $(PYTHON) .venv/bin/python
-	printf '#!/bin/sh\necho "$$@" > "$$(dirname "$$0")/../../asked"\n' > .venv/bin/uv
-	chmod +x .venv/bin/uv
+ENVIRONMENT = r"""#!/bin/sh -e
+mkdir -p $1/bin
+ln -sf $2 $1/bin/python
+printf '#!/bin/sh\necho "$@" > "$(dirname "$0")/../../asked"\n' > $1/bin/uv
+chmod +x $1/bin/uv
 """
 
 
@@ -209,7 +247,9 @@ def test_a_commit_gets_a_checkout_that_is_whole_again_after_an_interruption(
     root, out = tmp_path / "root", tmp_path / "out"
     root.mkdir()
     out.mkdir()
-    (root / "Makefile").write_text(MAKEFILE)
+    (root / "tools").mkdir()
+    (root / "tools" / "environment.sh").write_text(ENVIRONMENT)
+    (root / "tools" / "environment.sh").chmod(0o755)
     (root / "speed.py").write_text("fast = False\n")
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
     for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "first"]):
