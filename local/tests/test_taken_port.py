@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,23 +36,31 @@ def commands(data: Path, port: int) -> dict[str, list[str]]:
     }
 
 
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """A port at which this process listens. Those below and above it are free."""
+    above = 0
+    while True:
+        with PortRange.reserve(above=above) as ports:
+            above = ports.base
+            if first_taken([Address(HOST, ports.base + number) for number in range(3)]) is None:
+                with socket.create_server((HOST, ports.base + 1)):
+                    yield ports.base + 1
+                return
+
+
 @pytest.mark.parametrize("server", ["coordinator", "broker"])
 def test_only_our_line_says_that_a_port_is_taken(tmp_path: Path, server: str) -> None:
-    with PortRange.reserve() as ports, socket.socket() as taken:
-        assert first_taken([Address(HOST, ports.base + number) for number in range(3)]) is None
-        taken.bind((HOST, ports.base + 1))
-        taken.listen()
-        status, lines = said(commands(tmp_path, ports.base + 1)[server])
+    with taken_port() as port:
+        status, lines = said(commands(tmp_path, port)[server])
     line = (
-        f"seriatim: [130] the {server} cannot listen on {HOST}:{ports.base + 1}: another process uses this port, or it "
-        "is not an address of this machine"
+        f"seriatim: [130] the {server} cannot listen on {HOST}:{port}: another process uses this port, or it is not an "
+        "address of this machine"
     )
     assert (status, [each for each in lines if not each.startswith("seriatim standalone: ")]) == (2, [line])
 
 
 def test_lines_of_grpc_come_back_if_the_environment_asks_for_them(tmp_path: Path) -> None:
-    with PortRange.reserve() as ports, socket.socket() as taken:
-        taken.bind((HOST, ports.base))
-        taken.listen()
-        _, lines = said(commands(tmp_path, ports.base)["coordinator"], GRPC_VERBOSITY="ERROR")
+    with taken_port() as port:
+        _, lines = said(commands(tmp_path, port)["coordinator"], GRPC_VERBOSITY="ERROR")
     assert any("Failed to add port" in line for line in lines), lines

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +20,12 @@ import click
 from seriatim_api.errors import PreconditionError
 from seriatim_broker.process_start import prepare_process
 
-from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, read_state, write_state
+from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, is_running, read_state, write_state
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from seriatim_local.elsewhere import OtherCluster
 
 CALL_DEADLINE_S: Final = 30.0
 DOWN_DEADLINE_S: Final = 60.0
@@ -166,14 +169,63 @@ def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
 @cluster.command()
 @_directory
 def status(directory: Path) -> None:
-    """Show each process: pid, member run and state, whether it is ready, its cuts, and its troubles with the remedy."""
-    found = _ask(directory, "status")
+    """Show each process: pid, member run and state, whether it is ready, its cuts, and its troubles with the remedy.
+
+    If no cluster runs in the directory, show which one answers at the addresses that other commands would use: that of
+    `seriatim standalone`, for instance.
+    """
+    try:
+        found = _ask(directory, "status")
+    except PreconditionError:
+        if is_running(directory) or not _show_elsewhere(directory):
+            raise
+        return
     if _wants_json():
         click.echo(json.dumps(found))
         return
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_status(found))
+
+
+def _show_elsewhere(directory: Path) -> bool:
+    """Show the cluster that answers at the root command's addresses. Returns whether there is one."""
+    addresses = getattr(click.get_current_context().find_root().obj, "bootstrap", ())
+    if not addresses:
+        return False
+    from seriatim_local import elsewhere  # imports gRPC
+
+    found = elsewhere.find(addresses)
+    if found is None:
+        return False
+    if _wants_json():
+        click.echo(json.dumps({"standalone": found.is_standalone, **asdict(found)}))
+        return True
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_elsewhere(found, directory))
+    return True
+
+
+def render_elsewhere(found: OtherCluster, directory: Path) -> Group:
+    """The status of a cluster that these commands did not start."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    title = "seriatim standalone" if found.is_standalone else f"cluster {found.cluster}"
+    what = "is one process" if found.is_standalone else "was not started here"
+    table = Table(box=None, pad_edge=False)
+    for column in ("broker", "run", "live", "address"):
+        table.add_column(column, justify="right" if column == "run" else "left", no_wrap=True)
+    for broker in found.brokers:
+        live = Text("yes", style="green") if broker.live else Text("no", style="red")
+        table.add_row(broker.name, str(broker.run), live, broker.address)
+    return Group(
+        Text(f"{title} answers at {found.address}", style="bold"),
+        table,
+        Text(f"It {what}: `seriatim cluster` cannot kill, cut or stop it. No cluster of its own runs in {directory}."),
+    )
 
 
 @cluster.command()
