@@ -24,6 +24,9 @@ SETTLE_S: Final = 60
 """How long the operator lets a changed Secret settle. Kubelets of our own cluster look every 10 s (`SYNC_FREQUENCY_S`).
 """
 
+SPREAD_QUIET_S: Final = 10
+"""For how long nothing else must be wrong before the operator mends the spread."""
+
 HELM_S: Final = 300.0
 GONE_S: Final = 120.0
 NAMESPACE_PREFIX: Final = "e2e-"
@@ -73,7 +76,12 @@ class Release:
             },
             "crds": {"install": False},
             "watchNamespaces": [self.place.namespace],
-            "operator": {"env": [{"name": "SERIATIM_OPERATOR_CERTIFICATE_SETTLE_S", "value": str(SETTLE_S)}]},
+            "operator": {
+                "env": [
+                    {"name": "SERIATIM_OPERATOR_CERTIFICATE_SETTLE_S", "value": str(SETTLE_S)},
+                    {"name": "SERIATIM_OPERATOR_SPREAD_QUIET_S", "value": str(SPREAD_QUIET_S)},
+                ]
+            },
             "etcd": {"members": 3, "storage": {"storageClassName": STORAGE_CLASS, "size": "1Gi"}},
             "cluster": {
                 "create": True,

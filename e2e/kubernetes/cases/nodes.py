@@ -7,8 +7,11 @@ import time
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
+from seriatim_operator.plan.observed import ANNOTATION_SPREAD_MENDED as MENDED
+
 from e2e.kubernetes import coordinator
 from e2e.kubernetes.place import Manifest, is_true
+from e2e.kubernetes.release import CLUSTER, GROUPS
 from e2e.kubernetes.stage import Stage
 from e2e.kubernetes.traffic import Traffic
 from tools.kubernetes.errors import ClusterError
@@ -19,6 +22,8 @@ DRAIN_GAP_LIMIT_S: Final = 0.3
 REPLACED_S: Final = 400.0
 DRAIN_S: Final = 180
 NOT_READY_S: Final = 120.0
+MENDING_BEGINS_S: Final = 120.0
+MENDED_S: Final = 240.0
 ETCD_LEADER: Final = "etcd's leader"
 REFUSED_DRAIN_S: Final = 20
 """How long the drain is tried that must be refused."""
@@ -52,27 +57,66 @@ async def _lose(stage: Stage, traffic: Traffic, node: str) -> None:
 
 
 async def node_lost_for_good(stage: Stage) -> None:
-    """A node is deleted with its disks. New members with new disks start on the other nodes."""
-    async with stage.traffic() as traffic, AsyncExitStack() as healing:
-        victim = await traffic.master()
-        node = await stage.node_of(victim)
-        before = {pod["metadata"]["name"] for pod in await stage.pods()}
-        lost = {name for name in before if name in await _names_on(stage, node)}
-        leading = (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"]
-        stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([ETCD_LEADER] if leading == node else [])])}")
-        healing.push_async_callback(coordinator.replace_lost_member, stage.place, node)
-        healing.push_async_callback(stage.machines.start, node)
-        async with traffic.struck("lose node for good", node):
-            began = time.monotonic()
-            await stage.machines.delete(node)
-            stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
-            await stage.wait_until("a new member runs", lambda: _new_members(stage, before, 1), REPLACED_S)
-            stage.figure("first new member started after", time.monotonic() - began, limit=NEW_MEMBER_LIMIT_S)
-            await stage.wait_until("all are replaced", lambda: _new_members(stage, before, len(lost)), REPLACED_S)
-            stage.figure(f"all {len(lost)} new members started after", time.monotonic() - began)
-            await stage.wait_healthy()
-            await traffic.has_two_copies()
-            stage.figure("two copies of everything after", time.monotonic() - began)
+    """A node is deleted with its disks. New members with new disks start on the other nodes. When a node is there
+    again, the operator mends the spread.
+    """
+    async with stage.traffic() as traffic:
+        async with AsyncExitStack() as healing:
+            victim = await traffic.master()
+            node = await stage.node_of(victim)
+            before = {pod["metadata"]["name"] for pod in await stage.pods()}
+            lost = {name for name in before if name in await _names_on(stage, node)}
+            leading = (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"]
+            stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([ETCD_LEADER] if leading == node else [])])}")
+            healing.push_async_callback(coordinator.replace_lost_member, stage.place, node)
+            healing.push_async_callback(stage.machines.start, node)
+            async with traffic.struck("lose node for good", node):
+                began = time.monotonic()
+                await stage.machines.delete(node)
+                stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
+                await stage.wait_until("a new member runs", lambda: _new_members(stage, before, 1), REPLACED_S)
+                stage.figure("first new member started after", time.monotonic() - began, limit=NEW_MEMBER_LIMIT_S)
+                await stage.wait_until("all are replaced", lambda: _new_members(stage, before, len(lost)), REPLACED_S)
+                stage.figure(f"all {len(lost)} new members started after", time.monotonic() - began)
+                await stage.wait_healthy()
+                await traffic.has_two_copies()
+                stage.figure("two copies of everything after", time.monotonic() - began)
+        await stage.wait_healthy()
+        await _spread_mended(stage)
+
+
+async def _spread_mended(stage: Stage) -> None:
+    """Let the operator place one broker group after another anew, until no node has a member of each.
+
+    It would wait for an hour between two. A person who removes its record need not.
+    """
+    began, count = time.monotonic(), 0
+    await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"spreadMending": "Automatic"}})
+    try:
+        while count < GROUPS and await _holds_all(stage):
+            await stage.wait_until("a broker group is placed anew", lambda: _is_mending(stage), MENDING_BEGINS_S)
+            await stage.wait_healthy(MENDED_S)
+            await stage.place.patch("brokerclusters", CLUSTER, {"metadata": {"annotations": {MENDED: None}}})
+            count += 1
+    finally:
+        await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"spreadMending": "Manual"}})
+    stage.figure(f"spread mended, {count} broker groups placed anew, after", time.monotonic() - began)
+    if holder := await _holds_all(stage):
+        stage.problem(f"{holder} still has a member of each broker group")
+
+
+async def _holds_all(stage: Stage) -> str:
+    """Return a node that has a member of each broker group; empty if there is none."""
+    groups: dict[str, set[str]] = {}
+    for pod in await stage.pods():
+        groups.setdefault(pod["spec"].get("nodeName", ""), set()).add(pod["metadata"]["labels"]["seriatim.dev/group"])
+    return next((node for node, found in groups.items() if len(found) == GROUPS), "")
+
+
+async def _is_mending(stage: Stage) -> bool:
+    """Whether the operator has noted that it mends, and the cluster is not Stable any more."""
+    cluster = await stage.cluster()
+    return MENDED in cluster["metadata"].get("annotations", {}) and not is_true(cluster, "Stable", current=False)
 
 
 async def node_drained(stage: Stage) -> None:

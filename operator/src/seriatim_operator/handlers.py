@@ -77,7 +77,7 @@ class Operator:
         known = Known(self.queue.add)
         self._clusters = ClusterReconciler(
             self._kube, self.cache, known, self._children, lambda: self._lease.epoch, settings.cluster_domain,
-            settle=timedelta(seconds=settings.certificate_settle_s),
+            settle=timedelta(seconds=settings.certificate_settle_s), spread_quiet_s=settings.spread_quiet_s,
         )  # fmt: skip
         self._topics = TopicsReconciler(
             self._kube, self.cache, self._clusters.brokers_of, self.queue.add, known, settings.namespace

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from .cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
+from .plan.observed import SPREAD_QUIET_S
 
 _DOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 """Lower-case labels with dots between them, as Kubernetes requires (RFC 1123). The chart's schema has the same rule."""
@@ -27,6 +28,8 @@ class OperatorSettings(BaseSettings):
         cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
         certificate_settle_s: Seconds that a kubelet may take to bring a changed Secret into a pod, with a margin. So
             long the steps of replacing a certificate authority are apart.
+        spread_quiet_s: Seconds for which nothing else must be wrong with a cluster before its spread is mended, if
+            `spec.spreadMending` is `Automatic`.
     """
 
     model_config = SettingsConfigDict(env_prefix="SERIATIM_OPERATOR_", frozen=True, extra="forbid")
@@ -40,6 +43,7 @@ class OperatorSettings(BaseSettings):
     log_level: str = "info"
     cluster_domain: Annotated[str, Field(pattern=_DOMAIN, max_length=100)] = DEFAULT_DOMAIN
     certificate_settle_s: Annotated[float, Field(ge=30, le=86_400)] = SETTLE_TIME.total_seconds()
+    spread_quiet_s: Annotated[float, Field(ge=10, le=86_400)] = SPREAD_QUIET_S
 
     @field_validator("watch_namespaces", mode="before")
     @classmethod

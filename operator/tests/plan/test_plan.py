@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost
-from seriatim_operator.plan.observed import ANNOTATION_PLACE_ANEW, ClassView, Ended
+from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost, PlaceAnew
+from seriatim_operator.plan.chains import ChainsView
+from seriatim_operator.plan.observed import (
+    ANNOTATION_PLACE_ANEW,
+    ANNOTATION_SPREAD_MENDED,
+    SPREAD_QUIET_S,
+    ClassView,
+    Ended,
+)
+from seriatim_operator.plan.spread import PAUSE_IN_VAIN_S, unevenness
 from seriatim_operator.spec.broker import BrokerStatus
 
-from .world import World, new_world
+from .world import World, annotated, new_world
 
 
 def started(**spec: object) -> World:
@@ -493,14 +503,12 @@ def _follow(world: World) -> str:
 
 def _ask_anew(world: World, name: str, *, is_asked: bool = True) -> None:
     """A person annotates a BrokerGroup, or takes the annotation away."""
-    annotations = {ANNOTATION_PLACE_ANEW: "true"} if is_asked else {}
-    metadata = world.groups[name].metadata.model_copy(update={"annotations": annotations})
-    world.groups[name] = world.groups[name].model_copy(update={"metadata": metadata})
+    world.groups[name] = annotated(world.groups[name], {ANNOTATION_PLACE_ANEW: "true"} if is_asked else {})
 
 
-def _unspread() -> World:
+def _unspread(**spec: object) -> World:
     """A world whose third node was lost with its disks and came back empty, after two others took its disks."""
-    world = started()
+    world = started(**spec)
     node = world.nodes["node3"]
     world.delete_node("node3")
     world.a_pass()
@@ -510,6 +518,7 @@ def _unspread() -> World:
     world.run()
     assert {pod.node for pod in world.pods.values()} == {"node1", "node2"}
     world.done.clear()
+    world.chains = ChainsView()
     return world
 
 
@@ -526,6 +535,99 @@ def test_the_spread_after_a_replacement_is_mended_as_the_condition_advises() -> 
     assert len(set(asked)) == 2
     assert world.cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
     assert {sum(p.node == node for p in world.pods.values()) for node in world.nodes} == {2}
+
+
+def _pass_for(world: World, seconds: float) -> list[PlaceAnew]:
+    """Let time go by, and return what the operator placed anew meanwhile."""
+    before, until_s = len(world.done), world.now_s + seconds
+    while world.now_s < until_s:
+        world.a_pass()
+        world.settle(10)
+    return [action for action in world.done[before:] if isinstance(action, PlaceAnew)]
+
+
+def _on_nodes(world: World) -> list[int]:
+    """How many brokers each node has."""
+    return sorted(sum(pod.node == node for pod in world.pods.values()) for node in world.nodes)
+
+
+def test_the_operator_mends_the_spread_by_itself_if_the_spec_says_so() -> None:
+    world = _unspread(spreadMending="Automatic")
+    assert not _pass_for(world, SPREAD_QUIET_S - 60)
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert "the operator empties g0" in found.message
+    assert ANNOTATION_PLACE_ANEW not in found.message
+    (first,) = _pass_for(world, 1_800)
+    assert world.cluster.status.is_true("Stable")
+    assert _on_nodes(world) == [1, 2, 3]
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert ", not before 20" in found.message, "one in an hour"
+    (second,) = _pass_for(world, 3_600)
+    assert first.object != second.object
+    assert _on_nodes(world) == [2, 2, 2]
+    assert not _pass_for(world, 2 * PAUSE_IN_VAIN_S)
+    assert world.cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
+
+
+def test_the_spread_is_not_mended_again_soon_if_that_did_not_help() -> None:
+    world = _unspread(spreadMending="Automatic")
+    now = datetime.fromtimestamp(world.now_s, UTC).isoformat()
+    before = unevenness(world.observed())
+    world.cluster = annotated(world.cluster, {ANNOTATION_SPREAD_MENDED: f"{now} {before}"})
+    assert not _pass_for(world, PAUSE_IN_VAIN_S - 60)
+    assert _pass_for(world, 120)
+
+
+@pytest.mark.parametrize("written", ["", "soon", "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00 many"])
+def test_what_people_write_into_the_record_of_mending_holds_up_nothing(written: str) -> None:
+    world = _unspread(spreadMending="Automatic")
+    world.cluster = annotated(world.cluster, {ANNOTATION_SPREAD_MENDED: written})
+    assert _pass_for(world, 900)
+
+
+def _by_hand(world: World) -> None:
+    world.edit(spreadMending="Manual")
+
+
+def _cordon_node(world: World) -> None:
+    world.nodes["node3"] = replace(world.nodes["node3"], is_leaving=True)
+
+
+def _cordon_group(world: World) -> None:
+    name, item = min(world.groups.items())
+    world.groups[name] = item.model_copy(update={"spec": item.spec.model_copy(update={"state": "Cordoned"})})
+
+
+def _behind(world: World) -> None:
+    world.chains = ChainsView(troubles={"CatchingUp": 1}, named={"CatchingUp": ("a",)})
+
+
+def _unknown_chains(world: World) -> None:
+    world.chains = None
+
+
+def _silent_brokers(world: World) -> None:
+    world.brokers_answer = False
+
+
+def _stop_pod(world: World) -> None:
+    world.stop_kubelet("node1")
+
+
+def _pause(world: World) -> None:
+    world.edit(paused=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_by_hand, _cordon_node, _cordon_group, _behind, _unknown_chains, _silent_brokers, _stop_pod, _pause],
+)
+def test_the_spread_is_not_mended_while_anything_else_is_wrong(change: Callable[[World], None]) -> None:
+    world = _unspread(spreadMending="Automatic")
+    change(world)
+    assert not _pass_for(world, 2 * SPREAD_QUIET_S)
 
 
 def test_a_group_that_is_placed_anew_keeps_its_disks_until_it_is_empty() -> None:

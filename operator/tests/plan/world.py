@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from seriatim_operator.plan.actions import (
     Action,
@@ -20,12 +21,16 @@ from seriatim_operator.plan.actions import (
     DeleteClaim,
     DeleteObject,
     DeletePod,
+    PlaceAnew,
     Plan,
     RemoveBrokerGroup,
     SetBrokerGroup,
 )
+from seriatim_operator.plan.chains import ChainsView
 from seriatim_operator.plan.cluster import plan as make_plan
 from seriatim_operator.plan.observed import (
+    ANNOTATION_PLACE_ANEW,
+    ANNOTATION_SPREAD_MENDED,
     BrokerGroupView,
     ClaimView,
     ClassView,
@@ -38,6 +43,7 @@ from seriatim_operator.plan.observed import (
 )
 from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.resources.config import settings_in
+from seriatim_operator.spec.base import Resource
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
 from seriatim_operator.spec.group import BrokerGroup
@@ -47,6 +53,7 @@ from seriatim_operator.status.cluster import broker_group_status, broker_status,
 from ..spec.objects import good
 
 START_S = 1_700_000_000.0
+Object = TypeVar("Object", bound=Resource)
 
 
 @dataclass
@@ -71,6 +78,7 @@ class World:
     unsafe: dict[str, str] = field(default_factory=dict)
     storage_class: ClassView | None = field(default_factory=lambda: ClassView("local-nvme", True, True))
     brokers_answer: bool = True
+    chains: ChainsView | None = None
     done: list[Action] = field(default_factory=list)
     processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
     """Broker, incarnation and run of each process that lives -> its node, whatever state the API shows for its pod."""
@@ -116,6 +124,7 @@ class World:
             storage_class=self.storage_class,
             members=members,
             last_settings=self._last_settings(),
+            chains=self.chains,
         )
 
     def _last_settings(self) -> dict[str, str] | None:
@@ -150,7 +159,9 @@ class World:
                 self.brokers[name] = broker.model_copy(update={"status": broker_status(observed, broker, plan)})
         for name, group in list(observed.groups.items()):
             if name in self.groups:
-                self.groups[name] = group.model_copy(update={"status": broker_group_status(observed, group)})
+                self.groups[name] = self.groups[name].model_copy(
+                    update={"status": broker_group_status(observed, group)}
+                )
         if write():
             return plan
         status = cluster_status(observed, plan, "", "the-cluster")
@@ -198,6 +209,11 @@ class World:
                 if any(incarnation == disk for _, incarnation, _ in self.processes):
                     self.deleted_under_process.append(action.name)
                 self.volumes.pop(claim.volume, None)
+        elif isinstance(action, PlaceAnew):
+            group, cluster = self.groups[action.object], self.cluster
+            assert group.uid == action.uid
+            self.groups[action.object] = annotated(group, {ANNOTATION_PLACE_ANEW: "true"})
+            self.cluster = annotated(cluster, {ANNOTATION_SPREAD_MENDED: action.record})
         elif isinstance(action, SetBrokerGroup):
             self.intents[action.group] = action.intent
         elif isinstance(action, DeclareDead):
@@ -438,6 +454,12 @@ class World:
             dict(self.segments),
             dict(self.budgets),
         )
+
+
+def annotated(item: Object, annotations: dict[str, str]) -> Object:
+    """An object with these annotations, and no others."""
+    metadata = item.metadata.model_copy(update={"annotations": annotations})
+    return item.model_copy(update={"metadata": metadata})
 
 
 def new_world(groups: int = 3, nodes: int = 3, **spec: object) -> World:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
+from seriatim_operator.plan.observed import SPREAD_QUIET_S
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.reconcile.known import Known
@@ -36,6 +37,7 @@ class Place:
         self.kube.put(broker_cluster(**spec))
         self.known = Known(lambda _key, _after_s: None)
         self.lives = 0
+        self.spread_quiet_s = SPREAD_QUIET_S
 
     def operator(
         self, domain: str = DEFAULT_DOMAIN, settle: timedelta = SETTLE_TIME
@@ -45,7 +47,15 @@ class Place:
         cache = Cache()
         make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
         made = ClusterReconciler(
-            self.kube, cache, self.known, make, lambda: self.lives, domain, lambda *_: self.brokers, settle
+            self.kube,
+            cache,
+            self.known,
+            make,
+            lambda: self.lives,
+            domain,
+            lambda *_: self.brokers,
+            settle,
+            self.spread_quiet_s,
         )
         return made, cache
 

@@ -19,6 +19,8 @@ from seriatim_operator.cluster.pki import (
     names_in,
     new_authority,
 )
+from seriatim_operator.plan.chains import ChainsView
+from seriatim_operator.plan.observed import ANNOTATION_SPREAD_MENDED
 from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
@@ -50,14 +52,14 @@ def _age_losses(place: Place) -> None:
                 condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
 
 
-def _lost(place: Place) -> Callable[[], bool]:
+def _lost(place: Place, count: int = 4) -> Callable[[], bool]:
     names = [p["metadata"]["name"] for p in place.kube.of("Pod") if p["spec"]["nodeName"] == "node1"]
     assert names
     place.machines.delete_node("node1")
 
     def is_replaced() -> bool:
         _age_losses(place)
-        return not set(names) & set(place.pods()) and len(place.pods()) == 4
+        return not set(names) & set(place.pods()) and len(place.pods()) == count
 
     return is_replaced
 
@@ -237,6 +239,31 @@ async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_
     assert (trusted, names) == ({old, new}, before), "its names are still such as the authority that signed it may give"
     assert await look("corp.example") == (new, {old, new}, after)
     assert await look("corp.example") == (new, {new}, after)
+
+
+async def test_the_spread_after_a_replacement_is_mended() -> None:
+    place = await started(groups=3, spreadMending="Automatic")
+    place.known.note_chains(NAMESPACE, "orders", ChainsView())
+    await place.run(until=_lost(place, 6))
+    place.machines.add_node(1)
+    place.spread_quiet_s = 0.0
+
+    def groups_on(node: str) -> set[str]:
+        return {
+            pod["metadata"]["labels"]["seriatim.dev/group"]
+            for pod in place.kube.of("Pod")
+            if pod["spec"].get("nodeName") == node
+        }
+
+    for number in (1, 2):
+        record = place.kube.of("BrokerCluster")[0]["metadata"].setdefault("annotations", {})
+        if ANNOTATION_SPREAD_MENDED in record:
+            begun, before = record[ANNOTATION_SPREAD_MENDED].split()
+            assert datetime.now(UTC) - datetime.fromisoformat(begun) < timedelta(minutes=1)
+            record[ANNOTATION_SPREAD_MENDED] = f"2026-01-01T00:00:00+00:00 {before}"
+        await place.run(until=lambda number=number: len(groups_on("node1")) == number and len(place.pods()) == 6)
+        assert [reason for _, _, reason, _ in place.kube.events].count("PlacedAnew") == number
+    assert all(len(groups_on(f"node{number}")) == 2 for number in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("settle_s", "is_reissued"), [(300, False), (30, True)])

@@ -56,6 +56,24 @@ class DeleteClaim(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceAnew(Action):
+    """Ask for a broker group to be emptied and made again on other disks, as a person can with the annotation.
+
+    Attributes:
+        object: The name of the BrokerGroup.
+        uid: Its UID.
+        record: What the BrokerCluster's annotation `seriatim.dev/spread-mended` says from then on.
+        note: What is done, and why.
+    """
+
+    object: str
+    uid: str
+    record: str
+    note: str
+    is_disruptive: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteObject(Action):
     """Delete an object of our kinds that describes nothing any more."""
 

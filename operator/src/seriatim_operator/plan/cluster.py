@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
 from ..spec.settings import SettingsError, parse_settings
-from . import certificates, cordon, external, loss, members, rolling, scaling
+from . import certificates, cordon, external, loss, members, rolling, scaling, spread
 from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
 from .observed import Observed
 from .rolling import SETTINGS_INVALID
@@ -57,7 +57,12 @@ def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
     if any(isinstance(action, MarkLost | EndOperation) for action in result.actions):
         return
     _end_replacement(observed, result)
-    for step in (loss.release_lost, scaling.remove_broker_groups, lambda o, p: rolling.roll(o, make, p)):
+    for step in (
+        loss.release_lost,
+        scaling.remove_broker_groups,
+        lambda o, p: rolling.roll(o, make, p),
+        spread.mend_spread,
+    ):
         if not _is_taken(result):
             step(observed, result)
     assert len(result.disruptive) <= 1, result.disruptive

@@ -25,6 +25,11 @@ Manifest = Mapping[str, Any]
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 ANNOTATION_PLACE_ANEW = "seriatim.dev/place-anew"
+ANNOTATION_SPREAD_MENDED = "seriatim.dev/spread-mended"
+"""When the operator placed a broker group anew by itself, and how uneven the spread was before."""
+
+SPREAD_QUIET_S = 600.0
+"""Seconds for which nothing else must be wrong before the operator mends the spread by itself."""
 """With this annotation of a BrokerGroup, whatever its value, a person asks for other disks for the broker group. It is
 drained, removed and made again, as if `spec.groups` had been lowered and raised. The annotation goes with the object.
 """
@@ -246,6 +251,7 @@ class Observed:
         chains: What the chains of all topics say; None until the brokers have told them.
         services: The Services for clients outside.
         certificate_names: The names that the brokers' certificate has; None without TLS.
+        spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
     """
 
@@ -265,6 +271,7 @@ class Observed:
     chains: ChainsView | None = None
     certificate_names: frozenset[str] | None = None
     is_etcd_silent: bool = False
+    spread_quiet_s: float = SPREAD_QUIET_S
 
     @property
     def cluster_in_force(self) -> BrokerCluster:

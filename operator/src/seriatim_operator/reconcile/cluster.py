@@ -40,13 +40,14 @@ from ..plan.actions import (
     DeletePod,
     EndOperation,
     MarkLost,
+    PlaceAnew,
     Plan,
     RemoveBrokerGroup,
     SetBrokerGroup,
 )
 from ..plan.cluster import plan as make_plan
 from ..plan.external import external_addresses
-from ..plan.observed import Observed
+from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, Observed
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
 from ..resources.names import BROKER_PORT, LABEL_CLUSTER
@@ -102,6 +103,7 @@ class ClusterReconciler:
         domain: The DNS domain of the Kubernetes cluster, for the names in certificates.
         connect: Makes the client of a cluster's brokers.
         settle: The time until a written Secret is in use everywhere.
+        spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class ClusterReconciler:
         domain: str,
         connect: Callable[[str, Callable[[], int]], Brokers] = Brokers,
         settle: timedelta = pki.SETTLE_TIME,
+        spread_quiet_s: float = SPREAD_QUIET_S,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -122,6 +125,7 @@ class ClusterReconciler:
         self._epoch = epoch
         self._domain = domain
         self._settle = settle
+        self._spread_quiet_s = spread_quiet_s
         self._connect = connect
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
@@ -185,9 +189,7 @@ class ClusterReconciler:
         live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
             self._known.note_live(namespace, name, live, is_told=observed.members is not None)
-        observed = replace(
-            observed, chains=self._known.chains(namespace, name), certificate_names=certificates.broker_names
-        )
+        observed = replace(observed, certificate_names=certificates.broker_names)
         plan.problems += [*problems, *await self._definitions.problems()]
         hosts = external_addresses(observed).hosts
         is_named = hosts == self._external_hosts.get((namespace, name), ())
@@ -204,6 +206,7 @@ class ClusterReconciler:
         observed = await observe(source, brokers, namespace, name, counts=False)
         if observed is None:
             return None, Plan(), None
+        observed = replace(observed, chains=self._known.chains(namespace, name), spread_quiet_s=self._spread_quiet_s)
         addresses = external_addresses(observed).brokers
         make = replace(self._make_children(observed.cluster_in_force), external_addresses=addresses)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
@@ -312,9 +315,21 @@ class ClusterReconciler:
             elif isinstance(action, DeleteClaim):
                 await self._api.event(about, "Warning", "ClaimDeleted", f"claim {action.name}: {action.reason}")
                 await self._delete(CLAIM, cluster.namespace, action.name, action.uid)
+            elif isinstance(action, PlaceAnew):
+                await self._place_anew(about, action, cluster)
         except ConflictError as exc:
             _log.info("changed_meanwhile", step=str(action), error=str(exc))
         return True
+
+    async def _place_anew(self, about: Manifest, action: PlaceAnew, cluster: BrokerCluster) -> None:
+        """Note it on the cluster, and then ask for it. If the operator ends between the two, the next time is later."""
+        await self._api.event(about, "Normal", "PlacedAnew", action.note)
+        for kind, name, annotation, value in (
+            (BROKER_CLUSTER, cluster.name, ANNOTATION_SPREAD_MENDED, action.record),
+            (BROKER_GROUP, action.object, ANNOTATION_PLACE_ANEW, "true"),
+        ):
+            patch = {"metadata": {"annotations": {annotation: value}}}
+            self._cache.put(kind.kind, await self._api.merge(kind, cluster.namespace, name, patch))
 
     async def _delete(self, kind: Kind, namespace: str, name: str, uid: str, grace_s: int | None = None) -> None:
         was_there = await self._api.delete(kind, namespace, name, uid=uid, grace_s=grace_s)
@@ -455,6 +470,8 @@ def _same_target(one: Action, other: Action) -> bool:
         return (one.name, one.uid) == (other.name, other.uid)
     if isinstance(one, DeleteClaim) and isinstance(other, DeleteClaim):
         return (one.name, one.uid) == (other.name, other.uid)
+    if isinstance(one, PlaceAnew) and isinstance(other, PlaceAnew):
+        return (one.object, one.uid) == (other.object, other.uid)
     return False
 
 

@@ -43,6 +43,7 @@ AdvertisedHost = Annotated[
 ]
 
 ChangeApproval = Literal["Automatic", "Manual"]
+SpreadMending = Literal["Manual", "Automatic"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 _RESERVED_LABEL = Rule(
@@ -475,6 +476,11 @@ class BrokerClusterSpec(Model):
     a time. If an object from before these rules has a wrong name or value, the last good settings stay in force."""
     change_approval: ChangeApproval = "Automatic"
     """`Manual`: restarts that a change needs wait in `status.plannedChanges` until a person approves them."""
+    spread_mending: SpreadMending = "Manual"
+    """Who mends the spread if a replacement has left a node with a member of every broker group, and other nodes have
+    few brokers. `Automatic`: the operator places one broker group after another anew, each after ten minutes in which
+    nothing else is wrong. That copies all messages of the broker group. `Manual`: a person does it with the annotation
+    `seriatim.dev/place-anew`, which the condition `Degraded` names."""
     paused: bool = False
     """`true`: the operator changes nothing in this cluster. The brokers go on, and switch by themselves if one dies."""
     pod_template: PodTemplate = PodTemplate()

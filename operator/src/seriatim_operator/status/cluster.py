@@ -13,7 +13,7 @@ from ..plan.cordon import leaving_members
 from ..plan.external import ExternalAddresses, external_addresses
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
-from ..plan.spread import group_to_place_anew, machine_that_holds_all
+from ..plan.spread import REASON, group_to_place_anew, machine_that_holds_all, may_mend_at_s
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
@@ -410,7 +410,7 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
         return Fact("Degraded", "True", troubles[0][0], "; ".join(message for _, message in troubles))
     alone = machine_that_holds_all(observed)
     if alone and not observed.placed_anew:
-        return Fact("Degraded", "False", "OneMachineHoldsAll", _how_to_spread(observed, alone))
+        return Fact("Degraded", "False", REASON, _how_to_spread(observed, alone))
     return Fact("Degraded", "False", "Healthy")
 
 
@@ -523,6 +523,14 @@ def _how_to_spread(observed: Observed, machine: str) -> str:
     group = group_to_place_anew(observed, machine)
     if not group:
         return f"{problem}: add broker groups, or nodes for them"
+    if observed.cluster.spec.spread_mending == "Automatic":
+        at_s = may_mend_at_s(observed)
+        at = datetime.fromtimestamp(at_s, UTC)
+        when = f", not before {at:%Y-%m-%d %H:%M} UTC" if at_s > observed.now_s else ""
+        return (
+            f"{problem}, and other nodes have few brokers: the operator empties {group} and gives it disks on other "
+            f"nodes when nothing else has been wrong for {observed.spread_quiet_s:.0f} s{when}"
+        )
     name = next(item.name for item in observed.groups.values() if item.spec.group == group)
     namespace = observed.cluster.namespace
     command = f"kubectl -n {namespace} annotate sgroup {name} {ANNOTATION_PLACE_ANEW}=true"

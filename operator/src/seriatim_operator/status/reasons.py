@@ -197,6 +197,7 @@ CLUSTER_EVENTS: Final = {
     "MemberAway": "a member of a broker group does not answer: its open segments go to other broker groups",
     "MembersBack": "all members of a broker group answer again",
     "Recovered": "Degraded is False again",
+    "PlacedAnew": "the operator empties a broker group and makes it again on other disks (`spec.spreadMending`)",
     "CertificateIssued": "the operator issued a certificate; the note says why",
     "AuthorityMade": "the operator made a certificate authority",
 }
