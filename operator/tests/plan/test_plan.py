@@ -542,7 +542,7 @@ def _pass_for(world: World, seconds: float) -> list[PlaceAnew]:
     before, until_s = len(world.done), world.now_s + seconds
     while world.now_s < until_s:
         world.a_pass()
-        world.settle(10)
+        world.settle(max(10, seconds / 200))
     return [action for action in world.done[before:] if isinstance(action, PlaceAnew)]
 
 
