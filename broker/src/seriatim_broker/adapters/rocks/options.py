@@ -78,6 +78,7 @@ def _text(settings: RocksSettings) -> str:
         "max_background_jobs": 2,
         "max_file_opening_threads": 1,  # with 16, RocksDB starts 15 threads for each column family, also with few files
         "avoid_unnecessary_blocking_io": True,
+        "advise_random_on_open": "false",  # or the kernel reads nothing ahead of a consumer that is far behind
         "bytes_per_sync": 1 << 20,
         "keep_log_file_num": 4,
         "max_log_file_size": 8 << 20,
