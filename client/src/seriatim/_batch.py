@@ -132,14 +132,16 @@ def row_numbers(positions: Sequence[int]) -> Any:
 def _binary(items: Sequence[bytes | None], kind: Any) -> Any:
     count = len(items)
     validity = None
-    if None in items:
+    try:
+        data = b"".join(cast("Sequence[bytes]", items))
+    except TypeError:  # some are None; to look for them first would take as long as all else
         present = np.fromiter((item is not None for item in items), np.bool_, count)
         validity = pa.py_buffer(np.packbits(present, bitorder="little"))
         items = [item or b"" for item in items]
+        data = b"".join(cast("Sequence[bytes]", items))
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, cast("Sequence[bytes]", items)), np.int32, count), out=offsets[1:])
-    data = pa.py_buffer(b"".join(cast("Sequence[bytes]", items)))
-    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), data])
+    np.fromiter(map(len, cast("Sequence[bytes]", items)), np.int32, count).cumsum(out=offsets[1:])
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _maps(rows: Sequence[Headers | None]) -> Any:

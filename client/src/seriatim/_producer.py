@@ -276,7 +276,7 @@ class Producer:
             timestamp_ms = int(time.time() * 1000)
         delivery = Delivery()
         try:
-            target.pending.add_one(value, key, timestamp_ms, headers, tag, delivery, size, time.monotonic())
+            target.pending.add_one(value, key, timestamp_ms, headers, tag, delivery, size)
             self._backlog.take(1, size)
             if not target.is_ready:
                 self._turns.make_ready(target)
@@ -328,12 +328,11 @@ class Producer:
             await self._wait_for_room(size)
         if timestamps_ms is None:
             messages = messages._replace(timestamps_ms=[int(time.time() * 1000)] * count)
-        now = time.monotonic()
         try:
             for target, positions in groups:
                 part = messages.at(positions)
                 part_size = size if part is messages else part.size_bytes()
-                target.pending.add_many(part, deliveries.slice(positions), part_size, now)
+                target.pending.add_many(part, deliveries.slice(positions), part_size)
                 self._backlog.take(len(positions), part_size)
                 self._turns.make_ready(target)
         except BaseException as exc:
@@ -389,7 +388,7 @@ class Producer:
                 _refuse_rest(pieces[number:], deliveries, exc)
                 break
             try:
-                target.pending.add_record_batch(piece, deliveries.slice(positions), keyed, size, time.monotonic())
+                target.pending.add_record_batch(piece, deliveries.slice(positions), keyed, size)
                 self._backlog.take(piece.num_rows, size)
                 self._turns.make_ready(target)
             except BaseException as exc:
@@ -414,7 +413,7 @@ class Producer:
         if not self._backlog.has_room(len(body.data)):
             await self._wait_for_room(len(body.data))
         try:
-            target.pending.add_body(body, deliveries.slice(positions), time.monotonic())
+            target.pending.add_body(body, deliveries.slice(positions))
             self._backlog.take(body.message_count, len(body.data))
             self._turns.make_ready(target)
         except BaseException as exc:

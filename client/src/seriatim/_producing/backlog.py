@@ -52,7 +52,7 @@ class Backlog:
         """
         if self._refusal is not None:
             self.refuse()
-        return not self._in_line and self._fits(size_bytes)
+        return not self._in_line and (self.size_bytes + size_bytes <= self._size_bytes_max or not self.size_bytes)
 
     def _fits(self, size_bytes: int) -> bool:
         return self.size_bytes + size_bytes <= self._size_bytes_max or not self.size_bytes

@@ -42,7 +42,7 @@ from seriatim._core.producer import (
 from seriatim._failure import Failure, attempt, entry
 from seriatim._producing.backlog import Backlog
 from seriatim._producing.batching import Batching
-from seriatim._producing.deliveries import Settlement, SliceOfBatch
+from seriatim._producing.deliveries import Settlement, Sink
 from seriatim._producing.pending import Pending
 from seriatim._producing.routes import Routes, route_of
 from seriatim._producing.turns import Turns
@@ -81,7 +81,7 @@ class _Batch:
     """
 
     body: Body
-    slices: list[SliceOfBatch]
+    sinks: list[Sink]
     payload_bytes: int
     ids: Sequence[Any] | None = None  # the messages' ids in the history, until they have an outcome
     number: tuple[int, int] = _NOT_SENT  # epoch, base sequence
@@ -127,7 +127,7 @@ class PartitionSender:
     def _cut(self) -> None:
         shared = self._shared
         cut = self.pending.peek(shared.settings.batch_size_bytes, shared.settings.compression)
-        batch = _Batch(cut.body, cut.slices, cut.payload_bytes)
+        batch = _Batch(cut.body, cut.sinks, cut.payload_bytes)
         batch_id, count = self.batch_count + 1, cut.body.message_count
         self._batches[batch_id] = batch
         self.batch_count = batch_id
@@ -145,12 +145,12 @@ class PartitionSender:
             error: Why; None: the application closes the producer.
         """
         self._step(Abandon(error))
-        waiting, size_bytes = self.pending.all_slices(), self.pending.payload_bytes
-        if waiting:
+        if self.pending:
+            pending = self.pending
             settlement = Settlement(Outcome.FAILED, self.number, 0, 0, self.core.ended)
-            self._shared.backlog.settle(sum(piece.length for piece in waiting), size_bytes, Outcome.FAILED)
-            for sink, start, at, count in waiting:
-                sink.settle(start, at, count, settlement)
+            self._shared.backlog.settle(pending.message_count, pending.payload_bytes, Outcome.FAILED)
+            for sink in pending.all_sinks():
+                sink.settle(0, settlement)
             self.pending.clear()
 
     def break_off(self, error: ReplyError) -> None:
@@ -162,10 +162,10 @@ class PartitionSender:
         for batch in list(self._batches.values()):
             if self._shared.recorder is not None and batch.ids is not None:
                 attempt(self._shared.recorder.outcomes, batch.ids, settlement)
-            for sink, start, _, count in batch.slices:
-                attempt(sink.break_off, start, count, settlement)
-        for sink, start, _, count in self.pending.all_slices():
-            attempt(sink.break_off, start, count, settlement)
+            for sink in batch.sinks:
+                attempt(sink.break_off, settlement)
+        for sink in self.pending.all_sinks():
+            attempt(sink.break_off, settlement)
         self._batches.clear()
         self._links.clear()
         self.pending.clear()
@@ -311,8 +311,9 @@ class PartitionSender:
             ids, batch.ids = batch.ids, None
             shared.recorder.outcomes(ids, settlement)  # before the application gets the outcome and can act on it
         shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
-        for sink, start, at, count in batch.slices:
-            sink.settle(start, at, count, settlement)
+        at = 0
+        for sink in batch.sinks:
+            at += sink.settle(at, settlement)
         if self.core.has_batch(effect.batch_id):
             self._kept.append(effect.batch_id)  # an earlier batch is not acknowledged, so it may be sent again
         else:

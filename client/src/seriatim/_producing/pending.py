@@ -9,6 +9,7 @@ Messages keep the order of their sends. `batching` decides when a batch is cut.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,11 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from seriatim._batch import HEADER_OVERHEAD_BYTES, Body, Headers, encode, encode_record_batch
-from seriatim._producing.deliveries import Delivery, DeliverySlice, SliceOfBatch
+from seriatim._producing.deliveries import Delivery, DeliverySlice, Sink
 from seriatim._settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
 """Bytes that a message takes in a body besides its key and value: offsets, timestamp, validity, rounded up."""
-
-Sink = Delivery | DeliverySlice
 
 
 def attached_bytes(headers: Headers | None, tag: str | None) -> int:
@@ -69,10 +68,10 @@ class Messages(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A batch to be: its body, and the sends to which its messages belong."""
+    """A batch to be: its body, and what gets the outcome of its messages, in their order."""
 
     body: Body
-    slices: list[SliceOfBatch]
+    sinks: list[Sink]
     values: Sequence[bytes] | None  # for a recorder; None if they would have to be read from a table
     batch: Any  # the table's record batch, if it is one
     payload_bytes: int
@@ -89,15 +88,14 @@ class _Columns:
     timestamps: list[int] = field(default_factory=list)
     headers: list[Headers | None] | None = None
     tags: list[str | None] | None = None
-    slices: deque[tuple[Sink, int, int]] = field(default_factory=deque)  # sink, start in it, count
+    sinks: deque[Sink] = field(default_factory=deque)
     payload_bytes: int = 0
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
         """Build a batch of the messages at the front. It changes nothing."""
-        count = len(self.values)
-        payload_bytes = self.payload_bytes
-        if payload_bytes > size_bytes_max:
-            count, payload_bytes = self._fitting(size_bytes_max)
+        if self.payload_bytes <= size_bytes_max:
+            return self._whole(compression)
+        count, payload_bytes = self._fitting(size_bytes_max)
         values = self.values[:count]
         keys = None if self.keys is None else self.keys[:count]
         body = encode(
@@ -108,22 +106,26 @@ class _Columns:
             None if self.tags is None else self.tags[:count],
             compression,
         )
-        return Cut(body, self._front_slices(count), values, None, payload_bytes, keys)
+        return Cut(body, self._front_sinks(count), values, None, payload_bytes, keys)
+
+    def _whole(self, compression: Compression | None) -> Cut:
+        """A batch of all messages, whose lists are not copied."""
+        body = encode(self.values, self.keys, self.timestamps, self.headers, self.tags, compression)
+        return Cut(body, list(self.sinks), self.values, None, self.payload_bytes, self.keys)
 
     def drop(self, cut: Cut) -> None:
-        """Remove the messages of the batch that `peek` built."""
+        """Remove the messages of the batch that `peek` built. Others are left."""
         count = cut.body.message_count
         for column in (self.values, self.keys, self.timestamps, self.headers, self.tags):
             if column is not None:
                 del column[:count]
-        for _ in cut.slices[1:]:
-            self.slices.popleft()
-        sink, start, length = self.slices[0]
-        taken = cut.slices[-1].length
-        if taken < length:
-            self.slices[0] = (sink, start + taken, length - taken)
+        for _ in cut.sinks[1:]:
+            self.sinks.popleft()
+        last, taken = self.sinks[0], cut.sinks[-1]
+        if isinstance(last, DeliverySlice) and isinstance(taken, DeliverySlice) and len(taken) < len(last):
+            self.sinks[0] = last.rest(len(taken))
         else:
-            self.slices.popleft()
+            self.sinks.popleft()
         self.payload_bytes -= cut.payload_bytes
 
     def _fitting(self, size_bytes_max: int) -> tuple[int, int]:
@@ -140,20 +142,26 @@ class _Columns:
             total += size
         return len(self.values), total
 
-    def _front_slices(self, count: int) -> list[SliceOfBatch]:
-        front: list[SliceOfBatch] = []
-        at = 0
-        for sink, start, length in self.slices:
-            here = min(length, count - at)
-            front.append(SliceOfBatch(sink, start, at, here))
-            at += here
-            if at == count:
+    def _front_sinks(self, count: int) -> list[Sink]:
+        front: list[Sink] = []
+        left = count
+        for sink in self.sinks:
+            if isinstance(sink, Delivery):
+                front.append(sink)
+                left -= 1
+            else:
+                front.append(sink if len(sink) <= left else sink.first(left))
+                left -= len(sink)
+            if left <= 0:
                 break
         return front
 
-    def all_slices(self) -> list[SliceOfBatch]:
-        """The sends whose messages wait here. The places in a batch mean nothing."""
-        return [SliceOfBatch(sink, start, 0, length) for sink, start, length in self.slices]
+    @property
+    def message_count(self) -> int:
+        return len(self.values)
+
+    def all_sinks(self) -> list[Sink]:
+        return list(self.sinks)
 
 
 class _Table(NamedTuple):
@@ -165,8 +173,12 @@ class _Table(NamedTuple):
     keyed: bool
     payload_bytes: int
 
-    def all_slices(self) -> list[SliceOfBatch]:
-        return [SliceOfBatch(self.sink, 0, 0, self.batch.num_rows)]
+    @property
+    def message_count(self) -> int:
+        return len(self.sink)
+
+    def all_sinks(self) -> list[Sink]:
+        return [self.sink]
 
 
 class _Encoded(NamedTuple):
@@ -177,8 +189,12 @@ class _Encoded(NamedTuple):
     sink: DeliverySlice
     payload_bytes: int
 
-    def all_slices(self) -> list[SliceOfBatch]:
-        return [SliceOfBatch(self.sink, 0, 0, self.body.message_count)]
+    @property
+    def message_count(self) -> int:
+        return len(self.sink)
+
+    def all_sinks(self) -> list[Sink]:
+        return [self.sink]
 
 
 class Pending:
@@ -208,10 +224,10 @@ class Pending:
         """Whether the next batch cannot grow any more, because it is a table, or a table is behind it."""
         return len(self._parts) > 1 or isinstance(self._parts[0], (_Table, _Encoded))
 
-    def _columns(self, now: float) -> _Columns:
+    def _columns(self) -> _Columns:
         if self._parts and isinstance(self._parts[-1], _Columns):
             return self._parts[-1]
-        columns = _Columns(now)
+        columns = _Columns(time.monotonic())
         self._parts.append(columns)
         return columns
 
@@ -224,48 +240,50 @@ class Pending:
         tag: str | None,
         sink: Delivery,
         size_bytes: int,
-        now: float,
     ) -> None:
         """Add one message at the end."""
-        columns = self._columns(now)
-        before = len(columns.values)
+        columns = self._columns()
+        if key is not None or columns.keys is not None:
+            columns.keys = _append(columns.keys, len(columns.values), key)
+        if headers is not None or columns.headers is not None:
+            columns.headers = _append(columns.headers, len(columns.values), headers)
+        if tag is not None or columns.tags is not None:
+            columns.tags = _append(columns.tags, len(columns.values), tag)
         columns.values.append(value)
         columns.timestamps.append(timestamp_ms)
-        columns.keys = _append(columns.keys, before, key)
-        columns.headers = _append(columns.headers, before, headers)
-        columns.tags = _append(columns.tags, before, tag)
-        columns.slices.append((sink, 0, 1))
+        columns.sinks.append(sink)
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes
 
-    def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int, now: float) -> None:
+    def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int) -> None:
         """Add the messages of one call at the end."""
-        columns = self._columns(now)
+        columns = self._columns()
         before, count = len(columns.values), len(messages.values)
+        assert len(sink) == count
         columns.values.extend(messages.values)
         columns.timestamps.extend(messages.timestamps_ms)
         columns.keys = _extend(columns.keys, before, messages.keys, count)
         columns.headers = _extend(columns.headers, before, messages.headers, count)
         columns.tags = _extend(columns.tags, before, messages.tags, count)
-        columns.slices.append((sink, 0, count))
+        columns.sinks.append(sink)
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes
 
-    def add_record_batch(self, batch: Any, sink: DeliverySlice, keyed: bool, size_bytes: int, now: float) -> None:
+    def add_record_batch(self, batch: Any, sink: DeliverySlice, keyed: bool, size_bytes: int) -> None:
         """Add a record batch of `SCHEMA`, which fits into one batch, at the end."""
-        self._parts.append(_Table(now, batch, sink, keyed, size_bytes))
+        self._parts.append(_Table(time.monotonic(), batch, sink, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
-    def add_body(self, body: Body, sink: DeliverySlice, now: float) -> None:
+    def add_body(self, body: Body, sink: DeliverySlice) -> None:
         """Add an encoded body at the end."""
-        self._parts.append(_Encoded(now, body, sink, len(body.data)))
+        self._parts.append(_Encoded(time.monotonic(), body, sink, len(body.data)))
         self.payload_bytes += len(body.data)
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
         """Build the next batch. It changes nothing, so if it raises, all messages are still here."""
         part = self._parts[0]
         if isinstance(part, _Encoded):
-            return Cut(part.body, part.all_slices(), None, None, part.payload_bytes)
+            return Cut(part.body, part.all_sinks(), None, None, part.payload_bytes)
         if isinstance(part, _Table):
             return _cut_table(part, compression)
         return part.peek(size_bytes_max, compression)
@@ -273,15 +291,20 @@ class Pending:
     def drop(self, cut: Cut) -> None:
         """Remove the messages of the batch that `peek` built."""
         part = self._parts[0]
-        if isinstance(part, _Columns):
+        if isinstance(part, _Columns) and cut.body.message_count < len(part.values):
             part.drop(cut)
-        if not isinstance(part, _Columns) or not part.values:
+        else:
             self._parts.popleft()
         self.payload_bytes -= cut.payload_bytes
 
-    def all_slices(self) -> list[SliceOfBatch]:
-        """The sends whose messages wait here, in their order. The places in a batch mean nothing."""
-        return [piece for part in self._parts for piece in part.all_slices()]
+    @property
+    def message_count(self) -> int:
+        """The number of messages that wait here."""
+        return sum(part.message_count for part in self._parts)
+
+    def all_sinks(self) -> list[Sink]:
+        """What gets the outcome of the messages that wait here, in their order."""
+        return [sink for part in self._parts for sink in part.all_sinks()]
 
     def clear(self) -> None:
         """Remove all messages."""
@@ -294,14 +317,12 @@ def _cut_table(part: _Table, compression: Compression | None) -> Cut:
     count = part.batch.num_rows
     first, last = timestamps[0].as_py(), timestamps[count - 1].as_py()
     body = encode_record_batch(part.batch, first, last, part.keyed, compression)
-    return Cut(body, part.all_slices(), None, part.batch, part.payload_bytes)
+    return Cut(body, part.all_sinks(), None, part.batch, part.payload_bytes)
 
 
-def _append(column: list[Any] | None, before: int, item: Any) -> list[Any] | None:
+def _append(column: list[Any] | None, before: int, item: Any) -> list[Any]:
     """Add an item to a column. A column is made when the first message has a value for it."""
     if column is None:
-        if item is None:
-            return None
         column = [None] * before
     column.append(item)
     return column
