@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -36,6 +37,7 @@ def crds(output: Path | None, check: bool) -> None:
 @operator.command()
 def run() -> None:
     """Run the operator until SIGTERM or SIGINT. Its settings are SERIATIM_OPERATOR_* variables."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a line of gRPC for each failed call would stand between ours
     with left_out("rich"):  # structlog would import it for tracebacks, and it needs 4 MB
         from .running import run_operator  # imported here, because it imports every library and `--help` needs none
 

@@ -14,8 +14,6 @@ from ..cluster.kube import Kube
 from . import certificate_checks, checks, member_checks
 from .errors import PluginError
 from .findings import Finding, bad, unknown, well
-from .findings import Level as Level
-from .findings import draw_findings as draw_findings
 from .health import examine_pages
 from .live import reach_brokers
 from .look import Look

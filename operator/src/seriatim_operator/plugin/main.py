@@ -1,35 +1,39 @@
-"""The command `kubectl-seriatim`, which kubectl runs as `kubectl seriatim`."""
+"""The command `kubectl-seriatim`, which kubectl runs as `kubectl seriatim`.
+
+Nearly all processor time of a command goes to imports. So what asks brokers (gRPC, aiohttp) or reads certificates is
+imported by the commands that do so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from seriatim_api.errors import SeriatimError
 
-from ..cluster.brokers import Brokers
 from ..cluster.connection import Connection, ConnectionFailedError, connect
 from ..cluster.kinds import BROKER_CLUSTER
 from ..cluster.kube import Kube, KubeError
 from ..spec.errors import SpecError
 from ..spec.group import BrokerGroup
 from .chains import draw_topic, draw_topic_status, find_topic
-from .doctor import Level, draw_findings, examine
-from .draining import Progress, check_drain, count, find_broker_group, read_progress, set_state, watch_drain
 from .errors import PluginError
-from .health import draw_troubles, examine_pages
-from .live import reach_brokers
+from .findings import Level, draw_findings
 from .look import explain, find_cluster, look_at
 from .pictures import draw_plan, draw_status
-from .without_objects import tell_without_objects
+
+if TYPE_CHECKING:
+    from ..cluster.brokers import Brokers
+    from .draining import Progress
 
 FIELD_MANAGER = "kubectl-seriatim"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
@@ -90,6 +94,7 @@ def _take(ctx: click.Context, option: click.Parameter, value: str | None) -> Non
 @click.pass_context
 def main(ctx: click.Context, width: int | None) -> None:
     """Show and examine Seriatim clusters, approve plans, and drain broker groups."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own errors say what failed
     if width is not None:
         ctx.obj = replace(ctx.obj, console=_console(width))
 
@@ -124,8 +129,15 @@ async def status(way: Way, cluster: str | None, offline: bool) -> int:
     """Show a cluster on one screen, with what brokers say that a person has to do."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
-        findings = [] if offline else await examine_pages(connection, kube, look)
-        others = "" if offline else await tell_without_objects(connection, kube, look)
+        is_ready = look.cluster.status.is_true("Ready")
+        if offline:
+            way.console.print(draw_status(look))
+            return 0 if is_ready else UNWELL
+        from .health import draw_troubles, examine_pages
+        from .without_objects import tell_without_objects
+
+        findings = await examine_pages(connection, kube, look)
+        others = await tell_without_objects(connection, kube, look)
     way.console.print(draw_status(look))
     if others:
         way.console.print(others, style="dim", soft_wrap=True)
@@ -133,7 +145,7 @@ async def status(way: Way, cluster: str | None, offline: bool) -> int:
         way.console.print(line, soft_wrap=True)
     if any(finding.level is Level.BAD for finding in findings):
         return UNWELL
-    return 0 if look.cluster.status.is_true("Ready") else UNWELL
+    return 0 if is_ready else UNWELL
 
 
 @main.command()
@@ -156,6 +168,8 @@ async def chains(way: Way, topic: str, cluster: str | None, offline: bool) -> in
                 )
             way.console.print(draw_topic_status(known))
             return 0
+        from .live import reach_brokers
+
         async with reach_brokers(connection, kube, found) as brokers:
             described = await brokers.describe_topic(known.topic_name if known is not None else topic)
     way.console.print(draw_topic(described))
@@ -207,6 +221,9 @@ async def plan(way: Way, cluster: str | None, approve: str | None) -> int:
 @_command
 async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wait_s: float, yes: bool) -> int:
     """Move all segments off a broker group: first the open ones, then copies of sealed ones. Two copies always stay."""
+    from .draining import check_drain, find_broker_group, set_state
+    from .live import reach_brokers
+
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         found = find_broker_group(look, group)
@@ -225,6 +242,8 @@ async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wai
 
 
 async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wait_s: float, *, is_sure: bool) -> int:
+    from .draining import count, read_progress, set_state, watch_drain
+
     name = group.spec.group
     way.console.print(f"{name} is to be drained: {_left(await count(brokers, name))} will move to other broker groups")
     if not is_sure and not await asyncio.to_thread(click.confirm, "go on?"):
@@ -257,6 +276,8 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
 @_command
 async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool) -> int:
     """Examine a cluster, and say what is wrong and what to do about it."""
+    from .doctor import examine
+
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         findings = await examine(connection, kube, look, with_brokers=not offline)
