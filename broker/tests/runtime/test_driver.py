@@ -38,6 +38,7 @@ from seriatim_broker.core.values.log import (
     PutLedger,
     Write,
 )
+from seriatim_broker.core.values.messages import Heartbeat
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
 from seriatim_broker.runtime import retry_cache
@@ -140,15 +141,38 @@ async def test_writes_of_one_turn_are_one_submit_and_report_the_last_token() -> 
         return [fx.Persist(next(tokens), (write,))] if isinstance(event, PlanSwitch) else []
 
     driver, core, disk, _, _ = make(answer)
-    for number in range(3):
+    driver.feed(PlanSwitch(0, P))
+    assert [len(writes) for writes in disk.submitted] == [1], "the disk is idle"
+    for number in range(1, 4):
         driver.feed(PlanSwitch(number, P))
+    assert len(disk.submitted) == 1, "the disk is busy: the writes of the turn are joined"
     await asyncio.sleep(0)
-    driver.feed(PlanSwitch(9, P))
-    await asyncio.sleep(0)
-    assert [len(writes) for writes in disk.submitted] == [3, 1]
+    assert [len(writes) for writes in disk.submitted] == [1, 3]
     disk.report(1)
     disk.report(2)
-    assert [event for event in core.events if isinstance(event, Persisted)] == [Persisted(3), Persisted(4)]
+    assert [event for event in core.events if isinstance(event, Persisted)] == [Persisted(1), Persisted(4)]
+    driver.feed(PlanSwitch(4, P))
+    assert len(disk.submitted) == 2, "writes came faster than one by one, so this one waits for others"
+    driver.feed(PlanSwitch(5, P))
+    await asyncio.sleep(0)
+    assert [len(writes) for writes in disk.submitted] == [1, 3, 2]
+
+
+async def test_what_leaves_goes_before_the_write_of_its_turn() -> None:
+    """For an unflushed topic, the acknowledgement is a message of the step that writes."""
+    tokens = iter(range(1, 100))
+
+    def answer(event: Event) -> list[fx.Effect]:
+        if not isinstance(event, PlanSwitch):
+            return []
+        return [fx.Persist(next(tokens), (DropPartition(P),)), fx.Send("b", Heartbeat(1))]
+
+    driver, _, disk, sink, _ = make(answer)
+    driver.feed(PlanSwitch(0, P))
+    assert sink.calls == [("send", "b", Heartbeat(1))]
+    assert not disk.submitted
+    await asyncio.sleep(0)
+    assert len(disk.submitted) == 1
 
 
 class UnpreparedBodies(SimulatedBodies):

@@ -169,9 +169,9 @@ async def test_what_is_damaged_can_be_written_again_and_is_whole_then(harness: R
     for at in range(0, _BATCHES, per_piece):
         await put(harness, [Rewrite(builder.partition, builder.segment, tuple(builder.batches[at : at + per_piece]))])
     assert await read_all(harness, builder) == builder.batches
+    await harness.storage.settle()
     await harness.reopen(crash=False)
     assert await read_all(harness, builder) == builder.batches
-    await harness.storage.settle()
     assert not table.exists(), "the damaged file is gone with its extent"
 
 

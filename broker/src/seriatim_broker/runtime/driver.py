@@ -1,7 +1,9 @@
 """The driver of a broker's core: it takes events one at a time, and carries out the effects in the core's order.
 
 `feed` is synchronous and may be called from anywhere in the event loop. If a servicer feeds a batch, the batch is in
-the next write and on the slave's stream within the same turn. Writes of one turn go to the storage as one submit.
+the next write and on the slave's stream within the same turn. What leaves goes before what is written. So a write is
+submitted one turn later, and with it all others of that turn, if anything leaves, or if writes came faster than the
+disk took them. Otherwise it is submitted at once (a slave that writes one batch answers nothing before).
 
 Nothing here decides anything. A step that fails is a bug of the product, and ends the process. So does every other
 failure in a callback of the event loop: a submit, a timer, a report that writes are durable. Otherwise the loop would
@@ -125,6 +127,10 @@ class Driver:
         self._stepping = False
         self._dead = False
         self._writes: list[Write] = []
+        self._persists = 0  # how many are in the next submit
+        self._submit_is_due = False
+        self._leaves = False  # something was sent, replied or delivered since the outermost `feed` began
+        self._joins = False  # the last submit was not alone
         self._token = 0
         self._tickets: deque[tuple[int, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -213,11 +219,13 @@ class Driver:
         return len(self._lane)
 
     def _drain(self) -> None:
+        self._leaves = False
         while self._queue and not self._dead:
             event = self._queue.popleft()
             self._story.append(event)
             self._step(event)
         try:
+            self._submit_in_time()
             self._set_timer()
         except Exception as exc:
             self.fail(exc)
@@ -356,13 +364,19 @@ class Driver:
     def _deliver(self, effect: fx.Deliver) -> None:
         deliver = self._streams.get(effect.stream)
         if deliver is not None:
+            self._leaves = True
             deliver(effect.subscription, effect.event)
 
     def _performers(self, links: Links, work: CoordinatorWork) -> dict[type, Callable[[Any], None]]:
         """The function for each kind of effect."""
+
+        def send(effect: fx.Send) -> None:
+            self._leaves = True
+            links.send(effect.broker, effect.message)
+
         return {
             fx.Persist: lambda effect: self._persist(effect.token, effect.writes),
-            fx.Send: lambda effect: links.send(effect.broker, effect.message),
+            fx.Send: send,
             fx.Deliver: self._deliver,
             fx.ReadLog: self._read_log,
             fx.ReadKeys: self._read,
@@ -387,6 +401,7 @@ class Driver:
     def _reply(self, effect: Reply) -> None:
         reply = self._requests.pop(effect.request, None)
         if reply is not None:
+            self._leaves = True
             reply(effect)
 
     def _note(self, note: fx.Note) -> None:
@@ -400,8 +415,7 @@ class Driver:
     def _persist(self, token: int, writes: Sequence[Write]) -> None:
         assert token > self._token, "tokens grow"
         assert writes, "an empty write is never reported as durable"
-        if not self._writes:
-            self._loop.call_soon(self._submit)
+        self._persists += 1
         self._writes.extend(writes)
         self._token = token
         if not self._expects_keyed_reads:
@@ -426,16 +440,34 @@ class Driver:
         self._expects_keyed_reads = True
         self._keyed_reads.prepare_soon()
 
+    def _submit_in_time(self) -> None:
+        """Submit the writes of this `feed` at once, or with all others of this turn of the event loop.
+
+        A submit takes longer than a message takes to leave, and the other end waits for the message. So a write waits
+        one turn if anything leaves. It also waits while writes come faster than one by one, because a flush of many
+        costs hardly more than a flush of one.
+        """
+        if not self._writes or self._submit_is_due:
+            return
+        if self._leaves or self._joins or self._tickets or self._persists > 1:
+            self._submit_is_due = True
+            self._loop.call_soon(self._submit)
+        else:
+            self._submit()
+
     def _submit(self) -> None:
-        """Submit all writes of this turn as one: they become durable together, in order.
+        """Submit all writes that wait as one: they become durable together, in order.
 
         Rule `durable-early` (I12): a write counts only when the storage has reported it. Without it: 1. The slave tells
         the master that it has a, from memory. 2. The master answers the producer. 3. The slave loses power, and a is on
         one disk.
         """
+        self._submit_is_due = False
         if not self._writes:
             return
         with self._ending():
+            self._joins = self._persists > 1 or bool(self._tickets)
+            self._persists = 0
             writes, self._writes = self._writes, []
             ticket = self._storage.submit(writes)
             self._tickets.append((ticket, self._token, self._clock.monotonic_us()))

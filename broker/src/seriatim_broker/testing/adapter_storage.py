@@ -114,6 +114,7 @@ class AdapterStorage:
         self._flush_us = flush_us
         self._tell_ended = ended
         self._tickets: deque[tuple[int, int]] = deque()  # the adapter's and the image's
+        self._written_ticket = 0  # the adapter's
         self._ended = False
         self._engine: _Engine | None = None
         self._rocks: RocksStorage | None = None
@@ -140,6 +141,7 @@ class AdapterStorage:
 
     def _written(self, ticket: int) -> None:
         """Note that all writes up to this ticket are written, and wait for their flush."""
+        self._written_ticket = ticket
         while self._tickets and self._tickets[0][0] <= ticket:
             self._disk.written_ticket = self._tickets.popleft()[1]
 
@@ -172,6 +174,7 @@ class AdapterStorage:
         assert not self._ended, "a closed storage takes no writes"
         ticket = self.rocks.submit(writes)
         self._tickets.append((ticket, self._disk.submit(writes)))
+        self._written(self._written_ticket)  # the adapter may have written it at once
         return ticket
 
     def on_durable(self, report: Callable[[int], None]) -> None:

@@ -1,11 +1,12 @@
 """The way of a submitted write until it is durable: in groups, with one write and one flush at a time, in order.
 
-    event loop:  submit → group … → turn: engine.write(group), in memory → hand to the flusher
+    event loop:  submit → group … → engine.write(group), in memory → hand to the flusher
     flusher:                                                    flush_wal (no interpreter lock) → report → note
     event loop:  … meanwhile submits fill the next groups …     flushed: tell the owner, next turn
 
 The writer writes one group and flushes it before it writes the next. So a write never waits for the disk (see
-`engine`), and all submits that come during a flush share the next one. If the engine refuses a group, the group stays
+`engine`), and all submits that come during a flush share the next one. A submit that finds nothing under way is written
+at once: its owner joins what belongs together. If the engine refuses a group, the group stays
 the first of the queue, and the writer tries again after `retry_ms` (5 ms). Nothing overtakes it.
 """
 
@@ -79,7 +80,11 @@ class Writer:
         return self.queued_bytes > self._settings.queued_size_bytes_max
 
     def submit(self, fill: Callable[[WriteGroup], object]) -> int:
-        """Have `fill` add operations to the newest group. Returns the ticket for them."""
+        """Have `fill` add operations to the newest group, and write it if nothing is under way.
+
+        Returns:
+            The ticket for them.
+        """
         if not self._groups or self._groups[-1].size_bytes >= self._settings.group_size_bytes_max:
             self._groups.append(WriteGroup())
         group = self._groups[-1]
@@ -88,8 +93,11 @@ class Writer:
         self.ticket += 1
         group.ticket = self.ticket
         self.queued_bytes += group.size_bytes - size_bytes
-        self._schedule()
-        return self.ticket
+        ticket = self.ticket
+        if not self._turn_is_due and not self._is_flushing:
+            self._start()
+            self._turn()
+        return ticket
 
     async def drain(self) -> None:
         """Wait until all writes that were submitted so far are durable. There is no time-out."""
@@ -109,14 +117,10 @@ class Writer:
 
     # ---- turns ------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        if self._turn_is_due or self._is_flushing:
-            return
+    def _start(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._floor.flusher.start(self._flush)
-        self._turn_is_due = True
-        self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         try:
@@ -155,15 +159,18 @@ class Writer:
         self.queued_bytes -= self._flushing_bytes
         self.durable_ticket = ticket
         assert ticket == self.written_ticket, (ticket, self.written_ticket)
-        if self._groups:
-            self._schedule()
-        else:
+        self._turn_is_due = bool(self._groups)
+        if not self._groups:
             assert self.queued_bytes == 0, self.queued_bytes
         while self._waiters and self._waiters[0][0] <= ticket:
             done = self._waiters.pop(0)[1]
             if not done.done():
                 done.set_result(None)
+        writes_next = self._turn_is_due
         self.on_flushed(ticket)
+        if writes_next:  # in the next turn, after what could leave has left
+            assert self._loop is not None
+            self._loop.call_soon(self._turn)
 
     # ---- in the flusher ---------------------------------------------------------------------------------
 
