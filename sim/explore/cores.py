@@ -57,6 +57,7 @@ _UNSEEN = frozenset(
         "shared",
         "started_us",
         "token",
+        "untold_since_us",  # the commit goes alone when the timer is due, in each trace
     )
 )
 _DURATIONS = frozenset(("pause_us", "read_pause_us"))

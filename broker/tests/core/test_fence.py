@@ -29,7 +29,6 @@ from .support import (
     M11,
     M20,
     M21,
-    MS,
     PRODUCER,
     SECOND,
     Bench,
@@ -123,7 +122,7 @@ def test_a_follower_is_told_how_far_every_member_has_flushed_and_begins_its_unce
     master.persist()
     master.ack(M01, 2, durable=1)
     master.clear()
-    master.wait(10 * MS, (M01,))
+    master.wait(master.config.commit_late_us, (M01,))
     (told,) = master.sent(msg.Replicate, M01)
     assert (told.commit, told.batches) == (1, ())
     slave = opened_slave(flush=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import MemberId, make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.log import PutBatch
@@ -131,13 +131,18 @@ def test_the_commit_rides_on_the_next_frame() -> None:
     assert [frame.commit for frame in bench.sent(msg.Replicate, M01)] == [1]
 
 
-def test_the_commit_goes_alone_when_no_frame_carries_it() -> None:
-    bench = opened_master()
+@pytest.mark.parametrize("server", [M00, M01])
+def test_the_commit_goes_alone_when_no_frame_carries_it(server: MemberId) -> None:
+    """It goes late if this member serves all consumers, and at once if a slave serves them."""
+    chain = first_chain()
+    bench = Bench()
+    bench.open(replace(chain, segments=(replace(chain.open_segment, server=server),)))
+    bench.follow(M01)
     bench.append(0, starts=True)
     bench.persist()
     bench.ack(M01, 1)
     bench.clear()
-    bench.wait(bench.config.commit_idle_us - 1)
+    bench.wait((bench.config.commit_late_us if server == M00 else bench.config.commit_idle_us) - 1)
     assert not bench.sent(msg.Replicate, M01)
     bench.wait(1)
     (frame,) = bench.sent(msg.Replicate, M01)
@@ -145,6 +150,19 @@ def test_the_commit_goes_alone_when_no_frame_carries_it() -> None:
     bench.clear()
     bench.wait(100 * MS, (M01,))
     assert not bench.sent(msg.Replicate, M01), "told once"
+
+
+def test_a_commit_that_frames_carry_is_not_told_alone() -> None:
+    bench = opened_master()
+    bench.append(0, starts=True)
+    for index in range(1, 20):  # the frames come faster than the commit goes alone
+        bench.persist()
+        bench.ack(M01, index)
+        bench.clear()
+        bench.wait(bench.config.commit_late_us // 2, (M01,))
+        assert not bench.sent(msg.Replicate, M01)
+        bench.append(index)
+        assert [frame.commit for frame in bench.sent(msg.Replicate, M01)] == [index]
 
 
 def test_acknowledgements_of_an_old_connection_do_not_count() -> None:

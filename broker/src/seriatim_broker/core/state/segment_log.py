@@ -98,10 +98,10 @@ class SegmentLog(State):
         "tail",
         "tail_checksum",
         "tidied_ms",
-        "told_flushed",
         "unbroken",
         "uncertain",
         "uncertain_bytes",
+        "untold_since_us",
         "waiting",
     )
 
@@ -130,7 +130,7 @@ class SegmentLog(State):
         self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (producer run, refused)
         self.opened_with: Preparation | None = None  # the preparation that the chain record chose
         self.held: Sequence[Held] = ()  # from the master, in its order, while a staged body is looked for
-        self.told_flushed = 0
+        self.untold_since_us: int | None = None  # since when the slaves lack the newest `flushed`
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
         self.tidied_ms = 0  # the append time up to which the table was tidied without a batch

@@ -96,7 +96,10 @@ class BrokerConfig:
         behind_read_us: How often the record of a partition is read while the coordinator lacks decisions about it.
         switch_attempts_max: How many switch attempts of a partition a switcher remembers. It uses the same id for the
             same content again, and tells members which attempts they may forget.
-        commit_idle_us: A commit goes to the other members alone if no frame carries it within this time.
+        commit_idle_us: A commit goes to the slaves alone if no frame carries it within this time, and a slave serves
+            from it.
+        commit_late_us: The same if no slave does. A stage partition's slave looks for a batch for 20 ms, so it counts
+            as serving.
         flapping_us: A broker group that lost its segment is passed over for this time while another one can take it.
         whole_chain_segments_max: Of a longer chain record, other members are told only the changes.
         told_segments_max: How many changed segments such an update has, in addition to the last two: about 4 KB. A
@@ -180,6 +183,7 @@ class BrokerConfig:
     behind_read_us: int = 1_000_000
     switch_attempts_max: int = 16
     commit_idle_us: int = 2_000
+    commit_late_us: int = 50_000
     flapping_us: int = 5_000_000
     whole_chain_segments_max: int = 64
     told_segments_max: int = 16
@@ -209,6 +213,7 @@ class BrokerConfig:
         assert 0 < self.tidy_ms <= self.producer_idle_ms <= self.producer_evict_ms <= self.producer_expiry_ms
         assert self.window_rows_at_once > 0
         assert self.producer_count_max > self.idle_block_rows > 0
+        assert self.commit_idle_us <= self.commit_late_us
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"
 
     def transfer_us(self, size_bytes: int) -> int:

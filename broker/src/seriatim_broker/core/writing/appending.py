@@ -100,7 +100,7 @@ def _send_on(
                 broker.send(follower.member, Replicate(*where, (batch,)))
             else:
                 broker.send(follower.member, ReplicateStaged(*where, batch.header, place))
-            log.told_flushed = log.flushed
+            log.untold_since_us = None
 
 
 def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Append:
