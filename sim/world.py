@@ -49,6 +49,7 @@ SIM_CONFIG = BrokerConfig(
     adopted_bytes_min=0,
     heartbeat_us=100_000,
     slow_heartbeat_us=400_000,
+    slow_silence_us=1_600_000,
     silence_us=250_000,
     lane_probe_us=200_000,
     lane_stall_us=1_500_000,  # longer than `slow_link` makes a link

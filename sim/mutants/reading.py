@@ -129,7 +129,7 @@ def _hang_unnoticed() -> list[Patch]:
 
 
 def _lanes_unwatched() -> list[Patch]:
-    return [(lanes, "look", lambda broker, link: False)]
+    return [(lanes, "look", lambda broker, link, watched: False)]
 
 
 def _only_own_fullness() -> list[Patch]:

@@ -85,9 +85,6 @@ RUNNING_DEADLINE_S = 1.0
 """How long a start waits for an answer of its disk's last member run. If that machine is gone, no answer
 comes."""
 
-LAG_PERIOD_S = 0.05
-"""Between two measurements of the event loop's lag. The process has one timer for it."""
-
 STOP_GRACE_S = 0.3
 """How long a stop lets gRPC calls end by themselves."""
 
@@ -580,7 +577,6 @@ class Broker:
     async def _do_duties(self) -> None:
         duties = [
             *self._runtime.duties(),
-            ("loop lag", self._measure_lag()),
             ("figures of consumer groups", self._meter.run()),
             ("figures of topics", self._topic_meter.run()),
             ("figures of the cluster", self._cluster_meter.run()),
@@ -631,13 +627,6 @@ class Broker:
         )
         _log.critical("run_over", error=str(error))
         self._die(error)
-
-    async def _measure_lag(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due_s = loop.time() + LAG_PERIOD_S
-            await asyncio.sleep(LAG_PERIOD_S)
-            self.counters.loop_lag_s.observe(max(0.0, loop.time() - due_s))
 
     def _count_note(self, note: Note) -> None:
         fields = dict(note.fields)

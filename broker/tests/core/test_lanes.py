@@ -8,7 +8,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 
-from .support import M00, M01, M10, MS, Bench, P, opened_master
+from .support import M00, M01, M10, MS, Bench, P, first_chain, opened_master
 
 CONFIG = Bench().config
 NOTICED_US = CONFIG.lane_probe_us + CONFIG.lane_stall_us + 3 * CONFIG.heartbeat_us
@@ -175,3 +175,44 @@ def test_a_probe_is_no_news_for_any_partition() -> None:
     bench.clear()
     assert bench.hear(M01, msg.LaneProbe()) == []
     assert M00 in bench.part.chain.open_segment.members  # type: ignore[union-attr]
+
+
+def test_a_heartbeat_leaves_with_an_answer_if_half_of_its_period_has_passed() -> None:
+    bench = opened_master()
+    bench.link(M01)
+    bench.wait(CONFIG.heartbeat_us, (M01,))
+    bench.clear()
+    bench.wait(CONFIG.heartbeat_us // 2 - 1)
+    bench.hear(M01, msg.Heartbeat(1))
+    assert not bench.sent(msg.Heartbeat, M01), "the last one left a moment ago"
+    bench.wait(1)
+    bench.hear(M01, msg.Heartbeat(2))
+    assert len(bench.sent(msg.Heartbeat, M01)) == 1
+    bench.wait(CONFIG.heartbeat_us // 2)
+    assert len(bench.sent(msg.Heartbeat, M01)) == 1, "the look at heartbeats needs to send none"
+    bench.wait(CONFIG.heartbeat_us)
+    assert len(bench.sent(msg.Heartbeat, M01)) == 2, "the other end is silent, so this end sends by itself"
+
+
+def test_a_broker_that_is_not_watched_gets_heartbeats_and_probes_seldom() -> None:
+    bench = Bench()
+    bench.link(M10)
+    bench.wait(CONFIG.heartbeat_us, (M10,))
+    bench.clear()
+    bench.wait(10 * CONFIG.slow_heartbeat_us, (M10,))
+    assert len(bench.sent(msg.Heartbeat, M10)) == 10
+    assert len(bench.sent(msg.LaneProbe, M10)) <= 10 * CONFIG.slow_heartbeat_us // CONFIG.lane_stall_us
+    bench.wait(CONFIG.slow_silence_us)
+    assert not cut(bench, M10)
+    bench.wait(CONFIG.slow_heartbeat_us)
+    assert cut(bench, M10), "it was silent for too long"
+
+
+def test_a_broker_that_is_watched_from_now_on_gets_a_heartbeat_soon() -> None:
+    bench = Bench()
+    bench.wait(10 * CONFIG.slow_heartbeat_us)
+    bench.clear()
+    bench.open(first_chain())
+    bench.link(M01)
+    bench.wait(CONFIG.heartbeat_us, (M01,))
+    assert bench.sent(msg.Heartbeat, M01)

@@ -157,7 +157,7 @@ def test_a_refused_server_is_refused_until_it_surely_knows() -> None:
     bench.unlink(M00)
     bench.link(M00)
     assert refused(bench, M00)
-    bench.wait(2 * bench.config.heartbeat_us, (M00, M10))
+    bench.wait(2 * bench.config.slow_heartbeat_us, (M00, M10))
     assert not refused(bench, M00), "it answered what was sent after the record"
 
 

@@ -22,7 +22,7 @@ PLANTED = {
     "a turn of the disk's writer": "Writer._write_group",
     "a transaction": "CoordinatorWork._write_jointly",  # each new topic makes one; not each run needs a read
     "the upkeep of a link": "Links._maintain",
-    "a callback that nothing guards": "Broker._measure_lag",
+    "a callback that nothing guards": "Broker._watch_directory",
     "a call": "AdminServicer.CreateTopic",
     "a stream": "_AppendStream._greet",
     "the task that writes to a stream": "_ConsumeStream._write",
@@ -72,11 +72,11 @@ elif name != "Broker":
 else:
     def broken():
         raise AssertionError("planted")
-    measure = composition.Broker._measure_lag
+    watch = composition.Broker._watch_directory
     def with_callback(self):
         asyncio.get_running_loop().call_later(0.2, broken)
-        return measure(self)
-    composition.Broker._measure_lag = with_callback
+        return watch(self)
+    composition.Broker._watch_directory = with_callback
 
 def hello():
     request = broker_pb2.ConsumeRequest()

@@ -68,7 +68,9 @@ class Watching:
     """A core that watches over the peer's links, as in a broker, with times that are short and still bear a busy
     machine."""
 
-    CONFIG = BrokerConfig(slow_heartbeat_us=150_000, lane_probe_us=50_000, lane_stall_us=500_000)
+    CONFIG = BrokerConfig(
+        slow_heartbeat_us=150_000, slow_silence_us=600_000, lane_probe_us=50_000, lane_stall_us=500_000
+    )
 
     def __init__(self, peer: Peer) -> None:
         who = peer.identity

@@ -135,6 +135,7 @@ class Driver:
         self._tickets: deque[tuple[int, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
+        self._timer_due_us = 0
         self._waiting_reads: deque[_Reading] = deque()
         self._reads: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Callable[[Reply], None]] = {}
@@ -287,11 +288,13 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_us = wake_us
-        after_us = max(wake_us - self._clock.monotonic_us(), 0)
-        self._timer = self._loop.call_later(after_us / 1e6, self._tick)
+        now_us = self._clock.monotonic_us()
+        self._timer_due_us = max(wake_us, now_us)
+        self._timer = self._loop.call_later((self._timer_due_us - now_us) / 1e6, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
+        self._counters.loop_lag_s.observe(max(self._clock.monotonic_us() - self._timer_due_us, 0) / 1e6)
         self.feed(Tick())
 
     # ---- clients ----

@@ -7,7 +7,8 @@ or the path drops large packets. So each lane has its own proof:
     control   a message arrived on it within `lane_stall_us` (3 s). Heartbeats go there all the time.
     data      each answer to a heartbeat says how many messages the other end received on it. If that number did not
               grow for `lane_probe_us` (0.5 s), this broker sends a `LaneProbe`. The number must grow within
-              `lane_stall_us` from then.
+              `lane_stall_us` from then. If the brokers share no open segment and no serving right, the probe is
+              sent after `lane_stall_us`.
 
 The number shows progress, not a round trip. So a lane with megabytes in its queue does not count as stalled, and a busy
 link sends no probe. Each end proves the direction in which it sends data.
@@ -53,8 +54,14 @@ def on_answer(link: Link, data_count: int, now_us: int) -> None:
         link.probed_us = None
 
 
-def look(broker: BrokerState, link: Link) -> bool:
-    """Whether a lane of the link is stalled; sends a probe if the data lane has shown no progress."""
+def look(broker: BrokerState, link: Link, watched: bool) -> bool:
+    """Whether a lane of the link is stalled; sends a probe if the data lane has shown no progress.
+
+    Args:
+        broker: This broker.
+        link: The link.
+        watched: Whether this broker shares an open segment or a serving right with the other one.
+    """
     # Rule `lane-unwatched` (I13): the caller ends a link with a stalled lane, as if the peer were silent. Without it:
     #   1. The data lane from a master to its slave stops. Heartbeats go on.
     #   2. The master commits nothing that it accepts from then on, and copies that other members wait for never arrive.
@@ -66,7 +73,7 @@ def look(broker: BrokerState, link: Link) -> bool:
     if not link.forms & FORM_LANE_PROBES:
         return False  # a peer of an older version does not say what it received
     if link.probed_us is None:
-        if now_us - link.data_proved_us >= config.lane_probe_us:
+        if now_us - link.data_proved_us >= (config.lane_probe_us if watched else config.lane_stall_us):
             link.probed_us = now_us
             broker.out.emit(Send(link.broker, LaneProbe()))
     elif now_us - link.probed_us > config.lane_stall_us:

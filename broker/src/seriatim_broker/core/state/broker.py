@@ -182,11 +182,37 @@ class BrokerState(State):
 
     def beat(self, name: str) -> None:
         """Send a heartbeat now if the last one is older than `heartbeat_us / 2`: deliveries may wait for its answer."""
+        self._beat_if_older(name, self.config.heartbeat_us // 2)
+
+    def beat_with_answer(self, name: str) -> None:
+        """Send the next heartbeat with an answer that leaves now, if half of its period has passed."""
+        self._beat_if_older(name, self.beat_period_us(name) // 2)
+
+    def _beat_if_older(self, name: str, age_us: int) -> None:
         link = self.links.get(name)
         now = self.now.mono_us
-        if link is not None and link.up and now - link.beat_us >= self.config.heartbeat_us // 2:
+        if link is not None and link.up and now - link.beat_us >= age_us:
             link.beat_us = now
             self.out.emit(Send(name, Heartbeat(now)))
+
+    def beat_period_us(self, name: str) -> int:
+        """The time between two heartbeats to that broker."""
+        return self.config.heartbeat_us if self.links.watched.get(name) else self.config.slow_heartbeat_us
+
+    def beat_pause_us(self) -> int:
+        """The time until the next look at heartbeats: short if a broker is watched."""
+        return self.config.heartbeat_us if any(self.links.watched.values()) else self.config.slow_heartbeat_us // 2
+
+    def beat_soon(self) -> None:
+        """Look at heartbeats within `heartbeat_us`, because a link came up, or a broker is watched from now on."""
+        soon_us = self.now.mono_us + self.config.heartbeat_us
+        if self.links.beat_due_us > soon_us:
+            self.set_beat(soon_us)
+
+    def set_beat(self, at_us: int) -> None:
+        """Look at heartbeats at that time, and not at the time that was set before."""
+        self.links.beat_due_us = at_us
+        self.wake(at_us, TimerKind.HEARTBEAT)
 
     def watch_peers(self, partition: PartitionId, chain: Chain) -> None:
         """Exchange heartbeats often with the members of the open segment, and with the sharers of a serving right."""
@@ -200,6 +226,8 @@ class BrokerState(State):
             self.links.watched.setdefault(name, {})[partition] = None
             self.connect(name)
             self.beat(name)
+        if wanted:
+            self.beat_soon()
         if self.member in chain.open_segment.members:
             for group in chain.send_chain:
                 for member in self.directory.broker_groups.get(group, ()):

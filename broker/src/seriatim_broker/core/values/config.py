@@ -19,10 +19,12 @@ class BrokerConfig:
     Attributes:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
+        slow_silence_us: A linked broker that is not watched, and was silent for so long, is taken for dead.
         silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch. A broker
             process takes the value from its setting `silence_ms` (500 by default, see `BrokerSettings.core_config`).
             The default here counts only for a core that is made without settings: in tests, and in the small model.
-        lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there.
+        lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there. For
+            a peer that is not watched it is `lane_stall_us`.
         lane_stall_us: One lane of a link (control with its heartbeats, or data) that carried nothing for so long counts
             as silence of the peer, although the other lane carries. Longer than the largest message takes (32 MiB at
             `switch_bytes_per_s`: 1.7 s), because nothing behind it arrives before it. Longer than the hang of a disk
@@ -133,7 +135,8 @@ class BrokerConfig:
     """
 
     heartbeat_us: int = 100_000
-    slow_heartbeat_us: int = 500_000
+    slow_heartbeat_us: int = 1_000_000
+    slow_silence_us: int = 2_500_000
     silence_us: int = 600_000
     lane_probe_us: int = 500_000
     lane_stall_us: int = 3_000_000
@@ -214,6 +217,7 @@ class BrokerConfig:
         assert self.window_rows_at_once > 0
         assert self.producer_count_max > self.idle_block_rows > 0
         assert self.commit_idle_us <= self.commit_late_us
+        assert 2 * self.slow_heartbeat_us <= self.slow_silence_us
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"
 
     def transfer_us(self, size_bytes: int) -> int:
