@@ -216,3 +216,14 @@ def test_a_broker_that_is_watched_from_now_on_gets_a_heartbeat_soon() -> None:
     bench.link(M01)
     bench.wait(CONFIG.heartbeat_us, (M01,))
     assert bench.sent(msg.Heartbeat, M01)
+
+
+def test_a_watched_broker_that_is_silent_is_found_at_once() -> None:
+    bench = opened_master()
+    bench.wait(7 * MS)
+    bench.hear(M01, msg.Heartbeat(1))  # between two looks
+    bench.clear()
+    bench.wait(CONFIG.silence_us)
+    assert not cut(bench)
+    bench.wait(1)
+    assert cut(bench)

@@ -161,7 +161,8 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
     """Send the heartbeats that are due, and end the links to brokers that have been silent for too long.
 
     Brokers that share an open segment or a serving right with this one get a heartbeat every `heartbeat_us` (100 ms),
-    the others every `slow_heartbeat_us` (1 s). The look itself comes as often as the most frequent of them.
+    the others every `slow_heartbeat_us` (1 s). The look itself comes as often as the most frequent of them, and when a
+    watched broker has been silent for `silence_us`.
     """
     config = broker.config
     now = broker.now.mono_us
@@ -171,6 +172,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
     asleep = bool(due_us) and now - due_us > config.silence_us // 2
     disks.look_at_own(broker, asleep)
     broker.set_beat(now + broker.beat_pause_us())
+    silent_us = broker.links.beat_due_us  # when the first watched broker will have been silent for too long
     for name, link in list(broker.links.by_broker.items()):
         if not link.up:
             continue
@@ -183,9 +185,14 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
             broker.out.emit(Disconnect(name, link.session))
             _lose(broker, partitions, name, refused=False)
             _peer_dead(broker, partitions, name)
-        elif now - link.beat_us >= 3 * broker.beat_period_us(name) // 4:  # it left earlier if it left with an answer
+            continue
+        if watched:
+            silent_us = min(silent_us, link.heard_us + config.silence_us + 1)
+        if now - link.beat_us >= 3 * broker.beat_period_us(name) // 4:  # it left earlier if it left with an answer
             link.beat_us = now
             broker.out.emit(Send(name, Heartbeat(now)))
+    if silent_us < broker.links.beat_due_us:  # not at the next look, which may be 100 ms later
+        broker.set_beat(silent_us)
 
 
 def on_heartbeat(broker: BrokerState, sender: MemberId, message: Heartbeat) -> None:
