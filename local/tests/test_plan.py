@@ -14,22 +14,29 @@ def plan(groups: int = 3, members: int = 2, *, proxy: bool = True) -> ClusterPla
 
 def test_each_directed_pair_has_a_port_of_its_own() -> None:
     found = plan()
-    assert len(found.links) == 6 + 6 + 6 * 5
+    assert len(found.links) == 6 + 6 + 2 * 6 * 5
     assert len({link.listen for link in found.links}) == len(found.links)
     broker = found.broker("g1-0")
     assert broker.advertised == Address("127.0.0.4", 7000)
     assert dict(broker.peers)["g0-0"] == Address("127.0.0.2", 7012)
     assert broker.coordinator == Address("127.0.0.1", 7012)
+    assert dict(broker.link_peers)["g0-0"] == Address("127.0.0.2", 7052)
+    [over_tcp] = [link for link in found.links if link.listen == Address("127.0.0.2", 7052)]
+    assert (over_tcp.source, over_tcp.target) == ("g1-0", found.broker("g0-0").link_listen)
     by_path = {(link.source, link.destination): link for link in found.links}
-    assert by_path["g1-0", "g0-0"].target == found.broker("g0-0").listen
+    assert found.broker("g0-0").listen in {link.target for link in found.links if link.source == "g1-0"}
     assert by_path["clients", "g1-0"].listen == broker.advertised
 
 
 def test_all_ports_lie_in_the_range_also_of_the_largest_cluster() -> None:
-    for address in plan(40, 2).listen_addresses:
-        assert 7000 <= address.port < 7000 + PORT_COUNT
-    with pytest.raises(BadRequestError):
-        plan(81, 1)
+    for largest in (plan(20, 2), plan(40, 2, proxy=False)):
+        assert len(set(largest.listen_addresses)) == len(largest.listen_addresses)
+        for address in largest.listen_addresses:
+            assert 7000 <= address.port < 7000 + PORT_COUNT
+    with pytest.raises(BadRequestError, match="1 to 40 brokers"):
+        plan(41, 1)
+    with pytest.raises(BadRequestError, match="1 to 80 brokers"):
+        plan(81, 1, proxy=False)
     with pytest.raises(IllegalNameError):
         make_plan(name="a/b", group_count=1, member_count=1, base_port=7000, proxy=True)
 
@@ -38,6 +45,7 @@ def test_without_the_proxy_everybody_is_reached_directly() -> None:
     found = plan(proxy=False)
     assert found.links == ()
     assert dict(found.broker("g0-0").peers)["g0-1"] == found.broker("g0-1").listen == found.broker("g0-1").advertised
+    assert dict(found.broker("g0-0").link_peers)["g0-1"] == found.broker("g0-1").link_listen
     assert found.broker("g0-0").coordinator == found.coordinator
 
 

@@ -71,7 +71,7 @@ def write_field(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes 
     return [write_varint(number << 3 | _LENGTH_DELIMITED) + write_varint(size), *parts]
 
 
-def read_fields(frame: bytes) -> Iterable[tuple[int, memoryview]]:
+def read_fields(frame: bytes | memoryview) -> Iterable[tuple[int, memoryview]]:
     """The length-delimited fields of a frame, in order, as views.
 
     Raises:
@@ -93,7 +93,7 @@ def read_fields(frame: bytes) -> Iterable[tuple[int, memoryview]]:
         at += size
 
 
-def _read_varint(frame: bytes, at: int, end: int) -> tuple[int, int]:
+def _read_varint(frame: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= end or shift > 63:
@@ -181,6 +181,14 @@ def write_replicate_frame(
     runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
 ) -> bytes:
     """Write a `ReplicateFrame` of encoded messages, and of runs with their (header, body) rows."""
+    return b"".join(replicate_frame_pieces(messages, runs))
+
+
+def replicate_frame_pieces(
+    messages: Sequence[bytes],
+    runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
+) -> list[bytes | memoryview]:
+    """A `ReplicateFrame` in pieces: their concatenation is what `write_replicate_frame` writes."""
     pieces: list[bytes | memoryview] = []
     for message in messages:
         pieces += write_field(2, [message])
@@ -188,7 +196,7 @@ def write_replicate_frame(
     pieces += write_field(3, [b"".join(packed)])
     pieces += write_field(4, [header for _, rows in runs for header, _ in rows])
     pieces += write_field(15, [body for _, rows in runs for _, body in rows])
-    return b"".join(pieces)
+    return pieces
 
 
 class ReplicateFrame(NamedTuple):
@@ -199,7 +207,7 @@ class ReplicateFrame(NamedTuple):
     runs: list[tuple[ReplicateRun, list[tuple[BatchHeader, memoryview]]]]
 
 
-def read_replicate_frame(frame: bytes) -> ReplicateFrame:
+def read_replicate_frame(frame: bytes | memoryview) -> ReplicateFrame:
     """Read a `ReplicateFrame`.
 
     Raises:

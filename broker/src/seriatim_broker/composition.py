@@ -44,6 +44,8 @@ from .rpc.consuming import ConsumingServicer
 from .rpc.dead_letters import DeadLettersServicer
 from .rpc.forwards import Forwards
 from .rpc.limits import SERVER_OPTIONS
+from .rpc.link import AnyDialer, LinkDialer, LinkListener
+from .rpc.link_tls import LinkTls
 from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
@@ -246,6 +248,7 @@ class Broker:
         settings = self.settings
         self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
+        self._link_tls = LinkTls(self.tls, settings.tls_client_auth) if self.tls is not None else None
         place = Place(
             settings.cluster,
             settings.group,
@@ -253,6 +256,7 @@ class Broker:
             settings.client_address,
             settings.replace_disk,
             settings.replace_disk_of,
+            settings.link_address,
         )
         self._is_joining = True
         try:
@@ -334,7 +338,7 @@ class Broker:
         ground = Ground(
             self._storage,
             self._coordinator,
-            GrpcDialer(peer, self._transport),
+            AnyDialer(LinkDialer(peer, self._link_tls), GrpcDialer(peer, self._transport)),
             self._clock,
             SystemRandom(),
             self.counters,
@@ -357,6 +361,7 @@ class Broker:
             _balancing(settings),
             retention,
             settings.retry_cache_size_bytes_max,
+            settings.link_peers,
         )
         self._driver = runtime.driver
         self._links = runtime.links
@@ -364,6 +369,7 @@ class Broker:
         self._controller = runtime.controller
         self._names = self._peer_names()
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._names)
+        self._listener = LinkListener(peer, self._links.carry_accepted, self._names, self._link_tls)
         self._calls = BrokerCalls(self._directory_of_members, self._transport, settings.broker)
         self._services = Services(
             identity=identity,
@@ -431,12 +437,14 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        """Open the port of clients and peers and, if the settings have one, the port of clients outside.
+        """Open the port of clients and peers and, if the settings have them, those of links and of clients outside.
 
-        Peers are not served over the second port.
+        Peers are not served over the port of clients outside.
         """
         members = self._directory_of_members
         await self._serve(self.settings.listen, Addresses(members, members.client_address), self._peer_servicer)
+        if self.settings.link_listen:
+            await self._listener.start(self.settings.link_listen)
         if self.settings.external_listen:
             await self._serve(self.settings.external_listen, Addresses(members, members.external_address), None)
 
@@ -791,6 +799,7 @@ class Broker:
         await self._end_duties()
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
         await self._links.close()
+        await self._listener.close()
         await self._driver.stop()
         await self._runtime.work.close()
         await self._calls.close()
@@ -849,6 +858,7 @@ class Broker:
             await server.stop(None)
         if self._is_assembled:
             await self._links.close()
+            await self._listener.close()
             await self._driver.stop()
             await self._runtime.work.close()
             await self._calls.close()

@@ -52,6 +52,11 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             `external_advertise`, not both.
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
         peers: Addresses of other brokers, by name. They replace the addresses that those brokers registered.
+        link_listen: `host:port` of a port for other brokers' links over TCP, which cost less than links over gRPC.
+            Other brokers reach it at the host of `advertise`. Default: this port is not opened, and other brokers
+            link with this one over gRPC.
+        link_peers: As `peers`, for the `link_listen` of other brokers. A broker that only `peers` names is linked over
+            gRPC, at the address there.
         admin_listen: `host:port` of metrics and health. Default: this port is not opened.
         tls_cert, tls_key, tls_ca: PEM files of the broker's certificate, its private key, and the CA of brokers and
             clients. Give all three, and every port speaks TLS; or give none. The broker reads them again when they
@@ -119,6 +124,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     external_advertise_file: Path | None = None
     coordinator: tuple[str, ...]
     peers: dict[str, str] = field(default_factory=dict)
+    link_listen: str = ""
+    link_peers: dict[str, str] = field(default_factory=dict)
     admin_listen: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -169,6 +176,14 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     def client_address(self) -> str:
         """The address at which clients reach this broker."""
         return self.advertise or self.listen
+
+    @property
+    def link_address(self) -> str:
+        """The address at which other brokers reach `link_listen`; empty if there is none."""
+        if not self.link_listen:
+            return ""
+        host, port = self.client_address.rpartition(":")[0], self.link_listen.rpartition(":")[2]
+        return f"{host}:{port}"
 
     def external_address(self) -> str:
         """The address for clients outside, as it is now; empty if there is none. It may read a file.
@@ -329,7 +344,11 @@ def _addresses_by_name(text: str) -> dict[str, str]:
     return {name: address for name, _, address in pairs}
 
 
-_WRITTEN: Final[Mapping[str, Callable[[str], object]]] = {"coordinator": _addresses, "peers": _addresses_by_name}
+_WRITTEN: Final[Mapping[str, Callable[[str], object]]] = {
+    "coordinator": _addresses,
+    "peers": _addresses_by_name,
+    "link_peers": _addresses_by_name,
+}
 """Parsers of settings that have several parts, if they are given as text."""
 
 
@@ -364,6 +383,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], None]]] = {
     "admin_listen": _check_address_if_any,
     "coordinator": _check_coordinator,
     "peers": lambda value: _check_addresses(value.values()),
+    "link_listen": _check_address_if_any,
+    "link_peers": lambda value: _check_addresses(value.values()),
 }
 
 
@@ -384,6 +405,14 @@ def _contradictions(settings: BrokerSettings) -> Iterator[str]:
         yield "external_advertise and external_advertise_file are two ways to say one thing: give one of them"
     if settings.external_listen and settings.external_listen in (settings.listen, settings.admin_listen):
         yield "external_listen must be a port of its own"
+    if settings.link_listen and settings.link_listen in (
+        settings.listen,
+        settings.admin_listen,
+        settings.external_listen,
+    ):
+        yield "link_listen must be a port of its own"
+    if settings.link_listen and settings.link_listen.endswith(":0"):
+        yield "link_listen needs a port that stays the same: it is registered before the broker listens"
     if settings.heartbeat_ms >= settings.serve_lease_ms:
         yield "heartbeat_ms must be below serve_lease_ms: a serving right must last longer than a heartbeat interval"
 

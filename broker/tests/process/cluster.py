@@ -61,10 +61,11 @@ class Cluster:
 
     def __init__(self, directory: Path, groups: int, options: tuple[str, ...] = ()) -> None:
         names = [f"g{group}-{slot}" for group in range(groups) for slot in range(2)]
-        ports = free_ports(1 + 2 * len(names))
+        ports = free_ports(1 + 3 * len(names))
         self.directory = directory
         self.addresses = {name: f"127.0.0.1:{ports[1 + at]}" for at, name in enumerate(names)}
         self.admin = {name: f"127.0.0.1:{ports[1 + len(names) + at]}" for at, name in enumerate(names)}
+        self.links = {name: f"127.0.0.1:{ports[1 + 2 * len(names) + at]}" for at, name in enumerate(names)}
         self.coordinator_address = f"127.0.0.1:{ports[0]}"
         self.coordinator = Process(
             "coordinator",
@@ -80,6 +81,7 @@ class Cluster:
         group, _, slot = name.partition("-")
         words = ["--cluster", "test", "--group", group, "--slot", slot, "--data", str(self.directory / (data or name))]
         words += ["--listen", self.addresses[name], "--coordinator", self.coordinator_address]
+        words += ["--set", f"link_listen={self.links[name]}"]
         words += ["--admin-listen", self.admin[name], "--set", "stop_deadline_s=2", "--set", "join_deadline_s=60"]
         return Process(log or name, self.directory, ["broker", *words, *options])
 

@@ -109,9 +109,10 @@ async def test_a_copy_of_a_living_brokers_directory_is_refused_and_a_frozen_one_
         copied = await asyncio.to_thread(shutil.copytree, tmp_path / "g0-0", tmp_path / "copy")
         assert copied.exists()
         second = cluster.make("g0-0", data="copy", log="copy")
-        port, admin = free_ports(2)
+        port, admin, links = free_ports(3)
         second.arguments[second.arguments.index("--listen") + 1] = f"127.0.0.1:{port}"
         second.arguments[second.arguments.index("--admin-listen") + 1] = f"127.0.0.1:{admin}"
+        second.arguments += ["--set", f"link_listen=127.0.0.1:{links}"]
         try:
             await second.start()
             assert second.running is not None

@@ -202,8 +202,8 @@ async def test_a_process_that_was_declared_dead_is_no_copy_and_acknowledges_noth
                         reply = await zombie.append(partition, 1, [b"not acknowledged"])
                         assert reply.HasField("error"), "acknowledged by a process that was declared dead"
             process = cluster.brokers[dead]
-            ports = free_ports(2)
-            cluster.addresses[dead], cluster.admin[dead] = (f"127.0.0.1:{port}" for port in ports)
+            ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
+            cluster.addresses[dead], cluster.admin[dead], cluster.links[dead] = ports
             fresh = cluster.make(dead, "--replace-disk", "--set", "heal_after_s=1", data="fresh", log="fresh")
             cluster.brokers[dead] = fresh
             await fresh.start()

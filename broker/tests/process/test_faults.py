@@ -164,6 +164,7 @@ async def test_a_second_process_on_the_same_address_or_directory_is_refused(tmp_
     async with running_cluster(tmp_path, 1) as cluster:
         cluster.addresses["g1-0"] = cluster.addresses["g0-0"]
         cluster.admin["g1-0"] = cluster.admin["g0-0"]
+        cluster.links["g1-0"] = cluster.links["g0-0"]
         for name, data, expected in (("g1-0", None, "[130]"), ("g0-0", None, "[710]")):
             broker = cluster.make(name, data=data, log=f"second-{name}")
             await broker.start()

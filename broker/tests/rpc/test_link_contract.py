@@ -1,4 +1,7 @@
-"""The cases of `link_contract` over gRPC, without and with TLS, and over the simulator's network, in real time."""
+"""The cases of `link_contract`: over TCP and over gRPC, each without and with TLS, and in memory.
+
+The simulator's network, which is the one in memory, runs in real time here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.virtual_time import LoopTimers
 
 from .certificates import write
-from .grpc_peers import GrpcPeers
+from .grpc_peers import GrpcPeers, TcpPeers
 from .link_contract import CASES, Peer, Peers, identity
 
 globals().update(CASES)
@@ -51,13 +54,14 @@ class MemoryPeers:
             await self.stop(peer)
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=["grpc", "tls", "memory"])
+@pytest_asyncio.fixture(loop_scope="session", params=["tcp", "tcp-tls", "grpc", "grpc-tls", "memory"])
 async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
     """A network without brokers."""
     made: GrpcPeers | MemoryPeers
     if request.param == "memory":
         made = MemoryPeers()
     else:
-        made = GrpcPeers(write(tmp_path, trustme.CA(), "127.0.0.1") if request.param == "tls" else None)
+        files = write(tmp_path, trustme.CA(), "127.0.0.1") if request.param.endswith("tls") else None
+        made = (TcpPeers if request.param.startswith("tcp") else GrpcPeers)(files)
     yield made
     await made.close()

@@ -1,4 +1,4 @@
-"""What links over gRPC do beside `link_contract`: who is refused, what garbage does, what a dial leaves behind."""
+"""What links over gRPC do beside `link_contract`, and most of it over TCP: refusals, garbage, what a dial leaves."""
 
 from __future__ import annotations
 
@@ -23,20 +23,29 @@ from seriatim_broker.core.values.producers import (
     pack_table,
     pack_window,
 )
-from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
+from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc import peer_frames
+from seriatim_broker.rpc.link import AnyDialer, LinkDialer
 from seriatim_broker.rpc.peer import GrpcDialer
 
 from tools.ports import free_port
 
-from .grpc_peers import GrpcPeers
+from .grpc_peers import GrpcPeers, TcpPeers
 from .link_contract import identity
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def peers() -> AsyncIterator[GrpcPeers]:
+async def grpc_peers() -> AsyncIterator[GrpcPeers]:
     """Two addresses at which no broker listens yet."""
     made = GrpcPeers()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=[TcpPeers, GrpcPeers])
+async def peers(request: pytest.FixtureRequest) -> AsyncIterator[GrpcPeers]:
+    """The same, over TCP and over gRPC."""
+    made: GrpcPeers = request.param()
     yield made
     await made.close()
 
@@ -48,11 +57,12 @@ async def test_a_peer_of_another_cluster_is_refused(peers: GrpcPeers) -> None:
     assert not stranger.ups()
 
 
-async def test_a_name_without_an_address_says_nothing_of_the_process_behind_it() -> None:
-    dialer = GrpcDialer(identity("a", 1))
+@pytest.mark.parametrize("scheme", ["", LINK_SCHEME])
+async def test_a_name_without_an_address_says_nothing_of_the_process_behind_it(scheme: str) -> None:
+    dialer = AnyDialer(LinkDialer(identity("a", 1)), GrpcDialer(identity("a", 1)))
     name = "a" * 64 + ".invalid"  # too long for a label: no name server is asked
     with pytest.raises(PeerSilentError, match=r"\.invalid"):
-        await dialer.dial(f"{name}:7100", 5.0)
+        await dialer.dial(f"{scheme}{name}:7100", 5.0)
 
 
 @pytest.fixture
@@ -66,7 +76,7 @@ def uncollected() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize("how", ["refused", "silent", "cancelled", "used"])
 async def test_a_dial_that_is_over_leaves_no_call_behind(
-    peers: GrpcPeers, uncollected: Callable[[], int], how: str
+    grpc_peers: GrpcPeers, uncollected: Callable[[], int], how: str
 ) -> None:
     """What is left goes on connecting: a peer that was away for minutes was dialled hundreds of times a second."""
     dialer = GrpcDialer(identity("a", 1))
@@ -74,13 +84,13 @@ async def test_a_dial_that_is_over_leaves_no_call_behind(
         with pytest.raises(PeerRefusedError):
             await dialer.dial(f"127.0.0.1:{free_port()}", 5.0)
     elif how == "used":
-        a, b = await peers.start("a", 1), await peers.start("b", 4)
+        a, b = await grpc_peers.start("a", 1), await grpc_peers.start("b", 4)
         a.links.connect("b")
         await a.until(lambda: a.links.is_up("b"))
         assert uncollected() == 2
-        await peers.stop(b)
+        await grpc_peers.stop(b)
         await a.until(lambda: bool(a.downs(refused=True)))
-        await peers.stop(a)
+        await grpc_peers.stop(a)
     else:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             dial = asyncio.create_task(dialer.dial(f"127.0.0.1:{deaf.getsockname()[1]}", 0.1))
@@ -185,7 +195,8 @@ def test_parts_that_do_not_follow_one_another_are_refused() -> None:
         peer_frames.ControlReader().read(huge)
 
 
-async def test_garbage_breaks_the_link_and_nothing_else(peers: GrpcPeers) -> None:
+async def test_garbage_breaks_the_link_and_nothing_else(grpc_peers: GrpcPeers) -> None:
+    peers = grpc_peers
     a, b = await peers.start("a", 1), await peers.start("b", 4)
     a.links.connect("b")
     await a.until(lambda: bool(a.ups()))

@@ -1,4 +1,7 @@
-"""Links with TLS: which broker may dial which, and that a refused certificate does not count as a dead process."""
+"""Links with TLS, over TCP and over gRPC.
+
+Which broker may dial which, and that a refused certificate does not count as a dead process.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,18 @@ from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import MemberId
 from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
+from seriatim_broker.interfaces.link import (
+    LINK_SCHEME,
+    Connection,
+    Dialer,
+    PeerIdentity,
+    PeerRefusedError,
+    PeerSilentError,
+)
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
-from seriatim_broker.rpc.peer import GrpcDialer, PeerConnection, PeerServicer
+from seriatim_broker.rpc.link import LinkDialer, LinkListener
+from seriatim_broker.rpc.link_tls import LinkTls
+from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.peer_names import PeerNames, covers
 from seriatim_broker.rpc.transport import TlsTransport
 from seriatim_broker.runtime.links import DIAL_DEADLINE_S
@@ -44,7 +56,29 @@ def identity(name: str) -> PeerIdentity:
     return PeerIdentity("c1", MemberId(name, f"{name}-disk"), 1)
 
 
-async def carry(connection: PeerConnection) -> str:
+class Network:
+    """Over what brokers link in a test."""
+
+    kind = "tcp"
+
+
+NETWORK = Network()
+
+
+@pytest.fixture(autouse=True, params=["tcp", "grpc"])
+def network(request: pytest.FixtureRequest) -> None:
+    NETWORK.kind = request.param
+
+
+def dialer_of(files: TlsFiles) -> Dialer:
+    """Broker a's."""
+    source = TlsSource(files)
+    if NETWORK.kind == "tcp":
+        return LinkDialer(identity("a"), LinkTls(source))
+    return GrpcDialer(identity("a"), TlsTransport(source))
+
+
+async def carry(connection: Connection) -> str:
     """As `Links` would, without listening to anything."""
     return await connection.run(lambda _message: None)
 
@@ -63,6 +97,15 @@ async def acceptor(
         loaded = asyncio.Event()
         loaded.set()
     names = PeerNames(lambda broker: [known[broker]] if broker in known else [], loaded) if asks else None
+    if NETWORK.kind == "tcp":
+        tls = LinkTls(TlsSource(files), "required" if asks else "optional")
+        listener = LinkListener(identity("b"), carry, names, tls)
+        where = await listener.start("127.0.0.1:0")
+        try:
+            yield LINK_SCHEME + where
+        finally:
+            await listener.close()
+        return
     server = grpc.aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((PeerServicer(identity("b"), carry, names).handler(),))
     credentials = server_credentials(TlsSource(files), "required" if asks else "optional")
@@ -76,7 +119,7 @@ async def acceptor(
 
 async def reaches(files: TlsFiles, address: str) -> None:
     """Broker a dials, confirms, and hangs up."""
-    connection = await GrpcDialer(identity("a"), TlsTransport(TlsSource(files))).dial(address, DEADLINE_S)
+    connection = await dialer_of(files).dial(address, DEADLINE_S)
     assert connection.peer == identity("b")
     await connection.confirm()
     await connection.abandon("enough")
@@ -102,7 +145,7 @@ async def test_a_certificate_that_is_not_accepted_says_nothing_of_the_process(
         mine = trustme.CA() if ours == "another authority" else authority
         files = write(tmp_path / "a", mine, "127.0.0.1", expired=ours == "expired")
         files = TlsFiles(files.ca) if ours == "none" else files
-        dialer = GrpcDialer(identity("a"), TlsTransport(TlsSource(files)))
+        dialer = dialer_of(files)
         with capture_logs() as logs:
             for _ in range(3):
                 with pytest.raises(PeerSilentError, match=cause):
@@ -125,7 +168,7 @@ async def test_the_name_that_is_dialed_must_stand_in_the_certificate(tmp_path: P
 
 
 async def test_nobody_there_is_still_nobody_there(tmp_path: Path, authority: trustme.CA) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"{LINK_SCHEME if NETWORK.kind == 'tcp' else ''}127.0.0.1:{free_port()}"
     with pytest.raises(PeerRefusedError):
         await reaches(write(tmp_path / "a", authority, "127.0.0.1"), address)
 
@@ -154,20 +197,18 @@ async def test_a_broker_that_is_not_registered_is_refused(tmp_path: Path, author
 async def test_both_sides_follow_a_change_of_the_authority(tmp_path: Path, authority: trustme.CA) -> None:
     server = write(tmp_path / "b", authority, "127.0.0.1")
     files = write(tmp_path / "a", authority, "127.0.0.1")
-    transport = TlsTransport(TlsSource(files))
-    dialer = GrpcDialer(identity("a"), transport)
+    dialer = dialer_of(files)
     async with acceptor(server) as address:
         standing = await dialer.dial(address, DEADLINE_S)
         await standing.confirm()
         running = asyncio.create_task(carry(standing))
-        before, new = transport.generation, trustme.CA()
+        new = trustme.CA()
         write(tmp_path / "b", new, "127.0.0.1")
         with pytest.raises(PeerSilentError, match="not issued by the CA"):
             await dialer.dial(address, DEADLINE_S)
         write(tmp_path / "a", new, "127.0.0.1")
         again = await dialer.dial(address, DEADLINE_S)
         await again.abandon("enough")
-        assert transport.generation == before + 1
         assert not running.done(), "what is connected stays connected"
         standing.close("enough")
         assert await running == "enough"
@@ -210,4 +251,4 @@ async def test_a_broker_that_has_just_started_reads_who_is_registered_before_it_
 
 async def test_what_cannot_be_read_is_not_waited_for_longer_than_the_dialer_waits() -> None:
     with pytest.raises(PreconditionError, match="has not registered"):
-        await asyncio.wait_for(PeerNames(lambda _broker: [], asyncio.Event()).check("a", None), DIAL_DEADLINE_S)
+        await asyncio.wait_for(PeerNames(lambda _broker: [], asyncio.Event()).check_names("a", []), DIAL_DEADLINE_S)

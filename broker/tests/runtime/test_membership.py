@@ -119,7 +119,7 @@ async def joined(coordinator: Coordinator, disk: FakeDisk, *, slot: int = 0) -> 
         seen.append(known)
         return disk
 
-    place = Place("c", "g0", slot, f"127.0.0.1:{7000 + slot}")
+    place = Place("c", "g0", slot, f"127.0.0.1:{7000 + slot}", link_address=f"127.0.0.1:{7200 + slot}")
     identity = await join(coordinator, KEYS, place, open_disk, "boot", deadline_s=10)
     return identity, seen[0]
 
@@ -238,6 +238,7 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         assert directory.peer_address("g0-1") == "127.0.0.1:7001"
         assert directory.peer_address("g9-0") == "proxy:1"
         assert directory.peer_address("g9-1") is None
+        assert directory.link_address("g0-1") == "tcp://127.0.0.1:7201"
         await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so")
         await taker.until_count(4)
         assert taker.events[3] == CertificateSeen(identity.run_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.tls import TlsFiles
-from seriatim_broker.settings import load
+from seriatim_broker.settings import NAMES, load
 
 GIVEN: dict[str, Any] = {
     "cluster": "c",
@@ -39,7 +40,27 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, m
 
 
 def test_peers_are_written_as_pairs() -> None:
-    assert load({**GIVEN, "peers": "g1-0=h:1,g1-1=h:2"}, None, {}).peers == {"g1-0": "h:1", "g1-1": "h:2"}
+    for name in ("peers", "link_peers"):
+        settings = load({**GIVEN, name: "g1-0=h:1,g1-1=h:2"}, None, {})
+        assert getattr(settings, name) == {"g1-0": "h:1", "g1-1": "h:2"}
+
+
+def test_links_are_reached_at_the_advertised_host() -> None:
+    assert load(GIVEN, None, {}).link_address == ""
+    links = {"link_listen": "0.0.0.0:7103"}
+    assert load({**GIVEN, **links, "advertise": "g0-1.shop:7100"}, None, {}).link_address == "g0-1.shop:7103"
+    assert load({**GIVEN, **links, "advertise": "[::1]:7100"}, None, {}).link_address == "[::1]:7103"
+    for wrong in ("0.0.0.0:0", GIVEN["listen"]):
+        with pytest.raises(BadRequestError, match="link_listen"):
+            load({**GIVEN, "link_listen": wrong}, None, {})
+
+
+def test_an_older_version_does_not_take_the_variable_for_a_slip() -> None:
+    """The operator gives `SERIATIM_LINK_LISTEN` to each pod, whatever its image is. A broker refuses an unknown
+    variable whose name is close to that of a setting.
+    """
+    older = [name for name in NAMES if not name.startswith("link_")]
+    assert not difflib.get_close_matches("link_listen", older, 1, 0.8)
 
 
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
@@ -59,6 +80,8 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
         {"listen": "nowhere"},
         {"coordinator": ""},
         {"peers": "g1-0"},
+        {"link_peers": "g1-0"},
+        {"link_listen": "nowhere"},
         {"slot": -1},
         {"heartbeat_ms": 400},
         {"batch_size_bytes_max": 1 << 30},

@@ -10,7 +10,9 @@ The ports of one address, counted from the cluster's base port:
     +1        with the proxy: the broker's process listens here
     +2        the broker's admin port (health, metrics), never behind the proxy
     +3        for the other members of a real etcd
+    +4        the broker's port of links over TCP
     +10 + i   with the proxy: broker number i of the cluster connects here, so that each directed pair can be cut
+    +50 + i   with the proxy: the same for links over TCP
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ CLIENTS: Final = "clients"
 """All clients together, as an end of a link. The proxy cannot cut off a single client."""
 
 MEMBER_COUNT_MAX: Final = 80
-"""Limit for the brokers of a local cluster. Each broker needs one of the `PORT_COUNT` ports of each other broker."""
+"""Limit for the brokers of a local cluster."""
+
+PROXY_MEMBER_COUNT_MAX: Final = 40
+"""The same with the proxy: each broker needs two of the `PORT_COUNT` ports of each other broker."""
 
 PORT_COUNT: Final = 100
 """Ports that a cluster takes on each of its addresses, from its base port on."""
 
-_LISTEN, _ADMIN, _ETCD_PEERS, _LINKS = 1, 2, 3, 10
+_LISTEN, _ADMIN, _ETCD_PEERS, _LINK_LISTEN, _PAIRS = 1, 2, 3, 4, 10
+_LINK_PAIRS = _PAIRS + PROXY_MEMBER_COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,6 +90,8 @@ class BrokerPlan:
         admin: The address of health and metrics.
         coordinator: The address at which this broker reaches the coordinator.
         peers: The addresses at which this broker reaches each other broker, by name.
+        link_listen: The address that the process binds for links over TCP.
+        link_peers: The addresses at which this broker reaches each other broker's `link_listen`, by name.
     """
 
     name: str
@@ -95,6 +103,8 @@ class BrokerPlan:
     admin: Address
     coordinator: Address
     peers: tuple[tuple[str, Address], ...]
+    link_listen: Address
+    link_peers: tuple[tuple[str, Address], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,7 @@ class ClusterPlan:
         """All addresses that the processes of this cluster bind."""
         own = [self.coordinator, self.coordinator_peers]
         for broker in self.brokers:
-            own += [broker.listen, broker.admin]
+            own += [broker.listen, broker.admin, broker.link_listen]
         return tuple(sorted({*own, *(link.listen for link in self.links)}))
 
 
@@ -187,14 +197,17 @@ def make_plan(
 
     Raises:
         IllegalNameError: `name` is no legal name of a cluster.
-        BadRequestError: There are no brokers, or more than `MEMBER_COUNT_MAX` (80), or `base_port` is out of range.
+        BadRequestError: There are no brokers, or more than `MEMBER_COUNT_MAX` (80), with the proxy
+            `PROXY_MEMBER_COUNT_MAX` (40), or `base_port` is out of range.
     """
     if not is_legal_name(name):
         raise IllegalNameError(f"{name!r} cannot name a cluster: letters, digits, '.', '_' and '-'", name=name)
     count = group_count * member_count
-    if group_count < 1 or member_count < 1 or count > MEMBER_COUNT_MAX:
+    count_max = PROXY_MEMBER_COUNT_MAX if proxy else MEMBER_COUNT_MAX
+    if group_count < 1 or member_count < 1 or count > count_max:
         asked = f"{group_count} × {member_count}"
-        raise BadRequestError(f"a local cluster has 1 to {MEMBER_COUNT_MAX} brokers, not {asked}")
+        with_proxy = " with the proxy" if proxy else ""
+        raise BadRequestError(f"a local cluster{with_proxy} has 1 to {count_max} brokers, not {asked}")
     if not 1024 <= base_port <= 65535 - PORT_COUNT:
         raise BadRequestError(f"the base port is from 1024 to {65535 - PORT_COUNT}, not {base_port}")
     names = [(f"g{group}-{slot}", f"g{group}", slot) for group in range(group_count) for slot in range(member_count)]
@@ -203,8 +216,11 @@ def make_plan(
     def listens(number: int) -> Address:
         return Address(hosts.brokers[number], base_port + (_LISTEN if proxy else 0))
 
-    def reaches(source: int, host: str, direct: Address) -> Address:
-        return Address(host, base_port + _LINKS + source) if proxy else direct
+    def links_at(number: int) -> Address:
+        return Address(hosts.brokers[number], base_port + _LINK_LISTEN)
+
+    def reaches(source: int, host: str, direct: Address, pairs: int = _PAIRS) -> Address:
+        return Address(host, base_port + pairs + source) if proxy else direct
 
     coordinator = Address(hosts.coordinator, base_port + _LISTEN)
     brokers = tuple(
@@ -219,6 +235,12 @@ def make_plan(
             coordinator=reaches(number, coordinator.host, coordinator),
             peers=tuple(
                 (names[other][0], reaches(number, hosts.brokers[other], listens(other)))
+                for other in range(count)
+                if other != number
+            ),
+            link_listen=links_at(number),
+            link_peers=tuple(
+                (names[other][0], reaches(number, hosts.brokers[other], links_at(other), _LINK_PAIRS))
                 for other in range(count)
                 if other != number
             ),
@@ -238,8 +260,10 @@ def make_plan(
 
 def _links(brokers: tuple[BrokerPlan, ...], coordinator: Address) -> tuple[Link, ...]:
     listens = {broker.name: broker.listen for broker in brokers}
+    link_listens = {broker.name: broker.link_listen for broker in brokers}
     links = [Link(CLIENTS, broker.name, broker.advertised, broker.listen) for broker in brokers]
     for broker in brokers:
         links.append(Link(broker.name, COORDINATOR, broker.coordinator, coordinator))
         links += [Link(broker.name, peer, address, listens[peer]) for peer, address in broker.peers]
+        links += [Link(broker.name, peer, address, link_listens[peer]) for peer, address in broker.link_peers]
     return tuple(links)

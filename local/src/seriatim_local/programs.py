@@ -18,7 +18,7 @@ from seriatim_api.tls import TlsFiles
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.passport import read_passport
 
-from seriatim_local.plan import BrokerPlan, ClusterPlan
+from seriatim_local.plan import Address, BrokerPlan, ClusterPlan
 
 CoordinatorKind = Literal["embedded", "etcd"]
 
@@ -59,7 +59,7 @@ class SeriatimPrograms:
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
         """`seriatim broker`, with this broker's addresses of the other brokers."""
-        peers = ",".join(f"{name}={address}" for name, address in broker.peers)
+        peers = _by_name(broker.peers)
         options = {
             "--cluster": plan.name,
             "--group": broker.group,
@@ -73,6 +73,8 @@ class SeriatimPrograms:
         if peers:
             options["--peers"] = peers
         words = [*_OURS, "broker", *(word for option in options.items() for word in option)]
+        links = {"link_listen": str(broker.link_listen), "link_peers": _by_name(broker.link_peers)}
+        words += [word for name, value in links.items() if value for word in ("--set", f"{name}={value}")]
         if self.tls is not None:
             for name, file in (("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)):
                 words += ["--set", f"tls_{name}={file}", "--set", f"coordinator_tls_{name}={file}"]
@@ -104,6 +106,10 @@ class SeriatimPrograms:
         if passport.broker != broker:
             raise ForeignDiskError(f"{data} belongs to {passport.broker}, not to {broker}", found=passport.broker)
         return RunId(passport.member, passport.run)
+
+
+def _by_name(addresses: Sequence[tuple[str, Address]]) -> str:
+    return ",".join(f"{name}={address}" for name, address in addresses)
 
 
 _OURS = (sys.executable, "-m", "seriatim_broker")

@@ -111,9 +111,10 @@ def test_brokers_are_found_before_they_are_ready_and_clients_find_ready_ones() -
 
 
 def test_brokers_are_reached_by_their_peers_the_operator_and_clients() -> None:
-    traffic, metrics = named("NetworkPolicy")["spec"]["ingress"]
+    traffic, links, metrics = named("NetworkPolicy")["spec"]["ingress"]
     assert [port["port"] for port in traffic["ports"]] == [7100]
     peers, operator, clients = traffic["from"]
+    assert links == {"from": [peers], "ports": [{"protocol": "TCP", "port": 7103}]}
     assert peers["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
     assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "seriatim-system"}
     assert operator["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"

@@ -283,6 +283,8 @@ class MemberRecord(_message.Message):
     FORMS_RUN_FIELD_NUMBER: _builtins.int
     EXTERNAL_ADDRESS_FIELD_NUMBER: _builtins.int
     EXTERNAL_RUN_FIELD_NUMBER: _builtins.int
+    LINK_ADDRESS_FIELD_NUMBER: _builtins.int
+    LINK_RUN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -306,6 +308,10 @@ class MemberRecord(_message.Message):
     """host:port of clients outside the brokers' network, as run `external_run` said"""
     external_run: _builtins.int
     """as `forms_run`: another run said nothing about `external_address`"""
+    link_address: _builtins.str
+    """host:port of links over TCP (ADR 0054), as run `link_run` said; empty: only over gRPC"""
+    link_run: _builtins.int
+    """as `forms_run`: another run said nothing about `link_address`"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -331,10 +337,12 @@ class MemberRecord(_message.Message):
         forms_run: _builtins.int = ...,
         external_address: _builtins.str = ...,
         external_run: _builtins.int = ...,
+        link_address: _builtins.str = ...,
+        link_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "link_run", b"link_run", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

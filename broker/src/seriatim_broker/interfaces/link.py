@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from seriatim_api.ids import MemberId
 
 from ..core.values.messages import FORMS, Message
+
+LINK_SCHEME: Final = "tcp://"
+"""An address of a link over TCP is `tcp://host:port`. A `host:port` alone is an address of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Dialer(Protocol):
         """Connect, and exchange hellos. The other end uses the connection when `confirm` has been called.
 
         Args:
-            address: `host:port`.
+            address: `host:port`, with `LINK_SCHEME` before it for a link over TCP.
             deadline_s: Seconds for all of it.
 
         Raises:

@@ -17,36 +17,17 @@ from typing import Any, Final
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
-from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnsupportedVersionError
-from seriatim_api.frames import FrameError, read_fields, write_field
-from seriatim_api.ids import MemberId
+from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.status import to_status
-from seriatim_api.v1 import peer_pb2
 
-from ..core.values.messages import Heartbeat, HeartbeatAnswer, Message
+from ..core.values.messages import Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
-from .limits import PROTOCOL
+from .link import CONTROL_QUEUE_SIZE_BYTES_MAX, PAIRING_DEADLINE_S, QUEUE_SIZE_BYTES_MAX
+from .link_lane import MESSAGES_AT_ONCE, URGENT
+from .peer_hello import read_hello, write_hello
 from .peer_names import PeerNames
 from .transport import PLAIN, Transport
-
-QUEUE_SIZE_BYTES_MAX = 64 << 20
-"""Batches and copies that wait for one peer. A peer that is further behind is cut off, and resumes from its tail."""
-
-CONTROL_QUEUE_SIZE_BYTES_MAX = 256 << 20
-"""Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions travel
-at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue refers to the bytes of preparations and
-tables, and does not copy them."""
-
-PAIRING_DEADLINE_S = 2.0
-"""Time from the first stream of a link to the confirmation on both."""
-
-MESSAGES_AT_ONCE = 256
-"""Messages that are encoded before heartbeats have their turn: a few milliseconds."""
-
-URGENT = (Heartbeat, HeartbeatAnswer)
-"""They overtake the other control messages, because what they say does not depend on any of them."""
 
 CONTROL = "/seriatim.v1.Peer/Control"
 REPLICATE = "/seriatim.v1.Peer/Replicate"
@@ -233,46 +214,6 @@ def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], A
 def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
     encode = partial(peer_frames.write_data_frames, forms=forms)
     return _Half(read, write, encode, peer_frames.read_data_frame, QUEUE_SIZE_BYTES_MAX)
-
-
-# ---- hellos ---------------------------------------------------------------------------------------------
-
-
-def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
-    """A frame, for either stream, with only a hello."""
-    hello = peer_pb2.PeerHello(
-        protocol=PROTOCOL,
-        cluster_id=identity.cluster_id,
-        broker=identity.member.broker,
-        incarnation=identity.member.incarnation,
-        run=identity.member_run,
-        session=session,
-        forms=identity.forms,
-    )
-    return b"".join(write_field(1, [hello.SerializeToString()]))
-
-
-def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
-    """The identity of the peer, and the session.
-
-    Raises:
-        BadRequestError: It is no hello.
-        UnsupportedVersionError: The peer speaks a protocol that this version does not know.
-        PreconditionError: The peer belongs to another cluster.
-    """
-    try:
-        fields = dict(read_fields(frame))
-        hello = peer_pb2.PeerHello.FromString(bytes(fields.get(1, b"")))
-    except (FrameError, DecodeError) as exc:
-        raise BadRequestError(f"a link begins with a hello: {exc}") from exc
-    if hello.protocol != PROTOCOL:
-        raise UnsupportedVersionError(f"this broker does not speak peer protocol {hello.protocol}, only {PROTOCOL}")
-    if hello.cluster_id != cluster_id:
-        raise PreconditionError("the peer belongs to another cluster", theirs=hello.cluster_id, ours=cluster_id)
-    if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:
-        raise BadRequestError("the hello of a link names broker, incarnation, run and session")
-    member = MemberId(hello.broker, hello.incarnation)
-    return PeerIdentity(hello.cluster_id, member, hello.run, hello.forms), hello.session
 
 
 # ---- dialing --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES
 from seriatim_api.errors import BadRequestError
-from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, write_replicate_frame
+from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, replicate_frame_pieces
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
 
@@ -174,6 +174,11 @@ class ControlReader:
 
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
     """Write messages into data frames, in the forms that the peer reads. Those about one partition keep their order."""
+    return map(b"".join, data_frame_pieces(messages, forms))
+
+
+def data_frame_pieces(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[list[bytes | memoryview]]:
+    """The same frames, each in pieces."""
     encoded: list[bytes] = []
     runs: list[tuple[ReplicateRun, list[tuple[bytes, bytes | memoryview]]]] = []
     with_runs: set[PartitionId] = set()
@@ -184,7 +189,7 @@ def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
         has_place = not is_run and not isinstance(message, m.LaneProbe)
         follows_run = has_place and message.partition in with_runs  # type: ignore[union-attr]
         if (encoded or runs) and (follows_run or size + added > FRAME_SIZE_BYTES):
-            yield write_replicate_frame(encoded, runs)
+            yield replicate_frame_pieces(encoded, runs)
             encoded, runs, with_runs, size = [], [], set(), 0
         if isinstance(message, m.Replicate):
             rows: list[tuple[bytes, bytes | memoryview]] = [(b.header.raw, b.body) for b in message.batches]
@@ -195,10 +200,10 @@ def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
             encoded.append(codec.encode(message, forms))
         size += added
     if encoded or runs:
-        yield write_replicate_frame(encoded, runs)
+        yield replicate_frame_pieces(encoded, runs)
 
 
-def read_data_frame(data: bytes) -> list[m.Message]:
+def read_data_frame(data: bytes | memoryview) -> list[m.Message]:
     """The messages of a data frame. The bodies of their batches are copied out of it, once.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
@@ -34,18 +34,27 @@ class PeerNames:
         self._loaded = loaded
 
     async def check(self, broker: str, context: Any) -> None:
-        """Refuse a call from a process that is not `broker`.
+        """Refuse a call of gRPC from a process that is not `broker`.
 
         Raises:
             PreconditionError: The certificate is for other names, or the broker's address is not known.
+        """
+        shown = context.auth_context()
+        await self.check_names(
+            broker, [name.decode() for kind in ("peer_dns", "peer_ip") for name in shown.get(kind, ())]
+        )
+
+    async def check_names(self, broker: str, names: Sequence[str]) -> None:
+        """Refuse a connection from a process that is not `broker`, by the hosts in the certificate that it has shown.
+
+        Raises:
+            PreconditionError: The certificate is for other hosts, or the broker's address is not known.
         """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), LOADED_DEADLINE_S)
         hosts = {address.rpartition(":")[0].strip("[]") for address in self._addresses_of(broker)}
         if not hosts:
             raise PreconditionError(f"{broker} has not registered where it is reached; it may dial again soon")
-        shown = context.auth_context()
-        names = [name.decode() for kind in ("peer_dns", "peer_ip") for name in shown.get(kind, ())]
         if not any(covers(name, host) for name in names for host in hosts):
             raise PreconditionError(
                 f"the certificate shown by {broker} is for {', '.join(names) or 'no host'}, and {broker} is reached at "

@@ -96,6 +96,7 @@ class Runtime:
         core: Not started yet.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         retry_cache_bytes_max: Memory for messages on which consumers failed, and that come again.
+        link_peers: As `peers`, for links over TCP.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Runtime:
         balancing: BalancerSettings,
         retention: RetentionSettings,
         retry_cache_bytes_max: int = retry_cache.CACHE_BYTES_MAX,
+        link_peers: Mapping[str, str] | None = None,
     ) -> None:
         broker = identity.member.broker
         coordinator, clock = ground.coordinator, ground.clock
@@ -125,11 +127,11 @@ class Runtime:
             core, ground.storage, clock, ground.counters, ground.die, ground.bodies, retry_cache_bytes_max
         )
         feed, post = self.driver.feed, self.driver.post
-        self.directory = Directory(broker, keys, peers, feed)
+        self.directory = Directory(broker, keys, peers, feed, link_peers)
         self.links = Links(
             broker,
             ground.dialer,
-            self.directory.peer_address,
+            self.directory.link_address,
             feed,
             post,
             clock,

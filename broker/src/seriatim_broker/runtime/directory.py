@@ -19,6 +19,7 @@ from ..core.values.events import CertificateSeen, DirectoryChanged, DropDeleted,
 from ..core.values.messages import FORMS
 from ..core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
+from ..interfaces.link import LINK_SCHEME
 from .keys import Keys, partition_of
 from .mirror import mirror
 from .records import deleted_partitions_from, member_from_record, members_from_record, spec_from_value
@@ -33,12 +34,21 @@ class Directory:
         broker: The name of this broker.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         emit: Takes the core's events.
+        link_peers: The same for links over TCP.
     """
 
-    def __init__(self, broker: str, keys: Keys, peers: Mapping[str, str], emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        broker: str,
+        keys: Keys,
+        peers: Mapping[str, str],
+        emit: Callable[[Event], None],
+        link_peers: Mapping[str, str] | None = None,
+    ) -> None:
         self._broker = broker
         self._keys = keys
         self._own_peers = dict(peers)
+        self._own_link_peers = dict(link_peers or {})
         self._emit = emit
         self._listeners: list[Callable[[], None]] = []
         self._broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
@@ -68,6 +78,21 @@ class Directory:
         if record is None:
             return None
         return record.peer_addresses.get(self._broker) or record.address or None
+
+    def link_address(self, broker: str) -> str | None:
+        """The address to dial for a link: `tcp://host:port`, or `host:port` for a link over gRPC; None: not known.
+
+        A link goes over TCP if the broker's present run has registered that it takes such links. An address for it
+        that was set by hand comes first. A broker with an address set by hand for gRPC only is reached over gRPC: its
+        registered address was not meant to be used from here.
+        """
+        record = self.members.get(broker)
+        registered = record.link_address if record is not None and record.link_run == record.run else ""
+        own = self._own_link_peers.get(broker)
+        is_elsewhere = broker in self._own_peers or (record is not None and self._broker in record.peer_addresses)
+        if registered and (own or not is_elsewhere):
+            return LINK_SCHEME + (own or registered)
+        return self.peer_address(broker)
 
     def client_address(self, broker: str) -> str:
         """The address at which clients reach a broker; empty if it is not known."""

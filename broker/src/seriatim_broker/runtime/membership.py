@@ -120,6 +120,7 @@ class Place:
 
     Attributes:
         advertise: The address at which clients reach it. Peers use it too, unless they have maps of their own.
+        link_address: The address at which peers reach its links over TCP; empty: it has none.
         replace_disk: An empty directory may take the slot of any disk.
         replace_disk_of: An empty directory may take the slot of only this disk. So it does no harm if a start that was
             meant to happen once is repeated.
@@ -131,6 +132,7 @@ class Place:
     advertise: str
     replace_disk: bool = False
     replace_disk_of: str = ""
+    link_address: str = ""
 
     @property
     def broker(self) -> str:
@@ -400,6 +402,7 @@ def _make_record(
     written.protocol_max = PROTOCOL_MAX
     written.forms = FORMS
     written.forms_run = run
+    written.link_address, written.link_run = place.link_address, run
     return written
 
 

@@ -31,9 +31,12 @@ BROKER_PORT: Final = 7100
 ADMIN_PORT: Final = 7101
 EXTERNAL_PORT: Final = 7102
 """The brokers' second port, for clients outside. The Services have the same port."""
+LINK_PORT: Final = 7103
+"""The brokers' port for links among themselves."""
 BROKER_PORT_NAME: Final = "seriatim"
 ADMIN_PORT_NAME: Final = "admin"
 EXTERNAL_PORT_NAME: Final = "external"
+LINK_PORT_NAME: Final = "links"
 
 CONTAINER: Final = "broker"
 USER_ID: Final = 10001

@@ -24,6 +24,8 @@ from .names import (
     EXTERNAL_ADDRESS_FILE,
     EXTERNAL_PORT,
     EXTERNAL_PORT_NAME,
+    LINK_PORT,
+    LINK_PORT_NAME,
     STATUS_FILE,
     TLS_DIRECTORY,
     USER_ID,
@@ -148,6 +150,7 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
         "ports": [
             {"name": BROKER_PORT_NAME, "containerPort": BROKER_PORT, "protocol": "TCP"},
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
+            {"name": LINK_PORT_NAME, "containerPort": LINK_PORT, "protocol": "TCP"},
         ],
         "startupProbe": _probe("/healthz", scheme, period_s=1, failures=STARTUP_S_MAX),
         "readinessProbe": _probe("/readyz", scheme, period_s=2, failures=2),
@@ -188,9 +191,10 @@ def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
         "SERIATIM_SLOT": str(broker.slot),
         "SERIATIM_ADVERTISE": broker_address(cluster, broker.group, broker.slot),
         "SERIATIM_STATUS_FILE": STATUS_FILE,
+        # Not in the settings file, which brokers of another image read too while the change rolls through the cluster.
+        "SERIATIM_LINK_LISTEN": f"0.0.0.0:{LINK_PORT}",
     }
     if cluster.spec.external is not None:
-        # Not in the settings file, which brokers of another image read too while the change rolls through the cluster.
         variables["SERIATIM_EXTERNAL_LISTEN"] = f"0.0.0.0:{EXTERNAL_PORT}"
         variables["SERIATIM_EXTERNAL_ADVERTISE_FILE"] = f"{CONFIG_PATH}/{EXTERNAL_ADDRESS_FILE}"
     if broker.replaces is not None:

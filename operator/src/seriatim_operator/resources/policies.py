@@ -14,6 +14,7 @@ from .names import (
     LABEL_COMPONENT,
     LABEL_GROUP,
     LABEL_NAME,
+    LINK_PORT,
     Manifest,
     broker_group_object_name,
     broker_group_selector_labels,
@@ -71,13 +72,14 @@ def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [
             {"from": [brokers, operator, clients], "ports": [_tcp(BROKER_PORT)]},
+            {"from": [brokers], "ports": [_tcp(LINK_PORT)]},
             # Clients outside come from addresses that are of no pod, and often from those of nodes or load balancers.
             *([{"ports": [_tcp(EXTERNAL_PORT)]}] if cluster.spec.external is not None else []),
             # The port of the metrics is open to all pods, because monitoring may run in any namespace.
             {"from": [{"namespaceSelector": {}}], "ports": [_tcp(ADMIN_PORT)]},
         ],
         "egress": [
-            {"to": [brokers], "ports": [_tcp(BROKER_PORT)]},
+            {"to": [brokers], "ports": [_tcp(BROKER_PORT), _tcp(LINK_PORT)]},
             *_to_etcd(cluster),
             # Name servers run in pods, on nodes or outside, so only their port is the same everywhere.
             {"ports": [{"protocol": "UDP", "port": DNS_PORT}, _tcp(DNS_PORT)]},

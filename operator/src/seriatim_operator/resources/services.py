@@ -13,6 +13,8 @@ from .names import (
     LABEL_EXTERNAL,
     LABEL_GROUP,
     LABEL_SLOT,
+    LINK_PORT,
+    LINK_PORT_NAME,
     Manifest,
     brokers_name,
     child,
@@ -33,7 +35,11 @@ def brokers_service(cluster: BrokerCluster) -> Manifest:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": selector_labels(cluster.name),
-        "ports": [_port(BROKER_PORT_NAME, BROKER_PORT), _port(ADMIN_PORT_NAME, ADMIN_PORT)],
+        "ports": [
+            _port(BROKER_PORT_NAME, BROKER_PORT),
+            _port(ADMIN_PORT_NAME, ADMIN_PORT),
+            _port(LINK_PORT_NAME, LINK_PORT),
+        ],
     }
     return {**manifest, "spec": spec}
 

@@ -1,0 +1,465 @@
+"""The network between brokers over TCP or TLS, without gRPC. A link has two connections: control, and replication.
+
+A link begins with a hello on both connections, which is answered on both, and a confirmation (the hello once more) on
+both. Replication has a connection of its own, so a heartbeat never waits behind a megabyte of batches. The frames are
+those of `link_frames`; what the messages in them look like is the same as over gRPC (`peer_frames`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
+from seriatim_api.frames import FrameError
+
+from ..bugs import end_at_bug
+from ..core.values.messages import Message
+from ..interfaces.link import LINK_SCHEME, Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
+from . import peer_frames
+from .link_frames import CONTROL_HELLO, DATA_HELLO, REFUSAL
+from .link_lane import Lane, LaneEndedError
+from .link_tls import LinkTls
+from .peer_hello import read_hello, write_hello
+from .peer_names import PeerNames
+
+QUEUE_SIZE_BYTES_MAX: Final = 64 << 20
+"""Batches and copies that wait for one peer. A peer that is further behind is cut off, and resumes from its tail."""
+
+CONTROL_QUEUE_SIZE_BYTES_MAX: Final = 256 << 20
+"""Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions travel
+at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue refers to the bytes of preparations and
+tables, and does not copy them."""
+
+PAIRING_DEADLINE_S: Final = 2.0
+"""Time from an accepted connection to the confirmation on both connections of its link."""
+
+UNPAIRED_COUNT_MAX: Final = 256
+"""Accepted connections that do not belong to a confirmed link yet. One more is closed. A cluster has at most some dozen
+brokers, and each dials with two connections."""
+
+ACCEPT_RETRY_S: Final = 0.2
+"""Pause after an error of the listening socket, which in most cases means that the process has no descriptor left."""
+
+_BACKLOG: Final = 256
+
+_log = structlog.get_logger(__name__)
+
+
+class LinkConnection:
+    """Both connections to one process. See `interfaces.link.Connection`."""
+
+    def __init__(
+        self, peer: PeerIdentity, control: Lane, data: Lane, *, dialed: bool, confirmation: bytes = b""
+    ) -> None:
+        self.peer = peer
+        self.dialed = dialed
+        self._control = control
+        self._data = data
+        self._confirmation = confirmation
+        self._forms = peer.forms
+        self._is_ended = False
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def send(self, message: Message) -> None:
+        """See `interfaces.link.Connection`."""
+        if self._is_ended:
+            return
+        if peer_frames.is_data(message, self._forms):
+            lane, queued_bytes_max = self._data, QUEUE_SIZE_BYTES_MAX
+        else:
+            lane, queued_bytes_max = self._control, CONTROL_QUEUE_SIZE_BYTES_MAX
+        size_bytes = peer_frames.size_of(message)
+        if lane.queued_bytes + size_bytes > queued_bytes_max:
+            self.close(f"more than {queued_bytes_max} bytes waited to be sent")
+            return
+        lane.send(message, size_bytes)
+
+    def close(self, reason: str) -> None:
+        """See `interfaces.link.Connection`."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._ended.set_result(reason)
+            self._control.abort(reason)
+            self._data.abort(reason)
+
+    async def confirm(self) -> None:
+        """See `interfaces.link.Connection`.
+
+        Raises:
+            PeerSilentError: The connection has ended in the meantime.
+        """
+        assert self.dialed
+        if self._is_ended or self._control.has_ended or self._data.has_ended:
+            self.close("the peer ended the connection")
+            raise PeerSilentError("the peer ended the connection")
+        self._control.write(CONTROL_HELLO, self._confirmation)
+        self._data.write(DATA_HELLO, self._confirmation)
+
+    async def abandon(self, reason: str) -> None:
+        """See `interfaces.link.Connection`."""
+        self.close(reason)
+
+    async def run(self, receive: Callable[[Message], None]) -> str:
+        """See `interfaces.link.Connection`."""
+        control = peer_frames.ControlReader()
+
+        def take_control(content: memoryview) -> None:
+            for message in control.read(bytes(content)):
+                receive(message)
+
+        def take_data(content: memoryview) -> None:
+            for message in peer_frames.read_data_frame(content):
+                receive(message)
+
+        try:
+            for lane, encode, take in (
+                (self._control, self._control_frames, take_control),
+                (self._data, self._data_frames, take_data),
+            ):
+                lane.begin(encode, take, self.close, self._fail)
+            return await asyncio.shield(self._ended)
+        finally:
+            self.close("the link is not used any more")
+
+    def _control_frames(self, messages: Sequence[Message]) -> Iterator[Sequence[bytes]]:
+        return ((frame,) for frame in peer_frames.write_control_frames(messages, self._forms))
+
+    def _data_frames(self, messages: Sequence[Message]) -> Iterator[Sequence[bytes | memoryview]]:
+        return peer_frames.data_frame_pieces(messages, self._forms)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the connection because of a bug. `run` raises the error."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._ended.set_exception(error)
+            self._control.abort("a bug")
+            self._data.abort("a bug")
+
+
+# ---- dialing --------------------------------------------------------------------------------------------
+
+
+class LinkDialer:
+    """Dials with two connections.
+
+    Args:
+        identity: Of this broker.
+        tls: Makes the contexts of TLS; None: plain text.
+    """
+
+    def __init__(self, identity: PeerIdentity, tls: LinkTls | None = None) -> None:
+        self._identity = identity
+        self._tls = tls
+        self._trouble: dict[str, str] = {}  # by address, the last TLS failure that was logged
+
+    async def dial(self, address: str, deadline_s: float) -> LinkConnection:
+        """Connect and exchange hellos. See `interfaces.link.Dialer`.
+
+        Args:
+            address: `tcp://host:port`.
+            deadline_s: Seconds for all of it.
+
+        Raises:
+            PeerRefusedError: No process listens at the address, or one ends a connection before its hello.
+            PeerSilentError: No hello came in time, or one that does not fit; or TLS prevented the connection.
+        """
+        lanes = Lane(), Lane()
+        hello = write_hello(self._identity, secrets.token_bytes(16))
+        greetings = [
+            asyncio.ensure_future(self._greet(lane, kind, hello, address, deadline_s))
+            for lane, kind in zip(lanes, (CONTROL_HELLO, DATA_HELLO), strict=True)
+        ]
+        try:
+            async with asyncio.timeout(deadline_s):
+                peers = await asyncio.gather(*greetings)
+            if peers[0] != peers[1]:
+                raise PeerSilentError("two processes answered the two connections")
+        except BaseException as exc:
+            for greeting in greetings:
+                greeting.cancel()
+            await asyncio.gather(*greetings, return_exceptions=True)
+            for lane in lanes:
+                lane.abort("the dial failed")
+            if isinstance(exc, TimeoutError):
+                raise PeerSilentError(f"no hello within {deadline_s} s") from exc
+            raise
+        self._trouble.pop(address, None)
+        return LinkConnection(peers[0], *lanes, dialed=True, confirmation=hello)
+
+    async def _greet(self, lane: Lane, kind: int, hello: bytes, address: str, deadline_s: float) -> PeerIdentity:
+        """Connect, send the hello, and await the answer."""
+        host, _, port = address.removeprefix(LINK_SCHEME).rpartition(":")
+        host = host.strip("[]")
+        is_connected = False
+        try:
+            if self._tls is None:
+                await asyncio.get_running_loop().create_connection(lambda: lane, host, int(port))
+            else:
+                await asyncio.get_running_loop().create_connection(
+                    lambda: lane, host, int(port),
+                    ssl=self._tls.dialing(), server_hostname=host, ssl_handshake_timeout=deadline_s,
+                )  # fmt: skip
+            is_connected = True
+            lane.write(kind, hello)
+            answered, content = await lane.read()
+            if answered == REFUSAL:
+                raise PeerSilentError(content.decode(errors="replace"))
+            if answered != kind:
+                raise BadRequestError("an answer to a hello is a hello")
+            return read_hello(content, self._identity.cluster_id)[0]
+        except (FrameError, SeriatimError) as exc:
+            raise PeerSilentError(str(exc)) from exc
+        except (socket.gaierror, UnicodeError) as exc:  # also a name that is too long to be asked for
+            raise PeerSilentError(f"{host} has no address: {exc}") from exc
+        except TimeoutError as exc:
+            raise PeerSilentError(f"{address}: {exc}") from exc
+        except (OSError, LaneEndedError) as exc:
+            raise self._failure(address, exc, is_connected=is_connected) from exc
+
+    def _failure(
+        self, address: str, exc: OSError | LaneEndedError, *, is_connected: bool
+    ) -> PeerRefusedError | PeerSilentError:
+        """Whether the address refused the dial or was silent.
+
+        With TLS 1.3 an acceptor that does not accept our certificate says so when our handshake has ended. So an end
+        before the hello says nothing about the process.
+        """
+        error = exc.__cause__ if isinstance(exc, LaneEndedError) else exc
+        is_of_tls = isinstance(error, (ssl.SSLError, ConnectionAbortedError))  # the latter: the handshake took too long
+        if self._tls is None or not (is_connected or is_of_tls):
+            return PeerRefusedError(str(exc))
+        trouble = self._tls.explain(error)
+        if self._trouble.get(address) != trouble:  # once for each cause, because it lasts until a person acts
+            self._trouble[address] = trouble
+            _log.warning("peer_tls_failed", address=address, reason=trouble)
+        return PeerSilentError(trouble)
+
+
+class AnyDialer:
+    """Dials over TCP or over gRPC, as the address says.
+
+    Args:
+        tcp: Dials addresses with `LINK_SCHEME`.
+        grpc: Dials the others: brokers of a version before, and those that have no port for links.
+    """
+
+    def __init__(self, tcp: Dialer, grpc: Dialer) -> None:
+        self._tcp = tcp
+        self._grpc = grpc
+
+    async def dial(self, address: str, deadline_s: float) -> Connection:
+        """See `interfaces.link.Dialer`."""
+        dialer = self._tcp if address.startswith(LINK_SCHEME) else self._grpc
+        return await dialer.dial(address, deadline_s)
+
+
+# ---- accepting ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """The first connection of a link, until the other one comes."""
+
+    kind: int
+    lane: Lane
+    peer: PeerIdentity
+    paired: asyncio.Future[None]
+
+
+class LinkListener:
+    """Accepts connections, pairs them, and gives each confirmed link to `carry`.
+
+    Args:
+        identity: Of this broker.
+        carry: Uses a connection until it ends. Returns why it ended.
+        names: Checks the certificate of the dialing peer; None: certificates are not checked.
+        tls: Makes the contexts of TLS; None: plain text.
+    """
+
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        carry: Callable[[LinkConnection], Awaitable[str]],
+        names: PeerNames | None = None,
+        tls: LinkTls | None = None,
+    ) -> None:
+        self._identity = identity
+        self._carry = carry
+        self._names = names
+        self._tls = tls
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unpaired_count = 0
+        self._is_crowded = False
+
+    async def start(self, address: str) -> str:
+        """Listen. Returns the address, with the port that was taken.
+
+        Args:
+            address: `host:port`.
+
+        Raises:
+            PreconditionError: Another process uses the port, or the host is not one of this machine.
+        """
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, _, _, _, where in dict.fromkeys(found):
+                self._sockets.append(_listening(family, where))
+        except OSError as exc:
+            await self.close()
+            raise PreconditionError(
+                f"the broker cannot listen on {address} for links: another process uses this port, or it is not an "
+                "address of this machine"
+            ) from exc
+        for listening in self._sockets:
+            self._start(self._accept(listening), f"accept links on {address}")
+        return f"{host}:{self._sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Stop listening, and break all links that were accepted."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        end_at_bug(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("accepted_link_failed", error=repr(error))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, caller = await loop.sock_accept(listening)
+            except OSError as exc:
+                _log.warning("links_not_accepted", error=str(exc))
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            if self._unpaired_count >= UNPAIRED_COUNT_MAX:
+                accepted.close()
+                if not self._is_crowded:
+                    _log.warning("too_many_unpaired_connections", count=self._unpaired_count)
+                self._is_crowded = True
+                continue
+            self._is_crowded = False
+            accepted.setblocking(False)
+            self._unpaired_count += 1
+            self._start(self._serve(accepted, f"{caller[0]}:{caller[1]}"), "accepted link")
+
+    async def _serve(self, accepted: socket.socket, caller: str) -> None:
+        """Handle one accepted connection. The task of the one that completes a link owns the link."""
+        lane = Lane()
+        connection: LinkConnection | None = None
+        is_mine = True
+        try:
+            async with asyncio.timeout(PAIRING_DEADLINE_S):
+                await self._take_up(lane, accepted)
+                kind, peer, session = await self._greet(lane)
+                connection = await self._pair(kind, lane, peer, session)
+                is_mine = connection is not None
+        except TimeoutError:
+            self._refuse(lane, caller, BadRequestError("a link begins with hellos and their confirmation, at once"))
+        except (SeriatimError, FrameError) as exc:
+            self._refuse(lane, caller, exc)
+        except (OSError, LaneEndedError) as exc:
+            _log.debug("link_not_begun", peer=caller, error=str(exc))
+        finally:
+            self._unpaired_count -= 1
+            if connection is None and is_mine:
+                lane.close()
+        if connection is not None:
+            try:
+                await self._carry(connection)
+            finally:
+                connection.close("the link is not used any more")
+
+    async def _take_up(self, lane: Lane, accepted: socket.socket) -> None:
+        """Make the connection of an accepted socket."""
+        try:
+            loop = asyncio.get_running_loop()
+            if self._tls is None:
+                await loop.connect_accepted_socket(lambda: lane, accepted)
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: lane,
+                    accepted,
+                    ssl=self._tls.accepting(),
+                    ssl_handshake_timeout=PAIRING_DEADLINE_S,
+                    ssl_shutdown_timeout=PAIRING_DEADLINE_S,
+                )
+        except BaseException:
+            accepted.close()
+            raise
+
+    async def _greet(self, lane: Lane) -> tuple[int, PeerIdentity, bytes]:
+        """Exchange hellos, and await the confirmation."""
+        kind, content = await lane.read()
+        if kind not in (CONTROL_HELLO, DATA_HELLO):
+            raise BadRequestError("a link begins with a hello")
+        peer, session = read_hello(content, self._identity.cluster_id)
+        if self._names is not None:
+            await self._names.check_names(peer.member.broker, lane.shown_names())
+        lane.write(kind, write_hello(self._identity, session))
+        confirmed, _ = await lane.read()
+        if confirmed != kind:
+            raise BadRequestError("a hello is followed by its confirmation")
+        return kind, peer, session
+
+    async def _pair(self, kind: int, lane: Lane, peer: PeerIdentity, session: bytes) -> LinkConnection | None:
+        """The link, if its other connection has come before; otherwise None when that one has come."""
+        other = self._waiting.pop(session, None)
+        if other is None:
+            waiting = _Waiting(kind, lane, peer, asyncio.get_running_loop().create_future())
+            self._waiting[session] = waiting
+            try:
+                await waiting.paired
+            finally:
+                if self._waiting.get(session) is waiting:
+                    del self._waiting[session]
+            return None
+        if other.peer != peer or other.kind == kind:
+            raise BadRequestError("the two connections of a link belong to one process")
+        other.paired.set_result(None)
+        control, data = (lane, other.lane) if kind == CONTROL_HELLO else (other.lane, lane)
+        return LinkConnection(peer, control, data, dialed=False)
+
+    def _refuse(self, lane: Lane, caller: str, error: Exception) -> None:
+        _log.warning("peer_refused", peer=caller, error=str(error))
+        lane.refuse(str(error))
+
+
+def _listening(family: int, where: object) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(where)  # type: ignore[arg-type]
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

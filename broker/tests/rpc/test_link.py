@@ -1,0 +1,462 @@
+"""What only links over TCP do: pairing, limits, garbage, and when messages leave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values import messages as m
+from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
+from seriatim_broker.rpc import link, peer_frames
+from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
+from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
+from seriatim_broker.rpc.link_frames import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, with_head
+from seriatim_broker.rpc.link_lane import Lane
+from seriatim_broker.rpc.peer import GrpcDialer
+from seriatim_broker.rpc.peer_hello import write_hello
+from structlog.testing import capture_logs
+
+from tools.ports import free_port
+
+from .grpc_peers import GrpcPeers
+from .link_contract import Peer, identity, make_batch
+
+DEADLINE_S = 5.0
+SESSION = bytes(range(16))
+
+
+class Acceptor:
+    """Broker b: its address, and the connections that were confirmed."""
+
+    def __init__(self) -> None:
+        self.carried: asyncio.Queue[LinkConnection] = asyncio.Queue()
+        self.received: asyncio.Queue[m.Message] = asyncio.Queue()
+        self.reasons: asyncio.Queue[str] = asyncio.Queue()
+        self.listener = LinkListener(identity("b", 4), self._carry)
+        self.port = 0
+        self._raws: list[Raw] = []
+
+    async def start(self) -> None:
+        self.port = int((await self.listener.start("127.0.0.1:0")).rpartition(":")[2])
+
+    @property
+    def address(self) -> str:
+        return f"{LINK_SCHEME}127.0.0.1:{self.port}"
+
+    async def _carry(self, connection: LinkConnection) -> str:
+        self.carried.put_nowait(connection)
+        reason = await connection.run(self.received.put_nowait)
+        self.reasons.put_nowait(reason)
+        return reason
+
+    async def raw(self) -> Raw:
+        self._raws.append(Raw(*await asyncio.open_connection("127.0.0.1", self.port)))
+        return self._raws[-1]
+
+    async def close(self) -> None:
+        for raw in self._raws:
+            raw.close()
+        await self.listener.close()
+
+
+class Raw:
+    """A dialer that sends what a test wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, kind: int, content: bytes) -> None:
+        self.send_bytes(b"".join(with_head(kind, (content,))))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def hello(self, kind: int, name: str = "a") -> None:
+        self.send(kind, write_hello(identity(name, 1), SESSION))
+
+    async def read(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(DEADLINE_S):
+            head = await self._reader.readexactly(5)
+            return head[4], await self._reader.readexactly(int.from_bytes(head[:4], "little"))
+
+    async def ends(self) -> None:
+        """Read what comes until the other side ends the connection, and end it here."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while await self._reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        self.close()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def acceptor() -> AsyncIterator[Acceptor]:
+    """It listens."""
+    made = Acceptor()
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def dialed(acceptor: Acceptor) -> LinkConnection:
+    connection = await LinkDialer(identity("a", 1)).dial(acceptor.address, DEADLINE_S)
+    await connection.confirm()
+    return connection
+
+
+async def is_well(acceptor: Acceptor) -> None:
+    """A link can still be made, and carries messages."""
+    connection = await dialed(acceptor)
+    connection.send(m.Heartbeat(99))
+    running = asyncio.create_task(connection.run(lambda _message: None))
+    async with asyncio.timeout(DEADLINE_S):
+        while await acceptor.received.get() != m.Heartbeat(99):
+            pass
+    connection.close("enough")
+    assert await running == "enough"
+
+
+async def test_messages_before_both_confirmations_wait_for_the_link(acceptor: Acceptor) -> None:
+    control, data = await acceptor.raw(), await acceptor.raw()
+    for raw, kind in ((control, CONTROL_HELLO), (data, DATA_HELLO)):
+        raw.hello(kind)
+        assert (await raw.read())[0] == kind
+    frame = next(iter(peer_frames.write_control_frames([m.Heartbeat(1), m.Heartbeat(2)])))
+    control.send_bytes(b"".join([*with_head(CONTROL_HELLO, (b"",)), *with_head(MESSAGES, (frame,))]))
+    await asyncio.sleep(0)
+    assert acceptor.carried.empty()
+    data.send(DATA_HELLO, b"")
+    async with asyncio.timeout(DEADLINE_S):
+        assert [await acceptor.received.get() for _ in range(2)] == [m.Heartbeat(1), m.Heartbeat(2)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cause"),
+    [
+        ((CONTROL_HELLO, "a"), (CONTROL_HELLO, "a"), b"belong to one process"),
+        ((CONTROL_HELLO, "a"), (DATA_HELLO, "c"), b"belong to one process"),
+    ],
+)
+async def test_only_two_different_connections_of_one_process_make_a_link(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch, first: Any, second: Any, cause: bytes
+) -> None:
+    monkeypatch.setattr(link, "PAIRING_DEADLINE_S", 0.5)
+    raws = []
+    for kind, name in (first, second):
+        raw = await acceptor.raw()
+        raw.hello(kind, name)
+        assert (await raw.read())[0] == kind
+        raw.send(kind, b"")
+        raws.append(raw)
+    answers = [await raw.read() for raw in raws]
+    assert {kind for kind, _ in answers} == {REFUSAL}
+    assert any(cause in text for _, text in answers)
+    for raw in raws:
+        await raw.ends()
+    await is_well(acceptor)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"".join(with_head(CONTROL_HELLO, (b"\xff\xff not a hello",))),
+        b"".join(with_head(MESSAGES, (b"",))),
+        b"".join(with_head(9, (b"",))),
+    ],
+)
+async def test_garbage_in_place_of_a_hello_closes_the_connection_with_one_line(acceptor: Acceptor, sent: bytes) -> None:
+    with capture_logs() as logs:
+        raw = await acceptor.raw()
+        raw.send_bytes(sent)
+        kind, text = await raw.read()
+        await raw.ends()
+    assert (kind, bool(text)) == (REFUSAL, True)
+    assert [line["event"] for line in logs] == ["peer_refused"]
+    await is_well(acceptor)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x10", b"\x10\x00\x00\x00\x01half"])
+async def test_a_connection_without_a_whole_hello_is_closed_in_time(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(link, "PAIRING_DEADLINE_S", 0.1)
+    raw = await acceptor.raw()
+    raw.send_bytes(sent)
+    assert (await raw.read())[0] == REFUSAL
+    await raw.ends()
+
+
+async def test_connections_that_make_no_link_are_bounded(acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "UNPAIRED_COUNT_MAX", 4)
+    with capture_logs() as logs:
+        idle = [await acceptor.raw() for _ in range(4)]
+        for raw in idle:  # each is accepted
+            raw.hello(CONTROL_HELLO)
+            await raw.read()
+        for _ in range(3):
+            await (await acceptor.raw()).ends()
+    assert [line["event"] for line in logs] == ["too_many_unpaired_connections"]
+    for raw in idle:
+        raw.send_bytes(b"\xff" * 64)
+        await raw.ends()
+    await is_well(acceptor)
+
+
+async def test_random_bytes_and_broken_frames_end_one_link_and_nothing_else(acceptor: Acceptor) -> None:
+    """Each seed breaks the bytes of a link at another place: in a hello, a head, or a message."""
+    chance = random.Random(19)
+    messages = [m.Heartbeat(1), m.TableRequest(PartitionId(7), 9)]
+    data = m.Replicate(PartitionId(7), 1, bytes(16), 3, (make_batch(b"body" * 50),))
+    frames = {
+        CONTROL_HELLO: b"".join(with_head(MESSAGES, (next(iter(peer_frames.write_control_frames(messages))),))),
+        DATA_HELLO: b"".join(with_head(MESSAGES, (next(iter(peer_frames.write_data_frames([data]))),))),
+    }
+    for turn in range(150):
+        raws = []
+        for kind in (CONTROL_HELLO, DATA_HELLO):
+            hello = b"".join(with_head(kind, (write_hello(identity("a", 1), turn.to_bytes(16, "big")),)))
+            sent = bytearray(hello + hello + frames[kind] * 2)
+            for _ in range(chance.randint(1, 4)):
+                at = chance.randrange(len(sent) if chance.random() < 0.3 else len(hello) * 2, len(sent) + 1) - 1
+                how = chance.random()
+                if how < 0.6:
+                    sent[at] = chance.randrange(256)
+                elif how < 0.8:
+                    del sent[at : at + chance.randint(1, 8)]
+                else:
+                    sent[at:at] = chance.randbytes(chance.randint(1, 8))
+            raw = await acceptor.raw()
+            raw.send_bytes(bytes(sent))
+            raws.append(raw)
+        if turn % 10 == 0:
+            await is_well(acceptor)
+        for raw in raws:
+            raw.close()
+    await is_well(acceptor)
+
+
+async def test_a_frame_above_the_limit_ends_the_link_before_memory_is_taken(acceptor: Acceptor) -> None:
+    control, data = await acceptor.raw(), await acceptor.raw()
+    for raw, kind in ((control, CONTROL_HELLO), (data, DATA_HELLO)):
+        raw.hello(kind)
+        raw.send(kind, b"")
+    with capture_logs() as logs:
+        data.send_bytes((MESSAGE_SIZE_BYTES_MAX + 1).to_bytes(4, "little") + bytes([MESSAGES]))
+        async with asyncio.timeout(DEADLINE_S):
+            assert "at most" in await acceptor.reasons.get()
+    assert [line["event"] for line in logs] == ["peer_sent_garbage"]
+    await control.ends()
+    await is_well(acceptor)
+
+
+async def test_no_small_frame_waits_for_an_acknowledgement(acceptor: Acceptor) -> None:
+    for connection in (await dialed(acceptor), await asyncio.wait_for(acceptor.carried.get(), DEADLINE_S)):
+        for lane in (connection._control, connection._data):
+            assert lane._transport is not None
+            made = lane._transport.get_extra_info("socket")
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        connection.close("enough")
+
+
+async def test_an_error_of_the_receiver_comes_out_of_run(acceptor: Acceptor) -> None:
+    """`Links` ends the process for an `AssertionError`: a link that only ended would hide the bug."""
+    connection = await dialed(acceptor)
+
+    def receive(_message: m.Message) -> None:
+        raise AssertionError("a bug")
+
+    other = await acceptor.carried.get()
+    running = asyncio.create_task(connection.run(receive))
+    other.send(m.Heartbeat(1))
+    with pytest.raises(AssertionError, match="a bug"):
+        await asyncio.wait_for(running, DEADLINE_S)
+
+
+async def test_a_peer_that_does_not_read_is_cut_off(acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "QUEUE_SIZE_BYTES_MAX", 16 << 20)
+    connection = await LinkDialer(identity("a", 1)).dial(acceptor.address, DEADLINE_S)
+    other: asyncio.Task[str] = asyncio.create_task(connection.run(lambda _message: None))  # never confirmed: not read
+    await asyncio.sleep(0)
+    batch = make_batch(bytes(1 << 20))
+    for at in range(60):
+        connection.send(m.Replicate(PartitionId(7), 1, bytes(16), at, (batch,)))
+    assert await asyncio.wait_for(other, DEADLINE_S) == f"more than {16 << 20} bytes waited to be sent"
+
+
+class Written(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.frames.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == "socket" else default
+
+    def setsockopt(self, *_option: int) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def begun() -> tuple[Lane, Written]:
+    """A lane whose frames are the names of its messages."""
+    lane, written = Lane(), Written()
+    lane.connection_made(written)
+
+    def encode(messages: Sequence[Any]) -> Any:
+        for message in messages:
+            if isinstance(message, m.TableRequest):  # stands for a large one, of three frames
+                yield from ((f"part {number}".encode(),) for number in range(3))
+        small = [repr(getattr(message, "sent_us", message)) for message in messages if not _is_large(message)]
+        if small:
+            yield (",".join(small).encode(),)
+
+    lane.begin(encode, lambda _content: None, lambda _reason: None, lambda _error: None)
+    return lane, written
+
+
+def _is_large(message: object) -> bool:
+    return isinstance(message, m.TableRequest)
+
+
+def texts(written: Written) -> list[str]:
+    return [frame[5:].decode() for frame in written.frames]
+
+
+async def test_the_first_message_of_a_turn_leaves_at_once_and_the_others_leave_together() -> None:
+    lane, written = begun()
+    for number in range(4):
+        lane.send(m.HeartbeatAnswer(number, ()), 64)
+        assert texts(written) == ["0"]
+    await asyncio.sleep(0)
+    assert texts(written) == ["0", "1,2,3"]
+    lane.send(m.HeartbeatAnswer(4, ()), 64)
+    assert texts(written)[2:] == ["4"], "a new turn"
+    assert lane.queued_bytes == 0
+
+
+async def test_what_waits_outside_a_full_connection_is_overtaken_by_heartbeats() -> None:
+    lane, written = begun()
+    lane.send(m.LaneProbe(), 64)
+    lane.pause_writing()
+    large = m.TableRequest(PartitionId(7), 1)
+    lane.send(large, 1_000)
+    lane.send(m.Heartbeat(1), 64)
+    await asyncio.sleep(0)
+    assert len(written.frames) == 1
+    assert lane.queued_bytes == 1_064
+
+    def write_once(data: Any) -> None:
+        written.frames.append(bytes(data))
+        lane.pause_writing()
+
+    written.write = write_once  # type: ignore[method-assign]
+    lane.resume_writing()
+    lane.resume_writing()
+    lane.send(m.Heartbeat(2), 64)
+    for _ in range(6):
+        lane.resume_writing()
+    assert texts(written)[1:] == ["1", "part 0", "2", "part 1", "part 2"]
+    assert lane.queued_bytes == 0
+
+
+class Mixed:
+    """Broker a serves both networks and dials by addresses; broker b is of the version before: it knows only gRPC."""
+
+    def __init__(self) -> None:
+        self.old = GrpcPeers()
+        self.b_address = self.old.address("b")
+
+    async def start(self) -> tuple[Peer, Peer]:
+        b = await self.old.start("b", 4)
+        who = identity("a", 1)
+        both = AnyDialer(LinkDialer(who), GrpcDialer(who))
+        a = await self.old.start("a", 1, dialer=both, resolve=lambda _broker: self.b_address)
+        self.listener = LinkListener(who, a.links.carry_accepted)
+        self.a_address = LINK_SCHEME + await self.listener.start("127.0.0.1:0")
+        return a, b
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self.old.close()
+
+
+async def upgraded(mixed: Mixed, b: Peer) -> tuple[Peer, LinkListener]:
+    """Broker b again, in the new version."""
+    await mixed.old.stop(b)
+    who = identity("b", 5)
+    new = Peer(who, AnyDialer(LinkDialer(who), GrpcDialer(who)), lambda _broker: mixed.a_address)
+    listener = LinkListener(who, new.links.carry_accepted)
+    mixed.b_address = LINK_SCHEME + await listener.start("127.0.0.1:0")
+    return new, listener
+
+
+@pytest.mark.parametrize("dialing", ["the new one", "the old one"])
+async def test_a_broker_links_with_one_of_the_version_before_and_over_tcp_once_that_is_upgraded(dialing: str) -> None:
+    mixed = Mixed()
+    a, b = await mixed.start()
+    try:
+        if dialing == "the new one":
+            a.links.connect("b")
+        else:
+            b.links.connect("a")
+        await a.until(lambda: bool(a.ups()))
+        await b.until(lambda: bool(b.ups()))
+        a.links.send("b", m.Heartbeat(7))
+        await b.until(lambda: b.messages() == [m.Heartbeat(7)])
+        new, listener = await upgraded(mixed, b)
+        try:
+            a.links.hasten("b")
+            new.links.connect("a")
+            await new.until(lambda: new.links.is_up("a"))
+            await a.until(lambda: a.links.is_up("b") and a.ups()[-1].member_run == 5)
+            async with asyncio.timeout(DEADLINE_S):
+                while m.Heartbeat(8) not in new.messages():
+                    a.links.send("b", m.Heartbeat(8))
+                    await asyncio.sleep(0.01)
+        finally:
+            await new.links.close()
+            await listener.close()
+    finally:
+        await mixed.close()
+
+
+async def test_who_does_not_listen_refuses_and_who_does_not_answer_is_silent() -> None:
+    dialer = LinkDialer(identity("a", 1))
+    with pytest.raises(PeerRefusedError):
+        await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{free_port()}", DEADLINE_S)
+    closing = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(PeerSilentError, match="no hello within"):
+        await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{deaf.getsockname()[1]}", 0.1)
+    async with closing:
+        with pytest.raises(PeerRefusedError):
+            await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{closing.sockets[0].getsockname()[1]}", DEADLINE_S)
+
+
+async def test_a_port_that_is_taken_is_said(acceptor: Acceptor) -> None:
+    other = LinkListener(identity("c", 1), acceptor._carry)
+    with pytest.raises(Exception, match="cannot listen on"):
+        await other.start(f"127.0.0.1:{acceptor.port}")
