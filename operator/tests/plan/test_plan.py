@@ -12,14 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_operator.plan.actions import Action, Apply, DeclareDead, DeleteClaim, DeletePod, MarkLost, PlaceAnew
 from seriatim_operator.plan.chains import ChainsView
+from seriatim_operator.plan.nodes import takes_brokers
 from seriatim_operator.plan.observed import (
     ANNOTATION_PLACE_ANEW,
     ANNOTATION_SPREAD_MENDED,
     SPREAD_QUIET_S,
     ClassView,
     Ended,
+    NodeView,
+    Taint,
 )
-from seriatim_operator.plan.spread import PAUSE_IN_VAIN_S, unevenness
+from seriatim_operator.plan.spread import PAUSE_IF_USELESS_S, Mending, unevenness
 from seriatim_operator.spec.broker import BrokerStatus
 
 from .world import World, annotated, new_world
@@ -567,20 +570,52 @@ def test_the_operator_mends_the_spread_by_itself_if_the_spec_says_so() -> None:
     (second,) = _pass_for(world, 3_600)
     assert first.object != second.object
     assert _on_nodes(world) == [2, 2, 2]
-    assert not _pass_for(world, 2 * PAUSE_IN_VAIN_S)
+    assert not _pass_for(world, 2 * PAUSE_IF_USELESS_S)
     assert world.cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
 
 
 def test_the_spread_is_not_mended_again_soon_if_that_did_not_help() -> None:
     world = _unspread(spreadMending="Automatic")
-    now = datetime.fromtimestamp(world.now_s, UTC).isoformat()
-    before = unevenness(world.observed())
-    world.cluster = annotated(world.cluster, {ANNOTATION_SPREAD_MENDED: f"{now} {before}"})
-    assert not _pass_for(world, PAUSE_IN_VAIN_S - 60)
+    record = Mending(datetime.fromtimestamp(world.now_s, UTC), unevenness(world.observed()), PAUSE_IF_USELESS_S)
+    world.cluster = annotated(world.cluster, {ANNOTATION_SPREAD_MENDED: record.to_text()})
+    assert not _pass_for(world, PAUSE_IF_USELESS_S - 60)
     assert _pass_for(world, 120)
 
 
-@pytest.mark.parametrize("written", ["", "soon", "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00 many"])
+def test_mending_that_never_helps_becomes_rare() -> None:
+    world = _unspread(spreadMending="Automatic")
+    world.shunned = {"node3"}
+    mendings = [len(_pass_for(world, PAUSE_IF_USELESS_S)) for _ in range(8)]
+    assert [day for day, count in enumerate(mendings) for _ in range(count)] == [0, 1, 3, 7]
+
+
+def test_an_operator_that_died_before_it_asked_waits_a_day_unless_a_person_removes_its_record() -> None:
+    world = _unspread(spreadMending="Automatic")
+    _pass_for(world, SPREAD_QUIET_S - 60)
+    before = dict(world.groups)
+    (mending,) = _pass_for(world, 120)
+    world.groups = before
+    world.intents.clear()
+    assert ANNOTATION_SPREAD_MENDED in world.cluster.metadata.annotations
+    assert not _pass_for(world, PAUSE_IF_USELESS_S - 900)
+    world.cluster = annotated(world.cluster, {})
+    (again,) = _pass_for(world, 120)
+    assert again.object == mending.object
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "soon",
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01T00:00:00+00:00 many 86400",
+        "2026-01-01T00:00:00+00:00 18 1e400",
+        "2026-01-01T00:00:00+00:00 18 nan",
+        "9999-12-31T23:59:59+00:00 18 86400",
+        "0001-01-01T00:00:00+14:00 18 86400",
+    ],
+)
 def test_what_people_write_into_the_record_of_mending_holds_up_nothing(written: str) -> None:
     world = _unspread(spreadMending="Automatic")
     world.cluster = annotated(world.cluster, {ANNOTATION_SPREAD_MENDED: written})
@@ -612,6 +647,11 @@ def _silent_brokers(world: World) -> None:
     world.brokers_answer = False
 
 
+def _fill_disk(world: World) -> None:
+    name = min(world.members)
+    world.members[name] = replace(world.members[name], disk_state="full")
+
+
 def _stop_pod(world: World) -> None:
     world.stop_kubelet("node1")
 
@@ -622,12 +662,73 @@ def _pause(world: World) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_by_hand, _cordon_node, _cordon_group, _behind, _unknown_chains, _silent_brokers, _stop_pod, _pause],
+    [_by_hand, _cordon_node, _cordon_group, _behind, _unknown_chains, _silent_brokers, _fill_disk, _stop_pod, _pause],
 )
 def test_the_spread_is_not_mended_while_anything_else_is_wrong(change: Callable[[World], None]) -> None:
     world = _unspread(spreadMending="Automatic")
     change(world)
     assert not _pass_for(world, 2 * SPREAD_QUIET_S)
+
+
+@pytest.mark.parametrize("mending", ["Automatic", "Manual"])
+def test_a_broker_group_whose_object_was_deleted_is_made_again_also_if_it_should_be_placed_anew(mending: str) -> None:
+    world = _unspread(spreadMending=mending)
+    _pass_for(world, SPREAD_QUIET_S - 60)
+    del world.groups["orders-g0"]
+    world.settle(120)
+    world.a_pass()
+    assert "orders-g0" in world.groups
+
+
+NODE = NodeView("node3", "host3", True, False, False, labels={"disk": "nvme", "cores": "8"})
+TAINTED = replace(NODE, taints=(Taint("dedicated", "web", "NoSchedule"),))
+
+
+def _required(operator: str, key: str, *values: str) -> dict[str, object]:
+    term = {"matchExpressions": [{"key": key, "operator": operator, **({"values": [*values]} if values else {})}]}
+    required = {"nodeSelectorTerms": [term]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    ("node", "template", "takes"),
+    [
+        (NODE, {}, True),
+        (TAINTED, {}, False),
+        (replace(NODE, taints=(Taint("dedicated", "web", "PreferNoSchedule"),)), {}, True),
+        (TAINTED, {"tolerations": [{"operator": "Exists"}]}, True),
+        (TAINTED, {"tolerations": [{"key": "dedicated", "value": "web"}]}, True),
+        (TAINTED, {"tolerations": [{"key": "dedicated", "value": "db"}]}, False),
+        (TAINTED, {"tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}]}, False),
+        (NODE, {"nodeSelector": {"disk": "nvme"}}, True),
+        (NODE, {"nodeSelector": {"disk": "hdd"}}, False),
+        (NODE, _required("In", "disk", "hdd", "nvme"), True),
+        (NODE, _required("In", "disk", "hdd"), False),
+        (NODE, _required("NotIn", "disk", "nvme"), False),
+        (NODE, _required("NotIn", "zone", "a"), True),
+        (NODE, _required("Exists", "zone"), False),
+        (NODE, _required("DoesNotExist", "zone"), True),
+        (NODE, _required("Gt", "cores", "4"), True),
+        (NODE, _required("Lt", "cores", "4"), False),
+        (NODE, _required("Gt", "disk", "4"), False),
+        (replace(NODE, is_ready=False), {}, False),
+        (replace(NODE, is_leaving=True), {}, False),
+    ],
+)
+def test_a_node_takes_brokers_if_kubernetes_may_choose_it(
+    node: NodeView, template: dict[str, object], takes: bool
+) -> None:
+    spec = new_world(podTemplate=template).cluster.spec
+    assert takes_brokers(node, spec.pod_template) == takes
+
+
+def test_the_spread_is_not_mended_if_only_nodes_that_take_no_brokers_have_few() -> None:
+    world = _unspread(spreadMending="Automatic")
+    world.nodes["node3"] = replace(world.nodes["node3"], taints=TAINTED.taints)
+    assert not _pass_for(world, 3 * PAUSE_IF_USELESS_S)
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert found.message.endswith("add broker groups, or nodes for them")
 
 
 def test_a_group_that_is_placed_anew_keeps_its_disks_until_it_is_empty() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TypeVar
 
 from seriatim_operator.plan.actions import (
@@ -78,6 +79,8 @@ class World:
     unsafe: dict[str, str] = field(default_factory=dict)
     storage_class: ClassView | None = field(default_factory=lambda: ClassView("local-nvme", True, True))
     brokers_answer: bool = True
+    shunned: set[str] = field(default_factory=set)
+    """Nodes to which Kubernetes sends no new broker, for reasons that the operator does not see."""
     chains: ChainsView | None = None
     done: list[Action] = field(default_factory=list)
     processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
@@ -101,9 +104,8 @@ class World:
         members: dict[str, BrokerGroupView] | None = None
         if self.brokers_answer and self.members:
             members = {}
-            for broker in sorted(self.members):
-                group = broker.split("-")[0]
-                rest = tuple(self.members[b] for b in sorted(self.members) if b.split("-")[0] == group)
+            for group, brokers in groupby(sorted(self.members), lambda broker: broker.split("-")[0]):
+                rest = tuple(self.members[broker] for broker in brokers)
                 members[group] = BrokerGroupView(
                     group,
                     self.intents.get(group, "ACTIVE"),
@@ -346,7 +348,9 @@ class World:
             if (
                 not view.is_ready
                 or view.is_leaving
+                or view.taints
                 or node in taken
+                or (not claim.volume and node in self.shunned)
                 or (hosts is not None and view.hostname not in hosts)
             ):
                 continue

@@ -258,9 +258,9 @@ async def test_the_spread_after_a_replacement_is_mended() -> None:
     for number in (1, 2):
         record = place.kube.of("BrokerCluster")[0]["metadata"].setdefault("annotations", {})
         if ANNOTATION_SPREAD_MENDED in record:
-            begun, before = record[ANNOTATION_SPREAD_MENDED].split()
+            begun, before, pause = record[ANNOTATION_SPREAD_MENDED].split()
             assert datetime.now(UTC) - datetime.fromisoformat(begun) < timedelta(minutes=1)
-            record[ANNOTATION_SPREAD_MENDED] = f"2026-01-01T00:00:00+00:00 {before}"
+            record[ANNOTATION_SPREAD_MENDED] = f"2026-01-01T00:00:00+00:00 {before} {pause}"
         await place.run(until=lambda number=number: len(groups_on("node1")) == number and len(place.pods()) == 6)
         assert [reason for _, _, reason, _ in place.kube.events].count("PlacedAnew") == number
     assert all(len(groups_on(f"node{number}")) == 2 for number in (1, 2, 3))

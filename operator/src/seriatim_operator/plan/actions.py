@@ -163,6 +163,7 @@ class Plan:
         planned: Changes that are still to do, for `status.plannedChanges`.
         blocked_by: Why a step does not happen now; empty if no step waits.
         held: By name of a Broker, why its disk is not given up although a person or a node says that it is lost.
+        lost: By name of a Broker, the proof with which its disk is marked as lost now.
         problems: Reason and message of what is wrong with the cluster, for the condition `Degraded`.
         again_s: Seconds after which to look again without an event; None to wait for an event.
     """
@@ -171,6 +172,7 @@ class Plan:
     planned: list[Planned] = field(default_factory=list)
     blocked_by: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
     again_s: float | None = None
 
@@ -178,6 +180,11 @@ class Plan:
         """Note why a disk is not given up."""
         self.held[broker_object] = why
         self.blocked_by.append(why)
+
+    def mark_lost(self, broker_object: str, proof: str) -> None:
+        """Plan to mark a disk as lost."""
+        self.lost[broker_object] = proof
+        self.actions.append(MarkLost(broker_object, proof))
 
     def look_again(self, after_s: float) -> None:
         """Look again after at most `after_s` seconds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
+from ..spec.group import BrokerGroup
 from .actions import Apply, AskCounts, AskGate, Plan, SetBrokerGroup
 from .observed import ANNOTATION_PLACE_ANEW, Observed
 
@@ -27,11 +28,16 @@ def set_intents(observed: Observed, plan: Plan) -> None:
     """Tell the brokers the intent and weight of each broker group whose record differs."""
     if observed.members is None:
         return
+    items = {item.spec.group: item for item in observed.groups.values()}
+    cordoned: dict[str, str] = {}
+    for brokers in leaving_members(observed).values():
+        for broker in brokers:
+            cordoned.setdefault(broker.spec.group, broker.name)
     for group in [*observed.wanted_broker_groups, *observed.leaving_broker_groups]:
         view = observed.members.get(group)
         if view is None:
             continue
-        intent, weight, why = _wanted(observed, group)
+        intent, weight, why = _wanted(observed, group, items.get(group), cordoned.get(group, ""))
         if (view.intent, view.weight) != (intent, weight):
             plan.actions.append(SetBrokerGroup(group, intent, weight, why))
 
@@ -67,18 +73,16 @@ def leaving_members(observed: Observed) -> dict[str, list[Broker]]:
     return found
 
 
-def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
-    by_name = {item.spec.group: item for item in observed.groups.values()}
-    item = by_name.get(group)
+def _wanted(observed: Observed, group: str, item: BrokerGroup | None, cordoned: str) -> tuple[str, float, str]:
+    """The intent and weight of a broker group, and why. `cordoned` is its first broker whose node is to be left."""
     weight = item.spec.weight if item is not None else 1.0
     if group == observed.placed_anew:
         return "DRAINING", weight, f"it is placed anew, as {ANNOTATION_PLACE_ANEW} of the BrokerGroup asks"
     if group in observed.leaving_broker_groups:
         return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} broker groups now"
     state = item.spec.state if item is not None else "Active"
-    cordoned = [b.name for brokers in leaving_members(observed).values() for b in brokers if b.spec.group == group]
     if state == "Active" and cordoned:
-        return "CORDONED", weight, f"the node of {cordoned[0]} is cordoned"
+        return "CORDONED", weight, f"the node of {cordoned} is cordoned"
     return INTENT_OF_STATE[state], weight, f"the BrokerGroup says {state}"
 
 

@@ -17,7 +17,7 @@ taken from a process that may live: the pod is deleted with grace, its end is co
 from __future__ import annotations
 
 from ..spec.broker import Broker
-from .actions import AskGate, BeginOperation, DeleteClaim, DeletePod, MarkLost, Plan
+from .actions import AskGate, BeginOperation, DeleteClaim, DeletePod, Plan
 from .certificates import CONFIRM_S, REMEDY_SILENT, has_certificate
 from .observed import Observed, PodView
 
@@ -60,7 +60,7 @@ def mark_losses(observed: Observed, plan: Plan) -> None:
         if pending and not _same_machine(observed, broker, pending):
             plan.blocked_by.append(f"the disk of {pending[0]} is being replaced: the disk of {broker.name} waits")
             continue
-        plan.actions.append(MarkLost(broker.name, proof))
+        plan.mark_lost(broker.name, proof)
         pending.append(broker.name)
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from seriatim_api.ids import MemberId
@@ -25,17 +26,27 @@ Manifest = Mapping[str, Any]
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 ANNOTATION_PLACE_ANEW = "seriatim.dev/place-anew"
-ANNOTATION_SPREAD_MENDED = "seriatim.dev/spread-mended"
-"""When the operator placed a broker group anew by itself, and how uneven the spread was before."""
-
-SPREAD_QUIET_S = 600.0
-"""Seconds for which nothing else must be wrong before the operator mends the spread by itself."""
 """With this annotation of a BrokerGroup, whatever its value, a person asks for other disks for the broker group. It is
 drained, removed and made again, as if `spec.groups` had been lowered and raised. The annotation goes with the object.
 """
 
+ANNOTATION_SPREAD_MENDED = "seriatim.dev/spread-mended"
+"""When the operator last placed a broker group of the cluster anew by itself, and how uneven the spread was before."""
+
+SPREAD_QUIET_S = 600.0
+"""Seconds for which nothing else must be wrong before the operator mends the spread by itself."""
+
 LEAVING_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 """Taints with which autoscalers announce that they will remove a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a node, with its `effect`, such as `NoSchedule`."""
+
+    key: str
+    value: str
+    effect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,8 @@ class NodeView:
         is_leaving: It is cordoned, or has a taint that announces its end: open segments must leave it.
         is_out_of_service: It has the out-of-service taint, with which a person says that no process runs on it.
         addresses: Types and values of its addresses, in the order of its status.
+        labels: Its labels.
+        taints: Its taints.
     """
 
     name: str
@@ -57,6 +70,8 @@ class NodeView:
     is_leaving: bool
     is_out_of_service: bool
     addresses: tuple[tuple[str, str], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,8 @@ class VolumeView:
 class MemberView:
     """A member as the brokers have it registered.
 
-    `unlinked` has the live members of its broker group to which it has no link.
+    `unlinked` has the live members of its broker group to which it has no link. `disk_state` is `full`, `hangs`, or
+    empty.
     """
 
     broker: str
@@ -175,6 +191,7 @@ class MemberView:
     is_live: bool
     is_certified: bool
     unlinked: tuple[str, ...] = ()
+    disk_state: str = ""
 
     @property
     def disk(self) -> str:
@@ -240,7 +257,7 @@ class ServiceView:
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything that concerns a cluster, observed at one time.
+    """Everything that concerns a cluster, observed at one time. It is not changed, so what is derived from it is kept.
 
     Attributes:
         now_s: The Unix time of the observation, in seconds.
@@ -281,7 +298,7 @@ class Observed:
         spec = self.cluster.spec.model_copy(update={"settings": dict(self.last_settings)})
         return self.cluster.model_copy(update={"spec": spec})
 
-    @property
+    @cached_property
     def placed_anew(self) -> str:
         """The broker group that is removed now to be made again on other disks; empty if there is none.
 
@@ -294,13 +311,13 @@ class Observed:
         asked = {item.spec.group for item in self.groups.values() if ANNOTATION_PLACE_ANEW in item.metadata.annotations}
         return next((group for group in counted if group in asked), "")
 
-    @property
+    @cached_property
     def wanted_broker_groups(self) -> list[str]:
         """Names of the broker groups that the cluster should have now, in order."""
         anew = self.placed_anew
         return [name for number in range(self.cluster.spec.groups) if (name := f"g{number}") != anew]
 
-    @property
+    @cached_property
     def leaving_broker_groups(self) -> list[str]:
         """Names of broker groups that exist and that `spec.groups` does not count, and of the one that is placed anew;
         the newest first.
@@ -309,16 +326,20 @@ class Observed:
         there = {group.spec.group for group in self.groups.values()} | {b.spec.group for b in self.brokers.values()}
         return sorted(there - wanted, key=lambda name: int(name[1:]), reverse=True)
 
+    @cached_property
+    def _holders(self) -> Mapping[str, list[Broker]]:
+        by_slot: dict[str, dict[int, Broker]] = {}
+        for broker in sorted(self.brokers.values(), key=lambda b: (seconds_of(b), b.name)):
+            if broker.status.disk_lost is None and not broker.metadata.is_deleted:
+                by_slot.setdefault(broker.spec.group, {}).setdefault(broker.spec.slot, broker)
+        return {group: [slots[slot] for slot in sorted(slots)] for group, slots in by_slot.items()}
+
     def holders(self, group: str) -> list[Broker]:
         """The Brokers that have the slots of a broker group now, ordered by slot, at most one for each slot.
 
         Brokers whose disk is lost or whose object is being deleted have no slot.
         """
-        by_slot: dict[int, Broker] = {}
-        for broker in sorted(self.brokers.values(), key=lambda b: (seconds_of(b), b.name)):
-            if broker.spec.group == group and broker.status.disk_lost is None and not broker.metadata.is_deleted:
-                by_slot.setdefault(broker.spec.slot, broker)
-        return [by_slot[slot] for slot in sorted(by_slot)]
+        return self._holders.get(group, [])
 
     def all_holders(self) -> list[Broker]:
         """The holders of all wanted broker groups."""
@@ -339,25 +360,25 @@ class Observed:
         name = pod.node if pod is not None and pod.node else broker.status.node
         return [self.nodes[name]] if name in self.nodes else []
 
-    @property
+    @cached_property
     def live_brokers(self) -> frozenset[str]:
         """Names of the members that are live; empty if no broker answered."""
         groups = (self.members or {}).values()
         return frozenset(member.broker for group in groups for member in group.members if member.is_live)
 
-    @property
+    @cached_property
     def live_disks(self) -> frozenset[str]:
         """The disks of the members that are live, as brokers name them in summaries of chains."""
         groups = (self.members or {}).values()
         return frozenset(member.disk for group in groups for member in group.members if member.is_live)
 
+    @cached_property
+    def _members(self) -> Mapping[str, MemberView]:
+        return {member.broker: member for group in (self.members or {}).values() for member in group.members}
+
     def member(self, broker: str) -> MemberView | None:
         """A member by its name in the protocol; None if the brokers do not know it or did not answer."""
-        for group in (self.members or {}).values():
-            for member in group.members:
-                if member.broker == broker:
-                    return member
-        return None
+        return self._members.get(broker)
 
 
 def seconds_of(broker: Broker) -> float:
@@ -377,15 +398,21 @@ def seconds(text: str | None) -> float:
 def node_view(manifest: Manifest) -> NodeView:
     """The view of a Node."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
-    taints = {taint.get("key", "") for taint in spec.get("taints") or ()}
+    taints = tuple(
+        Taint(str(taint.get("key") or ""), str(taint.get("value") or ""), str(taint.get("effect") or ""))
+        for taint in spec.get("taints") or ()
+    )
+    tainted = {taint.key for taint in taints}
     conditions = {c["type"]: c["status"] for c in (manifest.get("status") or {}).get("conditions") or ()}
     return NodeView(
         name=metadata["name"],
         hostname=(metadata.get("labels") or {}).get(HOSTNAME_LABEL, metadata["name"]),
         is_ready=conditions.get("Ready") == "True",
-        is_leaving=bool(spec.get("unschedulable")) or bool(taints & LEAVING_TAINTS),
-        is_out_of_service=OUT_OF_SERVICE_TAINT in taints,
+        is_leaving=bool(spec.get("unschedulable")) or bool(tainted & LEAVING_TAINTS),
+        is_out_of_service=OUT_OF_SERVICE_TAINT in tainted,
         addresses=tuple((a["type"], a["address"]) for a in (manifest.get("status") or {}).get("addresses") or ()),
+        labels=metadata.get("labels") or {},
+        taints=taints,
     )
 
 

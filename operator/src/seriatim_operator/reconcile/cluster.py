@@ -322,14 +322,14 @@ class ClusterReconciler:
         return True
 
     async def _place_anew(self, about: Manifest, action: PlaceAnew, cluster: BrokerCluster) -> None:
-        """Note it on the cluster, and then ask for it. If the operator ends between the two, the next time is later."""
-        await self._api.event(about, "Normal", "PlacedAnew", action.note)
+        """Note it on the cluster, ask for it, and tell it: in this order, for which `plan.spread` gives the reason."""
         for kind, name, annotation, value in (
             (BROKER_CLUSTER, cluster.name, ANNOTATION_SPREAD_MENDED, action.record),
             (BROKER_GROUP, action.object, ANNOTATION_PLACE_ANEW, "true"),
         ):
             patch = {"metadata": {"annotations": {annotation: value}}}
             self._cache.put(kind.kind, await self._api.merge(kind, cluster.namespace, name, patch))
+        await self._api.event(about, "Normal", "PlacedAnew", action.note)
 
     async def _delete(self, kind: Kind, namespace: str, name: str, uid: str, grace_s: int | None = None) -> None:
         was_there = await self._api.delete(kind, namespace, name, uid=uid, grace_s=grace_s)

@@ -243,4 +243,5 @@ def _member_view(member: operations_pb2.GroupMember) -> MemberView:
         is_live=member.live,
         is_certified=member.certified,
         unlinked=tuple(member.unlinked),
+        disk_state=member.disk_state,
     )

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
+from ..plan.actions import BeginOperation, EndOperation, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.external import ExternalAddresses, external_addresses
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
-from ..plan.spread import REASON, group_to_place_anew, machine_that_holds_all, may_mend_at_s
-from ..resources.names import bootstrap_address, selector_labels, selector_text
+from ..plan.spread import ONE_MACHINE_HOLDS_ALL, group_to_place_anew, machine_that_holds_all, may_mend_at_s
+from ..resources.names import bootstrap_address, broker_group_object_name, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
@@ -61,9 +61,8 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         # Its pod is ready, so the brokers accept this disk in the slot.
         incarnation, run = member.incarnation, member.run
     lost = before.disk_lost
-    for action in plan.actions:
-        if isinstance(action, MarkLost) and action.broker_object == broker.name and lost is None:
-            lost = DiskLost(at=time_of(observed.now_s), proof=action.proof, incarnation=incarnation)
+    if lost is None and broker.name in plan.lost:
+        lost = DiskLost(at=time_of(observed.now_s), proof=plan.lost[broker.name], incarnation=incarnation)
     if lost is not None and (pod is not None or before.disk_lost is None):
         lost = lost.model_copy(update={"run": _last_run(member, lost.incarnation, lost.run or run)})
     released = before.released
@@ -410,7 +409,7 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
         return Fact("Degraded", "True", troubles[0][0], "; ".join(message for _, message in troubles))
     alone = machine_that_holds_all(observed)
     if alone and not observed.placed_anew:
-        return Fact("Degraded", "False", REASON, _how_to_spread(observed, alone))
+        return Fact("Degraded", "False", ONE_MACHINE_HOLDS_ALL, _how_to_spread(observed, alone))
     return Fact("Degraded", "False", "Healthy")
 
 
@@ -529,9 +528,10 @@ def _how_to_spread(observed: Observed, machine: str) -> str:
         when = f", not before {at:%Y-%m-%d %H:%M} UTC" if at_s > observed.now_s else ""
         return (
             f"{problem}, and other nodes have few brokers: the operator empties {group} and gives it disks on other "
-            f"nodes when nothing else has been wrong for {observed.spread_quiet_s:.0f} s{when}"
+            f"nodes when nothing else has been wrong for {observed.spread_quiet_s:.0f} s, no node and no broker group "
+            f"is cordoned, and no disk is full{when}"
         )
-    name = next(item.name for item in observed.groups.values() if item.spec.group == group)
+    name = broker_group_object_name(observed.cluster.name, group)
     namespace = observed.cluster.namespace
     command = f"kubectl -n {namespace} annotate sgroup {name} {ANNOTATION_PLACE_ANEW}=true"
     return f"{problem}, and other nodes have few brokers: {command} empties {group} and gives it disks on other nodes"
