@@ -101,6 +101,8 @@ async def _spread_mended(stage: Stage) -> None:
     finally:
         await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"spreadMending": "Manual"}})
     stage.figure(f"spread mended, {count} broker groups placed anew, after", time.monotonic() - began)
+    if not count:
+        stage.problem("no node had a member of each broker group, so nothing was shown")
     if holder := await _holds_all(stage):
         stage.problem(f"{holder} still has a member of each broker group")
 

@@ -214,7 +214,12 @@ def render_elsewhere(found: OtherCluster, directory: Path) -> Group:
     from rich.text import Text
 
     title = "seriatim standalone" if found.is_standalone else f"cluster {found.cluster}"
-    what = "is one process" if found.is_standalone else "was not started here"
+    others = (
+        "It is one process: `seriatim cluster` cannot kill, cut or stop it."
+        if found.is_standalone
+        else "If `seriatim cluster up` started it in another directory, name that one with --dir. Otherwise `seriatim "
+        "cluster` cannot kill, cut or stop it."
+    )
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "run", "live", "address"):
         table.add_column(column, justify="right" if column == "run" else "left", no_wrap=True)
@@ -224,7 +229,7 @@ def render_elsewhere(found: OtherCluster, directory: Path) -> Group:
     return Group(
         Text(f"{title} answers at {found.address}", style="bold"),
         table,
-        Text(f"It {what}: `seriatim cluster` cannot kill, cut or stop it. No cluster of its own runs in {directory}."),
+        Text(f"No cluster runs in {directory}. {others}"),
     )
 
 
