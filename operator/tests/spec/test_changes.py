@@ -151,6 +151,7 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
     assert cluster["membersPerGroup"] == 2
     assert cluster["tls"] == {"enabled": True, "certificateDays": 90}
     assert cluster["changeApproval"] == "Automatic"
+    assert cluster["spreadMending"] == "Manual"
     assert cluster["deletionPolicy"] == "Retain"
     assert cluster["networkPolicy"] == {"enabled": True}
     assert cluster["podTemplate"]["zoneKey"] == "topology.kubernetes.io/zone"

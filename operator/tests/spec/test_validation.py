@@ -82,6 +82,7 @@ CLUSTER: list[tuple[str, object, str]] = [
     ("spec.settings", {"serve_lease_ms": "100"}, "heartbeat_ms must be below serve_lease_ms"),
     ("spec.settings", {f"setting_{n}": "" for n in range(65)}, "at most 64 items"),
     ("spec.changeApproval", "Maybe", 'supported values: "Automatic", "Manual"'),
+    ("spec.spreadMending", "Maybe", 'supported values: "Manual", "Automatic"'),
     ("spec.paused", "true", "must be of type boolean"),
     ("spec.podTemplate.labels", {"seriatim.dev/group": "g7"}, "choose another prefix"),
     ("spec.podTemplate.labels", {"app.kubernetes.io/name": "mine"}, "choose another prefix"),
