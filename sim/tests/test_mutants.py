@@ -52,6 +52,7 @@ SLOW = {
     "record-if-unknown",
     "numbered-is-durable",
     "older-server",
+    "refused-unanswered",
     "reserved-by-one",
     "rest-is-enough",
     "says-what-is-lost",
