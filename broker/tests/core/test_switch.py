@@ -783,6 +783,59 @@ def test_a_complaint_is_answered_at_its_deadline() -> None:
     assert [effect.request for effect in bench.all(fx.Resolved)] == [5]
 
 
+def suspicion() -> Bench:
+    """A bystander that is linked to the master, and is told that the master is silent to a client."""
+    bench = Bench(M20)
+    for member in (M00, M01, M10, M11):
+        bench.link(member)
+    bench.wait(MS)
+    bench.clear()
+    bench.do(ev.ResolveProducer(5, P, None, bench.now_us + SECOND, silent_segment=1))
+    bench.read_chain(first_chain())
+    assert bench.sent(msg.Heartbeat, M00), "it asks the master"
+    assert not bench.all(fx.Resolved)
+    return bench
+
+
+def test_a_suspicion_is_answered_with_the_same_master_when_it_was_heard() -> None:
+    bench = suspicion()
+    bench.wait(bench.config.probe_us, (M00, M01, M10, M11))
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 1
+    assert not bench.sent(msg.FenceRequest)
+
+
+def test_a_suspicion_is_answered_with_the_next_master_when_its_segment_is_open() -> None:
+    bench = suspicion()
+    bench.wait(bench.config.probe_us, (M01, M10, M11))
+    bench.read_chain(first_chain())  # the switch looks for itself
+    assert bench.sent(msg.FenceRequest, M01)
+    assert not bench.all(fx.Resolved)
+    bench.hear(M10, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0), 9))
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 2
+
+
+def test_a_suspicion_is_answered_at_its_deadline() -> None:
+    bench = suspicion()
+    bench.wait(SECOND, (M01, M10, M11))
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 1
+
+
+def test_a_suspicion_of_a_segment_that_is_no_longer_open_is_answered_at_once() -> None:
+    bench = Bench(M20)
+    bench.link(M00)
+    bench.do(ev.ResolveProducer(5, P, None, bench.now_us + SECOND, silent_segment=1))
+    bench.read_chain(sealed_chain(first_chain(), 0, 0))
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 2
+
+
 def moved(bench: Bench, *ages_s: float) -> Chain:
     """A partition whose segments were opened so long ago, the oldest first."""
     chain = first_chain()

@@ -1320,7 +1320,9 @@ class ResolveProducerRequest(_message.Message):
     failed_segment: _builtins.int
     known_epoch: _builtins.int
     silent_segment: _builtins.int
-    """The master of this segment is silent, which may mean nothing: the broker answers at once, and sees for itself."""
+    """The master of this segment is silent, which may mean nothing: the broker sees for itself, and answers when it has
+    heard the master, or when the chain has moved on.
+    """
     def __init__(
         self,
         *,

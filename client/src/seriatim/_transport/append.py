@@ -230,10 +230,15 @@ class AppendLink:
     async def _watch(self) -> None:
         """Watch a link that owes answers. If it is silent, ask about it; after `SILENCE_S`, give it up."""
         loop = asyncio.get_running_loop()
+        pause_s = SUSPICIOUS_S / 2
         while True:
-            await asyncio.sleep(SUSPICIOUS_S / 2)
+            await asyncio.sleep(pause_s)
             silent_s = loop.time() - self._heard_at
-            if not self._unanswered or silent_s < SUSPICIOUS_S:
+            pause_s = SUSPICIOUS_S / 2
+            if not self._unanswered:
+                continue
+            if silent_s < SUSPICIOUS_S:
+                pause_s = min(pause_s, SUSPICIOUS_S - silent_s)
                 continue
             if silent_s > SILENCE_S:
                 raise TimeoutError(f"the broker sent no answer for {SILENCE_S:.0f} s")

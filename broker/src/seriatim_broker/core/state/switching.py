@@ -80,12 +80,16 @@ class Asked(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """A request for a route; with `past`, it waits until a segment behind that one is open."""
+    """A request for a route; with `past`, it waits until a segment behind that one is open.
+
+    With `silent`, it waits until the master of that segment was heard, or a segment behind that one is open.
+    """
 
     request: int
     past: int | None
     asked_us: int
     deadline_us: int
+    silent: int | None = None
 
 
 class SwitchKind(enum.Enum):

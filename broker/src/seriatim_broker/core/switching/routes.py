@@ -1,8 +1,9 @@
 """Routes: a client asks where to append, and gets the route at once, or when the next segment is open.
 
 A complaint names a segment whose master the client cannot reach, and begins a switch. A suspicion names a segment whose
-master is silent: the broker asks the master first. A complaint is treated like a suspicion if the partition was opened
-twice within `restless_us` (10 s). Without it:
+master is silent: the broker asks the master first, and the client waits for what comes of it: the same route if the master is
+heard, else the next one. A complaint is treated like a suspicion if the partition was opened twice within
+`restless_us` (10 s). Without it:
 
   1. A client can reach no broker of the partition, and complains of each master.
   2. Each complaint opens the next segment, about ten times a second.
@@ -28,19 +29,16 @@ from . import switch
 
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveProducer) -> None:
-    """A producer asks for the route, and may complain of a segment or name a silent one."""
-    _resolve(broker, partition, event.request, event.failed_segment, event.deadline_us)
+    """A producer asks for the route, and may complain of a segment or name a silent one.
+
+    The answer leaves at once if this broker has the open segment, else after a read of the chain record.
+    """
     if event.silent_segment is not None:
         probe_master(broker, partition, event.silent_segment)
-
-
-def _resolve(
-    broker: BrokerState, partition: Partition, request: int, failed_segment: int | None, deadline_us: int
-) -> None:
-    """Answer with the route: at once if this broker has the open segment, else after a read of the chain record."""
-    waiter = Waiter(request, failed_segment, broker.now.mono_us, deadline_us)
+    failed_segment = event.failed_segment
+    waiter = Waiter(event.request, failed_segment, broker.now.mono_us, event.deadline_us, event.silent_segment)
     partition.waiters = (*partition.waiters, waiter)
-    broker.wake(deadline_us, TimerKind.WAITERS, partition.id)
+    broker.wake(event.deadline_us, TimerKind.WAITERS, partition.id)
     log = partition.open_log()
     if failed_segment is None and log is not None and log.active:
         answer_waiters(broker, partition)
@@ -58,7 +56,7 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
     """Answer each client that need not wait any more.
 
     Its complaint is of a segment that is no longer open, or does not count yet; or it only asks for the route, and the
-    chain is known; or its deadline has passed.
+    chain is known, and nothing is under way about a master that it finds silent; or its deadline has passed.
     """
     if not partition.waiters:
         return
@@ -73,6 +71,8 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
                 "the coordinator did not answer in time, so the route is not known; no message is lost; ask again"
             )
             broker.out.emit(Resolved(waiter.request, None, error))
+        elif not late and _is_looked_into(partition, waiter):
+            still.append(waiter)
         elif late or (past and known) or (past and waiter.past is not None):
             broker.out.emit(Resolved(waiter.request, partition.route(), None))
         elif known and waiter.past is not None and partition.switch is None:
@@ -84,6 +84,18 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
             still.append(waiter)
     partition.waiters = tuple(still)
     _look_for(broker, partition, [waiter for waiter in still if waiter.past is not None])
+
+
+def _is_looked_into(partition: Partition, waiter: Waiter) -> bool:
+    """Whether this broker asks the master that the client finds silent, or runs a switch away from it.
+
+    A client that gets the same route meanwhile would ask again, and hear of the next master later.
+    """
+    chain = partition.chain
+    if waiter.silent is None or chain is None or chain.open_segment.no != waiter.silent:
+        return False
+    asks = partition.probed_at_us is not None or partition.probe_wanted is not None
+    return asks or partition.switch is not None
 
 
 def _look_for(broker: BrokerState, partition: Partition, complaints: Sequence[Waiter]) -> None:
@@ -171,7 +183,7 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
 
 
 def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """If the master has sent nothing since it was asked, begin a switch."""
+    """If the master has sent nothing since it was asked, begin a switch; else answer the clients that wait for it."""
     probed_at_us, partition.probed_at_us = partition.probed_at_us, None
     segment = partition.chain.open_segment if partition.chain is not None else None
     if probed_at_us is None or segment is None or segment.no != segment_no:
@@ -180,3 +192,4 @@ def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> 
     heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed_at_us
     if not heard:
         switch.begin_failover(broker, partition, SwitchReason.SILENT_TO_A_CLIENT, segment_no)
+    answer_waiters(broker, partition)

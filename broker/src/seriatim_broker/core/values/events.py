@@ -455,7 +455,8 @@ class ResolveProducer:
 
     With `failed_segment` it is a complaint. The answer leaves when a later segment is open, or at the deadline. If the
     complaint does not count yet, the answer leaves at once, with the same master (`routes.complain`). With
-    `silent_segment` it is a suspicion: it does not delay the answer, and the broker probes the master.
+    `silent_segment` it is a suspicion: the broker probes the master, and answers when the master was heard, or when a
+    later segment is open, or at the deadline.
     """
 
     request: int
