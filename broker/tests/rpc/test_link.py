@@ -16,7 +16,7 @@ from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerS
 from seriatim_broker.rpc import link, peer_frames
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
-from seriatim_broker.rpc.link_frames import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, with_head
+from seriatim_broker.rpc.link_frames import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, with_prefix
 from seriatim_broker.rpc.link_lane import Lane
 from seriatim_broker.rpc.peer import GrpcDialer
 from seriatim_broker.rpc.peer_hello import write_hello
@@ -72,7 +72,7 @@ class Raw:
         self._reader, self._writer = reader, writer
 
     def send(self, kind: int, content: bytes) -> None:
-        self.send_bytes(b"".join(with_head(kind, (content,))))
+        self.send_bytes(b"".join(with_prefix(kind, (content,))))
 
     def send_bytes(self, data: bytes) -> None:
         self._writer.write(data)
@@ -132,7 +132,7 @@ async def test_messages_before_both_confirmations_wait_for_the_link(acceptor: Ac
         raw.hello(kind)
         assert (await raw.read())[0] == kind
     frame = next(iter(peer_frames.write_control_frames([m.Heartbeat(1), m.Heartbeat(2)])))
-    control.send_bytes(b"".join([*with_head(CONTROL_HELLO, (b"",)), *with_head(MESSAGES, (frame,))]))
+    control.send_bytes(b"".join([*with_prefix(CONTROL_HELLO, (b"",)), *with_prefix(MESSAGES, (frame,))]))
     await asyncio.sleep(0)
     assert acceptor.carried.empty()
     data.send(DATA_HELLO, b"")
@@ -171,9 +171,9 @@ async def test_only_two_different_connections_of_one_process_make_a_link(
     [
         b"GET / HTTP/1.0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"".join(with_head(CONTROL_HELLO, (b"\xff\xff not a hello",))),
-        b"".join(with_head(MESSAGES, (b"",))),
-        b"".join(with_head(9, (b"",))),
+        b"".join(with_prefix(CONTROL_HELLO, (b"\xff\xff not a hello",))),
+        b"".join(with_prefix(MESSAGES, (b"",))),
+        b"".join(with_prefix(9, (b"",))),
     ],
 )
 async def test_garbage_in_place_of_a_hello_closes_the_connection_with_one_line(acceptor: Acceptor, sent: bytes) -> None:
@@ -220,13 +220,13 @@ async def test_random_bytes_and_broken_frames_end_one_link_and_nothing_else(acce
     messages = [m.Heartbeat(1), m.TableRequest(PartitionId(7), 9)]
     data = m.Replicate(PartitionId(7), 1, bytes(16), 3, (make_batch(b"body" * 50),))
     frames = {
-        CONTROL_HELLO: b"".join(with_head(MESSAGES, (next(iter(peer_frames.write_control_frames(messages))),))),
-        DATA_HELLO: b"".join(with_head(MESSAGES, (next(iter(peer_frames.write_data_frames([data]))),))),
+        CONTROL_HELLO: b"".join(with_prefix(MESSAGES, (next(iter(peer_frames.write_control_frames(messages))),))),
+        DATA_HELLO: b"".join(with_prefix(MESSAGES, (next(iter(peer_frames.write_data_frames([data]))),))),
     }
     for turn in range(150):
         raws = []
         for kind in (CONTROL_HELLO, DATA_HELLO):
-            hello = b"".join(with_head(kind, (write_hello(identity("a", 1), turn.to_bytes(16, "big")),)))
+            hello = b"".join(with_prefix(kind, (write_hello(identity("a", 1), turn.to_bytes(16, "big")),)))
             sent = bytearray(hello + hello + frames[kind] * 2)
             for _ in range(chance.randint(1, 4)):
                 at = chance.randrange(len(sent) if chance.random() < 0.3 else len(hello) * 2, len(sent) + 1) - 1

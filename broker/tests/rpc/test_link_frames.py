@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from seriatim_api.frames import FrameError
 from seriatim_broker.rpc.link_frames import (
     BUFFER_SIZE_BYTES,
-    HEAD_SIZE_BYTES,
     KEPT_SIZE_BYTES_MAX,
     MESSAGES,
+    PREFIX_SIZE_BYTES,
     FrameReader,
-    with_head,
+    with_prefix,
 )
 
 LIMIT = 300_000
 
 
 def frame(kind: int, content: bytes) -> bytes:
-    return b"".join(with_head(kind, (content,)))
+    return b"".join(with_prefix(kind, (content,)))
 
 
 def receive(reader: FrameReader, data: bytes, at_once: int) -> list[tuple[int, bytes]]:
@@ -41,7 +41,7 @@ def content(size: int) -> bytes:
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
-sizes = st.one_of(st.integers(0, 200), st.integers(0, LIMIT), st.sampled_from([BUFFER_SIZE_BYTES - HEAD_SIZE_BYTES]))
+sizes = st.one_of(st.integers(0, 200), st.integers(0, LIMIT), st.sampled_from([BUFFER_SIZE_BYTES - PREFIX_SIZE_BYTES]))
 
 
 @settings(deadline=None)
@@ -60,7 +60,7 @@ def test_any_bytes_are_frames_or_an_error_and_take_no_more_memory_than_is_allowe
         receive(reader, data, at_once)
     except FrameError as exc:
         assert str(LIMIT) in str(exc)  # noqa: PT017 - both ends are right
-    assert reader.size_bytes <= LIMIT + HEAD_SIZE_BYTES + BUFFER_SIZE_BYTES
+    assert reader.size_bytes <= LIMIT + PREFIX_SIZE_BYTES + BUFFER_SIZE_BYTES
 
 
 @pytest.mark.parametrize("length", [LIMIT + 1, 1 << 31, (1 << 32) - 1])

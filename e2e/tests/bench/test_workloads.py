@@ -273,6 +273,7 @@ def test_an_interrupted_comparison_waits_until_the_benchmark_has_cleared_up(tmp_
     program = f"""
 import os, signal, sys
 try:
+    print("-" * 200_000, flush=True)  # more than a pipe takes, so by now the other side reads
     os.kill({os.getpid()}, signal.SIGINT)
     signal.pause()
 finally:

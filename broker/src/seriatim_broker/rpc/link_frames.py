@@ -1,6 +1,6 @@
 """Finds the frames in the bytes of one connection of a link.
 
-A frame is a head of five bytes, and its content:
+A frame is a prefix of five bytes, and its content:
 
     4 bytes   length of the content, little-endian
     1 byte    kind of the content
@@ -38,13 +38,13 @@ BUFFER_SIZE_BYTES: Final = 64 << 10
 KEPT_SIZE_BYTES_MAX: Final = 4 << 20
 """A place that grew above it is given back as soon as it is empty."""
 
-_HEAD: Final = struct.Struct("<IB")
-HEAD_SIZE_BYTES: Final = _HEAD.size
+_PREFIX: Final = struct.Struct("<IB")
+PREFIX_SIZE_BYTES: Final = _PREFIX.size
 
 
-def with_head(kind: int, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+def with_prefix(kind: int, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """The pieces of a frame, of the pieces of its content."""
-    return [_HEAD.pack(sum(map(len, pieces)), kind), *pieces]
+    return [_PREFIX.pack(sum(map(len, pieces)), kind), *pieces]
 
 
 class FrameReader:
@@ -94,12 +94,12 @@ class FrameReader:
         Raises:
             FrameError: The next frame is larger than allowed.
         """
-        if self._end - self._start < HEAD_SIZE_BYTES:
+        if self._end - self._start < PREFIX_SIZE_BYTES:
             return None
-        length, kind = _HEAD.unpack_from(self._buffer, self._start)
+        length, kind = _PREFIX.unpack_from(self._buffer, self._start)
         if length > self.content_size_bytes_max:
             raise FrameError(f"a frame has at most {self.content_size_bytes_max} bytes, not {length}")
-        begin = self._start + HEAD_SIZE_BYTES
+        begin = self._start + PREFIX_SIZE_BYTES
         if self._end - begin < length:
             return None
         self._start = begin + length
@@ -107,11 +107,11 @@ class FrameReader:
 
     def _frame_size_bytes(self) -> int:
         """Bytes of the frame that has begun, as far as it is known."""
-        if self._end - self._start < HEAD_SIZE_BYTES:
-            return HEAD_SIZE_BYTES
-        length: int = _HEAD.unpack_from(self._buffer, self._start)[0]
+        if self._end - self._start < PREFIX_SIZE_BYTES:
+            return PREFIX_SIZE_BYTES
+        length: int = _PREFIX.unpack_from(self._buffer, self._start)[0]
         assert length <= self.content_size_bytes_max, "`read` has refused it"
-        return HEAD_SIZE_BYTES + length
+        return PREFIX_SIZE_BYTES + length
 
     def _make_room(self, frame_bytes: int) -> None:
         """Move the frame that has begun to the beginning of the place, or of a larger one."""

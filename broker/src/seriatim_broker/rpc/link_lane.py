@@ -23,7 +23,7 @@ from seriatim_api.frames import FrameError
 from ..core.values.messages import Heartbeat, HeartbeatAnswer, Message
 from . import peer_frames
 from .limits import MESSAGE_SIZE_BYTES_MAX
-from .link_frames import HELLO_SIZE_BYTES_MAX, MESSAGES, REFUSAL, FrameReader, with_head
+from .link_frames import HELLO_SIZE_BYTES_MAX, MESSAGES, REFUSAL, FrameReader, with_prefix
 
 MESSAGES_AT_ONCE: Final = 256
 """Messages that are encoded before heartbeats have their turn: a few milliseconds."""
@@ -69,7 +69,7 @@ class Lane(asyncio.BufferedProtocol):
     def write(self, kind: int, content: bytes) -> None:
         """Send a frame that is not of messages."""
         assert self._transport is not None
-        self._transport.write(b"".join(with_head(kind, (content,))))
+        self._transport.write(b"".join(with_prefix(kind, (content,))))
 
     async def read(self) -> tuple[int, bytes]:
         """Await the next frame: its kind and content. Use it only before `begin`.
@@ -187,7 +187,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _write(self, content: Sequence[bytes | memoryview]) -> None:
         assert self._transport is not None
-        self._transport.write(b"".join(with_head(MESSAGES, content)))
+        self._transport.write(b"".join(with_prefix(MESSAGES, content)))
 
     def _deliver(self) -> None:
         try:
