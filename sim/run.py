@@ -239,6 +239,7 @@ CORES_ONLY = (
     "keyed-halves",
     "keyed-late",
     "keyed-begins",
+    "keyed-words",
 )
 """Profiles with faults that only bare cores have."""
 

@@ -126,6 +126,21 @@ def keyed_late(rng: random.Random, options: Options) -> Options:
     )
 
 
+def keyed_words(rng: random.Random, options: Options) -> Options:
+    """A server that was replaced reaches a member that has just started, with acknowledgements that no other has."""
+    drawn = _with_keys(rng, late_words(rng, options))
+    return replace(
+        drawn,
+        kinds={"word_to_server": 3, "complaint": 1},
+        fault_count=4,
+        member_count=2,
+        keyed_consumers=rng.randint(2, 4),
+        keyed_failures=0.08,
+        may_lose_groups=False,
+        take_us=rng.choice((10_000, 30_000, 60_000)),
+    )
+
+
 def keyed_begins(rng: random.Random, options: Options) -> Options:
     """Servers that begin with what was handed over end before another member knows that they have begun.
 

@@ -72,7 +72,15 @@ DISK_KINDS: tuple[str, ...] = ("fsync_error",)
 """Those that only the storage adapter can meet; methods of `sim.whole.injector.DisksInjector`."""
 
 
-SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
+SERVING_KINDS: tuple[str, ...] = (
+    "slow_link",
+    "cut_short",
+    "slow_reads",
+    "server_falls",
+    "late_word",
+    "told_first",
+    "word_to_server",
+)
 """Those that meet a server; methods of `sim.injecting.serving.ServingFaults`."""
 
 

@@ -71,6 +71,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-slow": Profile(keyed.keyed_slow, 0),
     "keyed-late": Profile(keyed.keyed_late, 0),
     "keyed-begins": Profile(keyed.keyed_begins, 0),
+    "keyed-words": Profile(keyed.keyed_words, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),
     "keyed-restored": Profile(keyed.keyed_restored, 0),
     "fences": Profile(chains.fences, 0),

@@ -128,16 +128,24 @@ class ServingFaults(Striking):
         2  the third, C, ends and starts again; it reaches A alone, and not the coordinator
         3  C is reached by B again and by A no more; B ends, and C may take over
         """
-        self._with_server(self._passed_over)
+        self._with_server(lambda old, others: self._passed_over(old, others, self._late_word))
 
-    def _passed_over(self, old: str, _others: list[str]) -> None:
+    def inject_word_to_server(self) -> None:
+        """A server that was passed over reaches the one that replaced it, when that one has just started again.
+
+        1  the server A reaches only its consumers, and another broker, B, takes over
+        2  B ends and starts again; it reaches A alone, and not the coordinator
+        """
+        self._with_server(lambda old, others: self._passed_over(old, others, self._server_hears))
+
+    def _passed_over(self, old: str, _others: list[str], then: Callable[[str], None]) -> None:
         self._tell(f"{old} reaches no broker")
         for other in self._others(old):
             self._both_ways(old, other, 1_200_000)
         self._isolate(old, 1_200_000)
         for after_us in (300_000, 400_000):
             self._schedule.after(after_us, self._world.clients.break_some, 0.4)
-        self._schedule.after(self._rng.randint(600_000, 800_000), self._late_word, old)
+        self._schedule.after(self._rng.randint(600_000, 800_000), then, old)
 
     def inject_told_first(self) -> None:
         """A server that was passed over hears so from brokers, and cannot ask the coordinator.
@@ -167,6 +175,17 @@ class ServingFaults(Striking):
         if not others:
             return
         other = self._rng.choice(others)
+        self._starts_beside(other, old)
+        self._schedule.after(180_000, self._apart_again, old, other)
+        self._schedule.after(self._rng.randint(230_000, 300_000), self._crash_named, server)
+
+    def _server_hears(self, old: str) -> None:
+        found = self._server()
+        if found is not None and not self._healing and found[0] != old:
+            self._starts_beside(found[0], old)
+
+    def _starts_beside(self, other: str, old: str) -> None:
+        """One broker starts again, and reaches only the other one."""
         self._tell(f"{other} starts again, and {old} is the first that it hears")
         self._world.network.heal(old, other)
         self._world.network.heal(other, old)
@@ -175,8 +194,6 @@ class ServingFaults(Striking):
                 self._both_ways(other, name, 170_000)
         self._isolate(other, 170_000)
         self.crash(self._world.brokers[other])
-        self._schedule.after(180_000, self._apart_again, old, other)
-        self._schedule.after(self._rng.randint(230_000, 300_000), self._crash_named, server)
 
     def _apart_again(self, old: str, other: str) -> None:
         if not self._healing:

@@ -305,7 +305,9 @@ MUTATIONS: dict[str, Mutation] = {
     "further-waits": _mutation(
         "where order is by key, a group is not served at an older place", _older_place_is_served, "keyed-further"
     ),
-    "refused-unanswered": _mutation("a control record that is refused is not answered", refused_by_chain_alone),
+    "refused-unanswered": _mutation(
+        "a control record that is refused is not answered", refused_by_chain_alone, "keyed-words"
+    ),
     "later-stays": _mutation(
         "a control record of a segment that the consumer group has left is not written",
         _earlier_is_written,

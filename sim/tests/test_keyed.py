@@ -57,6 +57,7 @@ MORE = (
     ("keyed-late", 30, 3),
     ("keyed-further", 40, 4),
     ("keyed-begins", 40, 4),
+    ("keyed-words", 40, 4),
 )
 """Profile, and of how many seeds, slow and quick."""
 

@@ -52,7 +52,6 @@ SLOW = {
     "record-if-unknown",
     "numbered-is-durable",
     "older-server",
-    "refused-unanswered",
     "reserved-by-one",
     "rest-is-enough",
     "says-what-is-lost",
