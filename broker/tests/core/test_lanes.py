@@ -227,3 +227,25 @@ def test_a_watched_broker_that_is_silent_is_found_at_once() -> None:
     assert not cut(bench)
     bench.wait(1)
     assert cut(bench)
+
+
+def test_a_broker_that_is_watched_from_now_on_is_not_silent_before_it_could_answer() -> None:
+    """It sends a heartbeat every second while nothing is shared. So it may have been silent for 500 ms already."""
+    bench = Bench()
+    bench.link(M01)
+    bench.wait(CONFIG.heartbeat_us, (M01,))
+    while bench.now_us - bench.core.state.links.by_broker[M01.broker].heard_us < CONFIG.silence_us:
+        due = bench.core.next_wake_us()
+        assert due is not None
+        bench.wait(due - bench.now_us - 1)  # until just before a look
+        if bench.now_us - bench.core.state.links.by_broker[M01.broker].heard_us > CONFIG.silence_us:
+            break
+        bench.wait(1)
+    bench.open(first_chain())
+    assert bench.sent(msg.Heartbeat, M01)
+    bench.wait(5 * MS)
+    assert not cut(bench)
+    bench.wait(CONFIG.silence_us - 5 * MS)
+    assert not cut(bench)
+    bench.wait(1)
+    assert cut(bench), "it answered nothing since"

@@ -180,14 +180,16 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
             link.heard_us = now  # this process was frozen, so the silence says nothing of the other
             lanes.on_awake(link, now)
         watched = bool(broker.links.watched.get(name))
-        is_silent = now - link.heard_us > (config.silence_us if watched else config.slow_silence_us)
+        # Before it was watched, it sent a heartbeat every second. So its silence counts from then on.
+        heard_us = max(link.heard_us, link.watched_us) if watched else link.heard_us
+        is_silent = now - heard_us > (config.silence_us if watched else config.slow_silence_us)
         if is_silent or lanes.look(broker, link, watched):
             broker.out.emit(Disconnect(name, link.session))
             _lose(broker, partitions, name, refused=False)
             _peer_dead(broker, partitions, name)
             continue
         if watched:
-            silent_us = min(silent_us, link.heard_us + config.silence_us + 1)
+            silent_us = min(silent_us, heard_us + config.silence_us + 1)
         if now - link.beat_us >= 3 * broker.beat_period_us(name) // 4:  # it left earlier if it left with an answer
             link.beat_us = now
             broker.out.emit(Send(name, Heartbeat(now)))

@@ -223,8 +223,12 @@ class BrokerState(State):
         if wanted:
             self.links.watched_by[partition] = self.share(wanted)
         for name in wanted:
-            self.links.watched.setdefault(name, {})[partition] = None
+            watching = self.links.watched.setdefault(name, {})
             self.connect(name)
+            link = self.links.get(name)
+            if not watching and link is not None:
+                link.watched_us = self.now.mono_us
+            watching[partition] = None
             self.beat(name)
         if wanted:
             self.beat_soon()

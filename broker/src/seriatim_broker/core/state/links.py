@@ -33,6 +33,7 @@ class Link(State):
         "session",
         "up",
         "wanted_us",
+        "watched_us",
     )
 
     def __init__(self, broker: str) -> None:
@@ -52,6 +53,7 @@ class Link(State):
         self.answered_us = -(1 << 60)  # when the newest answered heartbeat was sent
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0
+        self.watched_us = 0  # since when this broker shares an open segment or a serving right with the other one
         self.beat_us = -(1 << 60)
         self.cut_us = -(1 << 60)  # when it was cut because the member run at the other end was dismissed
         self.disk_stall_us = 0  # of the other end's disk, as its newest answer said; see `disks`
