@@ -9,7 +9,8 @@ import pytest
 from seriatim_api.errors import PreconditionError, UnavailableError
 from seriatim_api.ids import MemberId, RunId, make_offset
 from seriatim_broker.core.dispatch import partitions
-from seriatim_broker.core.state.switching import SwitchPhase
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.switching import SwitchPhase, Waiter
 from seriatim_broker.core.switching import routes
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -834,6 +835,55 @@ def test_a_suspicion_of_a_segment_that_is_no_longer_open_is_answered_at_once() -
     (answer,) = bench.all(fx.Resolved)
     assert answer.route is not None
     assert answer.route.segment_no == 2
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_suspicion_of_the_next_segment_is_answered_though_the_segment_before_is_still_asked_about(
+    is_heard: bool,
+) -> None:
+    bench = suspicion()
+    bench.wait(bench.config.probe_us // 3)
+    bench.hear(M10, msg.ChainUpdate(sealed_chain(first_chain(), 0, 0), 9))
+    bench.wait(MS)
+    bench.clear()
+    bench.do(ev.ResolveProducer(6, P, None, bench.now_us + SECOND, silent_segment=2))
+    assert bench.sent(msg.Heartbeat, M10), "it asks the next master"
+    bench.read_chain(sealed_chain(first_chain(), 0, 0))
+    assert not bench.all(fx.Resolved)
+    bench.wait(bench.config.probe_us, (M00, M01, M10, M11) if is_heard else (M00, M01, M11))
+    if is_heard:
+        (answer,) = bench.all(fx.Resolved)
+        assert answer.request == 6
+    else:
+        assert bench.part.switch is not None
+        assert bench.part.switch.segment_no == 2
+
+
+def test_suspicions_of_many_clients_cost_a_slave_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand producers find the same master silent, and the slave has a switch to run."""
+    bench, looks = opened_slave(), 0
+    look = routes._is_looked_into
+
+    def counted(partition: Partition, waiter: Waiter) -> bool:
+        nonlocal looks
+        looks += 1
+        return look(partition, waiter)
+
+    monkeypatch.setattr(routes, "_is_looked_into", counted)
+    for number in range(100):
+        bench.do(ev.ResolveProducer(number, P, None, bench.now_us + SECOND, silent_segment=1))
+    assert len(bench.part.waiters) == 100
+    assert looks <= 200, "each question looks at all others"
+
+
+def test_a_suspicion_does_not_wait_for_a_planned_switch() -> None:
+    bench = suspicion()
+    bench.do(ev.PlanSwitch(9, P, "g1"))
+    bench.read_chain(first_chain())
+    assert bench.part.switch is not None
+    bench.wait(bench.config.probe_us, (M00, M01, M10, M11))
+    assert bench.part.switch is not None
+    assert [effect.request for effect in bench.all(fx.Resolved)] == [5]
 
 
 def moved(bench: Bench, *ages_s: float) -> Chain:

@@ -33,7 +33,7 @@ from .consumers import ConsumerGroup, Handing, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
 from .dispatcher import Given
 from .segment_log import SegmentLog
-from .switching import Asked, Awaiting, FenceTurn, Offer, Switch, Waiter
+from .switching import Asked, Awaiting, FenceTurn, Offer, Probed, Switch, Waiter
 from .writing import Carrying, Quiescence
 
 
@@ -106,7 +106,7 @@ class Partition(State):
         "offer",
         "preparations",
         "probe_wanted",
-        "probed_at_us",
+        "probed",
         "quiescence",
         "range_waits",
         "read_epoch",
@@ -153,7 +153,7 @@ class Partition(State):
         self.read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
         self.read_epoch: int | None = None  # of the first record that this member run read in the coordinator
         self.read_pause_us = 0
-        self.probed_at_us: int | None = None
+        self.probed: Probed | None = None
         self.probe_wanted: int | None = None  # the segment to probe when the chain is read
         self.waiters: tuple[Waiter, ...] = ()
         self.quiescence: Quiescence | None = None
@@ -224,7 +224,7 @@ class Partition(State):
             or self.gaps
             or self.range_waits
             or self.surveys
-            or self.probed_at_us is not None
+            or self.probed is not None
             or self.probe_wanted is not None
             or self.reading
             or self.kept is not None

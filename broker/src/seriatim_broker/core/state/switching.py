@@ -79,6 +79,13 @@ class Asked(NamedTuple):
     at_us: int
 
 
+class Probed(NamedTuple):
+    """A segment whose master was asked for a sign of life, and when."""
+
+    segment_no: int
+    at_us: int
+
+
 class Waiter(NamedTuple):
     """A request for a route; with `past`, it waits until a segment behind that one is open.
 

@@ -18,7 +18,7 @@ from seriatim_api import errors
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition
-from ..state.switching import Waiter
+from ..state.switching import Probed, Waiter
 from ..values.chain import Chain
 from ..values.config import BrokerConfig
 from ..values.effects import Resolved
@@ -41,7 +41,8 @@ def on_resolve(broker: BrokerState, partition: Partition, event: ResolveProducer
     broker.wake(event.deadline_us, TimerKind.WAITERS, partition.id)
     log = partition.open_log()
     if failed_segment is None and log is not None and log.active:
-        answer_waiters(broker, partition)
+        if not _is_looked_into(partition, waiter):  # else nothing has changed for it, and for the others that wait
+            answer_waiters(broker, partition)
         return
     if failed_segment is not None and partition.chain is not None and partition.chain.open_segment.no == failed_segment:
         if complain(broker, partition, failed_segment, SwitchReason.COMPLAINT):
@@ -89,13 +90,14 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
 def _is_looked_into(partition: Partition, waiter: Waiter) -> bool:
     """Whether this broker asks the master that the client finds silent, or runs a switch away from it.
 
-    A client that gets the same route meanwhile would ask again, and hear of the next master later.
+    A client that gets the same route meanwhile would ask again, and hear of the next master later. A planned switch
+    does not count, because it may be given up.
     """
-    chain = partition.chain
+    chain, probed, running = partition.chain, partition.probed, partition.switch
     if waiter.silent is None or chain is None or chain.open_segment.no != waiter.silent:
         return False
-    asks = partition.probed_at_us is not None or partition.probe_wanted is not None
-    return asks or partition.switch is not None
+    asks = partition.probe_wanted is not None or (probed is not None and probed.segment_no == waiter.silent)
+    return asks or (running is not None and not running.is_planned)
 
 
 def _look_for(broker: BrokerState, partition: Partition, complaints: Sequence[Waiter]) -> None:
@@ -170,11 +172,11 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
     """A client has no answer from the master: send the master a heartbeat, and look after `probe_us` if it is heard."""
     partition.probe_wanted = segment_no if partition.chain is None else None
     segment = partition.chain.open_segment if partition.chain is not None else None
-    if partition.probed_at_us is not None or segment is None or segment.no != segment_no:
+    if segment is None or segment.no != segment_no or segment.master == broker.member:
         return
-    if segment.master == broker.member:
+    if partition.probed is not None and partition.probed.segment_no == segment_no:
         return
-    partition.probed_at_us = broker.now.mono_us
+    partition.probed = Probed(segment_no, broker.now.mono_us)
     if broker.is_linked(segment.master):
         broker.send(segment.master, Heartbeat(broker.now.mono_us))
     else:
@@ -184,12 +186,15 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
 
 def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """If the master has sent nothing since it was asked, begin a switch; else answer the clients that wait for it."""
-    probed_at_us, partition.probed_at_us = partition.probed_at_us, None
+    probed = partition.probed
+    if probed is None or probed.segment_no != segment_no:
+        return  # a later segment is asked about, and has a timer of its own
+    partition.probed = None
     segment = partition.chain.open_segment if partition.chain is not None else None
-    if probed_at_us is None or segment is None or segment.no != segment_no:
-        return
+    if segment is None or segment.no != segment_no:
+        return  # who waited has the next route
     link = broker.links.by_broker.get(segment.master.broker)
-    heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed_at_us
+    heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed.at_us
     if not heard:
         switch.begin_failover(broker, partition, SwitchReason.SILENT_TO_A_CLIENT, segment_no)
     answer_waiters(broker, partition)
