@@ -39,6 +39,7 @@ _UNSEEN = frozenset(
         "beat_due_us",
         "beat_us",
         "heard_us",  # a lost link counts from its loss
+        "watched_us",
         "control_heard_us",  # whether lanes carry is found out by heartbeats
         "data_count",
         "data_proved_us",
