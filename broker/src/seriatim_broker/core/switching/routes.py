@@ -1,8 +1,8 @@
 """Routes: a client asks where to append, and gets the route at once, or when the next segment is open.
 
 A complaint names a segment whose master the client cannot reach, and begins a switch. A suspicion names a segment whose
-master is silent: the broker asks the master first, and the client waits for what comes of it: the same route if the master is
-heard, else the next one. A complaint is treated like a suspicion if the partition was opened twice within
+master is silent: the broker asks the master first, and the client waits for what comes of it: the same route if the
+master is heard, else the next one. A complaint is treated like a suspicion if the partition was opened twice within
 `restless_us` (10 s). Without it:
 
   1. A client can reach no broker of the partition, and complains of each master.
