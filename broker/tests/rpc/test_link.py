@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import socket
+import threading
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import trustme
 from seriatim_api.ids import PartitionId
+from seriatim_api.tls import TlsSource
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
-from seriatim_broker.rpc import link, peer_frames
+from seriatim_broker.rpc import host_lookup, link, peer_frames
+from seriatim_broker.rpc.host_lookup import HostLookup
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
 from seriatim_broker.rpc.link_frames import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, with_prefix
 from seriatim_broker.rpc.link_lane import Lane
+from seriatim_broker.rpc.link_tls import LinkTls
 from seriatim_broker.rpc.peer import GrpcDialer
 from seriatim_broker.rpc.peer_hello import write_hello
 from structlog.testing import capture_logs
 
 from tools.ports import free_port
 
+from .certificates import write
 from .grpc_peers import GrpcPeers
 from .link_contract import Peer, identity, make_batch
 
 DEADLINE_S = 5.0
 SESSION = bytes(range(16))
+HOSTS = ("127.0.0.2", "127.0.0.1")
+"""The addresses of a host that has two."""
 
 
 class Acceptor:
@@ -198,20 +208,72 @@ async def test_a_connection_without_a_whole_hello_is_closed_in_time(
     await raw.ends()
 
 
-async def test_connections_that_make_no_link_are_bounded(acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_make_no_link_are_bounded_and_the_oldest_make_room(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker needs its place for milliseconds. If the newest were closed, strangers would keep brokers out."""
     monkeypatch.setattr(link, "UNPAIRED_COUNT_MAX", 4)
     with capture_logs() as logs:
         idle = [await acceptor.raw() for _ in range(4)]
         for raw in idle:  # each is accepted
             raw.hello(CONTROL_HELLO)
             await raw.read()
-        for _ in range(3):
-            await (await acceptor.raw()).ends()
+        more = [await acceptor.raw() for _ in range(3)]
+        for raw in idle[:3]:
+            await raw.ends()
+        assert acceptor.listener.unpaired_count == 4
+        await is_well(acceptor)
     assert [line["event"] for line in logs] == ["too_many_unpaired_connections"]
-    for raw in idle:
+    for raw in [*idle[3:], *more]:
         raw.send_bytes(b"\xff" * 64)
         await raw.ends()
-    await is_well(acceptor)
+
+
+async def test_a_crowd_that_connects_at_once_does_not_keep_the_loop(acceptor: Acceptor) -> None:
+    turns = 0
+    callers = [socket.create_connection(("127.0.0.1", acceptor.port)) for _ in range(100)]
+    async with asyncio.timeout(DEADLINE_S):
+        while acceptor.listener.unpaired_count < len(callers):
+            turns += 1
+            await asyncio.sleep(0)
+    for caller in callers:
+        caller.close()
+    assert turns >= len(callers), "one is accepted in each turn"
+
+
+async def test_a_connection_that_finds_the_other_one_given_up_waits_for_another(acceptor: Acceptor) -> None:
+    """Both happen in one turn of the event loop: the time of the first one is over, and the second one is confirmed."""
+    listener, peer = acceptor.listener, identity("a", 1)
+    first = asyncio.create_task(listener._pair(CONTROL_HELLO, Lane(), peer, SESSION))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(listener._pair(DATA_HELLO, Lane(), peer, SESSION))
+    first.cancel()  # its task notices when the second one has looked for it
+    await asyncio.gather(first, return_exceptions=True)
+    assert first.cancelled()
+    third = await asyncio.wait_for(listener._pair(CONTROL_HELLO, Lane(), peer, SESSION), DEADLINE_S)
+    assert third is not None
+    assert await second is None
+
+
+async def test_a_connection_that_was_taken_is_not_given_up_in_the_same_turn(acceptor: Acceptor) -> None:
+    listener, peer = acceptor.listener, identity("a", 1)
+    first = asyncio.create_task(listener._pair(CONTROL_HELLO, Lane(), peer, SESSION))
+    await asyncio.sleep(0)
+    assert await listener._pair(DATA_HELLO, Lane(), peer, SESSION) is not None
+    first.cancel()  # as its deadline does
+    assert await first is None
+
+
+async def test_a_stranger_with_the_number_of_a_link_does_not_part_its_connections(acceptor: Acceptor) -> None:
+    control, stranger, data = [await acceptor.raw() for _ in range(3)]
+    for raw, kind, name in ((control, CONTROL_HELLO, "a"), (stranger, DATA_HELLO, "c"), (data, DATA_HELLO, "a")):
+        raw.hello(kind, name)
+        assert (await raw.read())[0] == kind
+        raw.send(kind, b"")
+        if raw is stranger:
+            assert (await raw.read())[0] == REFUSAL
+    connection = await asyncio.wait_for(acceptor.carried.get(), DEADLINE_S)
+    assert connection.peer == identity("a", 1)
 
 
 async def test_random_bytes_and_broken_frames_end_one_link_and_nothing_else(acceptor: Acceptor) -> None:
@@ -256,7 +318,7 @@ async def test_a_frame_above_the_limit_ends_the_link_before_memory_is_taken(acce
         data.send_bytes((MESSAGE_SIZE_BYTES_MAX + 1).to_bytes(4, "little") + bytes([MESSAGES]))
         async with asyncio.timeout(DEADLINE_S):
             assert "at most" in await acceptor.reasons.get()
-    assert [line["event"] for line in logs] == ["peer_sent_garbage"]
+    assert [(line["event"], line["peer"]) for line in logs] == [("peer_sent_garbage", "a")]
     await control.ends()
     await is_well(acceptor)
 
@@ -334,7 +396,7 @@ def begun() -> tuple[Lane, Written]:
         if small:
             yield (",".join(small).encode(),)
 
-    lane.begin(encode, lambda _content: None, lambda _reason: None, lambda _error: None)
+    lane.begin(encode, lambda _content: None, lambda _reason: None, lambda _error: None, "b")
     return lane, written
 
 
@@ -454,6 +516,146 @@ async def test_who_does_not_listen_refuses_and_who_does_not_answer_is_silent() -
     async with closing:
         with pytest.raises(PeerRefusedError):
             await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{closing.sockets[0].getsockname()[1]}", DEADLINE_S)
+
+
+class Slow:
+    """Name servers that answer nothing about `.example` before the end of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self._resolve = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._wait)
+
+    def _wait(self, host: str, *args: Any, **options: Any) -> Any:
+        if str(host).endswith(".example"):
+            self.answers.wait(DEADLINE_S)
+        return self._resolve("127.0.0.1" if str(host).endswith(".example") else host, *args, **options)
+
+
+async def test_names_that_are_not_answered_take_no_thread_from_the_rest_of_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = Slow(monkeypatch)
+    dialer = LinkDialer(identity("a", 1))
+    dials = [asyncio.create_task(dialer.dial(f"{LINK_SCHEME}g{at}-0.example:7103", 0.2)) for at in range(40)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 2.0) == 7
+        for dial in dials:
+            with pytest.raises(PeerSilentError):
+                await dial
+    finally:
+        names.answers.set()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+
+async def test_lookups_without_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_lookup, "LOOKUP_COUNT_MAX", 2)
+    names, lookup = Slow(monkeypatch), HostLookup()
+    waiting = [asyncio.create_task(lookup.addresses(f"g{at}-0.example")) for at in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(socket.gaierror, match="2 lookups of names"):
+        await lookup.addresses("g2-0.example")
+    assert await lookup.addresses("::1") == ["::1"], "an address is not looked up"
+    names.answers.set()
+    assert await asyncio.gather(*waiting) == [["127.0.0.1"]] * 2
+    assert await lookup.addresses("g2-0.example") == ["127.0.0.1"]
+
+
+async def test_an_address_that_answers_nothing_leaves_time_for_the_next_one(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.2", acceptor.port)):  # it accepts nothing
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, acceptor.port)) for host in HOSTS]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
+        connection = await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}b.example:{acceptor.port}", 0.5)
+        connection.close("enough")
+
+
+async def test_a_host_is_silent_unless_all_of_its_addresses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        for hosts, error in ((HOSTS, PeerSilentError), (("127.0.0.3", "127.0.0.1"), PeerRefusedError)):
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, found=found, **_options: found)
+            with pytest.raises(error):
+                await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}b.example:{port}", 0.2)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "h:port", "127.0.0.1:99999", f"{'x' * 70}:1", "a\0b:1", "a..b:1"])
+async def test_what_is_no_address_is_silence_and_no_bug(address: str) -> None:
+    """Another broker registered it. For any other error of a dial `Links` ends the process."""
+    with pytest.raises(PeerSilentError):
+        await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}{address}", DEADLINE_S)
+
+
+async def test_a_broker_without_descriptors_does_not_say_that_its_peer_is_dead(acceptor: Acceptor) -> None:
+    with socket.socket() as lowest:
+        free = lowest.fileno()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(PeerSilentError, match="has no room for a connection"):
+            await LinkDialer(identity("a", 1)).dial(acceptor.address, DEADLINE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_handshake_that_ends_when_its_time_is_over_leaves_nothing_behind(
+    acceptor: Acceptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happen in one turn of the event loop. The next connections get the number of the socket that was closed."""
+    tls = LinkTls(TlsSource(write(tmp_path, trustme.CA(), "127.0.0.1")))
+    listener = LinkListener(identity("b", 4), acceptor._carry, None, tls)
+    where = await listener.start("127.0.0.1:0")
+    made, cancelled = Lane.connection_made, []
+
+    def made_too_late(lane: Lane, transport: asyncio.BaseTransport) -> None:
+        made(lane, transport)
+        if transport.get_extra_info("sockname")[1] == int(where.rpartition(":")[2]):
+            [task] = [task for task in listener._tasks if task.get_name() == "accepted link"]
+            task.cancel()
+            cancelled.append(task)
+
+    try:
+        with monkeypatch.context() as patching:
+            patching.setattr(Lane, "connection_made", made_too_late)
+            for _ in range(3):  # it says nothing after its handshake
+                raw = Raw(*await asyncio.open_connection(*where.split(":"), ssl=tls.dialing()))
+                await raw.ends()
+        assert len(cancelled) == 3
+        for _ in range(4):
+            connection = await LinkDialer(identity("a", 1), tls).dial(f"{LINK_SCHEME}{where}", DEADLINE_S)
+            connection.close("enough")
+    finally:
+        await listener.close()
+
+
+async def test_a_dot_behind_a_host_is_not_part_of_its_name(
+    acceptor: Acceptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = LinkTls(TlsSource(write(tmp_path, trustme.CA(), "b.example")))
+    listener = LinkListener(identity("b", 4), acceptor._carry, None, tls)
+    port = (await listener.start("127.0.0.1:0")).rpartition(":")[2]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: [(2, 1, 6, "", ("127.0.0.1", 0))])
+    try:
+        connection = await LinkDialer(identity("a", 1), tls).dial(f"{LINK_SCHEME}b.example.:{port}", DEADLINE_S)
+        connection.close("enough")
+    finally:
+        await listener.close()
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "[::]"])
+async def test_a_port_on_all_addresses_is_open_to_both_families(acceptor: Acceptor, everywhere: str) -> None:
+    """As gRPC has it for `listen`."""
+    listener = LinkListener(identity("b", 4), acceptor._carry)
+    port = (await listener.start(f"{everywhere}:0")).rpartition(":")[2]
+    try:
+        for host in ("127.0.0.1", "[::1]", "localhost"):
+            connection = await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}{host}:{port}", DEADLINE_S)
+            connection.close("enough")
+    finally:
+        await listener.close()
 
 
 async def test_a_port_that_is_taken_is_said(acceptor: Acceptor) -> None:

@@ -86,3 +86,11 @@ def test_a_place_that_was_very_large_is_given_back() -> None:
     assert reader.size_bytes > KEPT_SIZE_BYTES_MAX
     assert receive(reader, frame(MESSAGES, b"x"), 1 << 20) == [(MESSAGES, b"x")]
     assert reader.size_bytes == BUFFER_SIZE_BYTES
+
+
+def test_small_frames_come_in_small_portions_also_after_a_large_one() -> None:
+    """All that was received is taken in one turn of the event loop."""
+    reader = FrameReader(2 * KEPT_SIZE_BYTES_MAX)
+    receive(reader, frame(MESSAGES, bytes(KEPT_SIZE_BYTES_MAX // 2)), 1 << 20)
+    assert reader.size_bytes > BUFFER_SIZE_BYTES
+    assert len(reader.room()) <= BUFFER_SIZE_BYTES

@@ -194,6 +194,13 @@ async def test_a_broker_that_is_not_registered_is_refused(tmp_path: Path, author
             await reaches(write(tmp_path / "a", authority, "127.0.0.1"), address)
 
 
+async def test_the_certificate_of_an_intermediate_authority_is_enough(tmp_path: Path, authority: trustme.CA) -> None:
+    """Some issuers write only that one into `ca.crt`."""
+    intermediate = authority.create_child_ca()
+    async with acceptor(write(tmp_path / "b", intermediate, "127.0.0.1")) as address:
+        await reaches(write(tmp_path / "a", intermediate, "127.0.0.1"), address)
+
+
 async def test_both_sides_follow_a_change_of_the_authority(tmp_path: Path, authority: trustme.CA) -> None:
     server = write(tmp_path / "b", authority, "127.0.0.1")
     files = write(tmp_path / "a", authority, "127.0.0.1")

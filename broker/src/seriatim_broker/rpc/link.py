@@ -8,6 +8,7 @@ those of `link_frames`; what the messages in them look like is the same as over 
 from __future__ import annotations
 
 import asyncio
+import errno
 import secrets
 import socket
 import ssl
@@ -23,6 +24,7 @@ from ..bugs import end_at_bug
 from ..core.values.messages import Message
 from ..interfaces.link import LINK_SCHEME, Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
+from .host_lookup import HostLookup
 from .link_frames import CONTROL_HELLO, DATA_HELLO, REFUSAL
 from .link_lane import Lane, LaneEndedError
 from .link_tls import LinkTls
@@ -41,13 +43,22 @@ PAIRING_DEADLINE_S: Final = 2.0
 """Time from an accepted connection to the confirmation on both connections of its link."""
 
 UNPAIRED_COUNT_MAX: Final = 256
-"""Accepted connections that do not belong to a confirmed link yet. One more is closed. A cluster has at most some dozen
+"""Accepted connections that do not belong to a confirmed link yet. For one more, the oldest is closed: a broker needs
+its place for milliseconds, and a stranger that says nothing would keep it for seconds. A cluster has at most some dozen
 brokers, and each dials with two connections."""
 
 ACCEPT_RETRY_S: Final = 0.2
 """Pause after an error of the listening socket, which in most cases means that the process has no descriptor left."""
 
+MIN_SHARE_S: Final = 0.01
+"""The least seconds for one of several addresses of a host."""
+
 _BACKLOG: Final = 256
+
+_OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a dial that say something about this process or machine, and nothing about the peer."""
+
+_ANY: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104 - only compared
 
 _log = structlog.get_logger(__name__)
 
@@ -123,7 +134,7 @@ class LinkConnection:
                 (self._control, self._control_frames, take_control),
                 (self._data, self._data_frames, take_data),
             ):
-                lane.begin(encode, take, self.close, self._fail)
+                lane.begin(encode, take, self.close, self._fail, self.peer.member.broker)
             return await asyncio.shield(self._ended)
         finally:
             self.close("the link is not used any more")
@@ -146,6 +157,16 @@ class LinkConnection:
 # ---- dialing --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is dialed: the address as it was given, its host and port, and one of the host's addresses."""
+
+    address: str
+    host: str
+    where: str
+    port: str
+
+
 class LinkDialer:
     """Dials with two connections.
 
@@ -157,23 +178,52 @@ class LinkDialer:
     def __init__(self, identity: PeerIdentity, tls: LinkTls | None = None) -> None:
         self._identity = identity
         self._tls = tls
+        self._lookup = HostLookup()
         self._trouble: dict[str, str] = {}  # by address, the last TLS failure that was logged
 
     async def dial(self, address: str, deadline_s: float) -> LinkConnection:
         """Connect and exchange hellos. See `interfaces.link.Dialer`.
+
+        If the host has several addresses, each gets its share of the time that is left.
 
         Args:
             address: `tcp://host:port`.
             deadline_s: Seconds for all of it.
 
         Raises:
-            PeerRefusedError: No process listens at the address, or one ends a connection before its hello.
+            PeerRefusedError: No process listens at any of the addresses, or one ends a connection before its hello.
             PeerSilentError: No hello came in time, or one that does not fit; or TLS prevented the connection.
         """
+        host, _, port = address.removeprefix(LINK_SCHEME).rpartition(":")
+        host = host.strip("[]")
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                found = await self._lookup.addresses(host)
+        except TimeoutError as exc:
+            raise PeerSilentError(f"no address of {host} within {deadline_s} s") from exc
+        except (OSError, UnicodeError) as exc:  # also a name that is too long to be asked for
+            raise PeerSilentError(f"{host} has no address: {exc}") from exc
+        failures: list[PeerRefusedError | PeerSilentError] = []
+        for number, where in enumerate(found):
+            share_s = (ends_at_s - loop.time()) / (len(found) - number)
+            try:
+                connection = await self._dial(_Target(address, host, where, port), max(share_s, MIN_SHARE_S))
+            except (PeerRefusedError, PeerSilentError) as exc:
+                failures.append(exc)
+            else:
+                self._trouble.pop(address, None)
+                return connection
+        # Silence of one address says that the process may be there, whatever the others say.
+        raise next((exc for exc in failures if isinstance(exc, PeerSilentError)), failures[0])
+
+    async def _dial(self, target: _Target, deadline_s: float) -> LinkConnection:
+        """The same, at one of the addresses."""
         lanes = Lane(), Lane()
         hello = write_hello(self._identity, secrets.token_bytes(16))
         greetings = [
-            asyncio.ensure_future(self._greet(lane, kind, hello, address, deadline_s))
+            asyncio.ensure_future(self._greet(lane, kind, hello, target, deadline_s))
             for lane, kind in zip(lanes, (CONTROL_HELLO, DATA_HELLO), strict=True)
         ]
         try:
@@ -188,23 +238,21 @@ class LinkDialer:
             for lane in lanes:
                 lane.abort("the dial failed")
             if isinstance(exc, TimeoutError):
-                raise PeerSilentError(f"no hello within {deadline_s} s") from exc
+                raise PeerSilentError(f"no hello within {deadline_s:.3g} s") from exc
             raise
-        self._trouble.pop(address, None)
         return LinkConnection(peers[0], *lanes, dialed=True, confirmation=hello)
 
-    async def _greet(self, lane: Lane, kind: int, hello: bytes, address: str, deadline_s: float) -> PeerIdentity:
+    async def _greet(self, lane: Lane, kind: int, hello: bytes, target: _Target, deadline_s: float) -> PeerIdentity:
         """Connect, send the hello, and await the answer."""
-        host, _, port = address.removeprefix(LINK_SCHEME).rpartition(":")
-        host = host.strip("[]")
         is_connected = False
         try:
+            loop = asyncio.get_running_loop()
             if self._tls is None:
-                await asyncio.get_running_loop().create_connection(lambda: lane, host, int(port))
+                await loop.create_connection(lambda: lane, target.where, int(target.port))
             else:
-                await asyncio.get_running_loop().create_connection(
-                    lambda: lane, host, int(port),
-                    ssl=self._tls.dialing(), server_hostname=host, ssl_handshake_timeout=deadline_s,
+                await loop.create_connection(
+                    lambda: lane, target.where, int(target.port), ssl=self._tls.dialing(),
+                    server_hostname=target.host.rstrip("."), ssl_handshake_timeout=deadline_s,
                 )  # fmt: skip
             is_connected = True
             lane.write(kind, hello)
@@ -216,12 +264,12 @@ class LinkDialer:
             return read_hello(content, self._identity.cluster_id)[0]
         except (FrameError, SeriatimError) as exc:
             raise PeerSilentError(str(exc)) from exc
-        except (socket.gaierror, UnicodeError) as exc:  # also a name that is too long to be asked for
-            raise PeerSilentError(f"{host} has no address: {exc}") from exc
         except TimeoutError as exc:
-            raise PeerSilentError(f"{address}: {exc}") from exc
+            raise PeerSilentError(f"{target.address}: {exc}") from exc
         except (OSError, LaneEndedError) as exc:
-            raise self._failure(address, exc, is_connected=is_connected) from exc
+            raise self._failure(target.address, exc, is_connected=is_connected) from exc
+        except (ValueError, OverflowError) as exc:  # what another broker registered
+            raise PeerSilentError(f"{target.address} is no address: {exc}") from exc
 
     def _failure(
         self, address: str, exc: OSError | LaneEndedError, *, is_connected: bool
@@ -232,6 +280,8 @@ class LinkDialer:
         before the hello says nothing about the process.
         """
         error = exc.__cause__ if isinstance(exc, LaneEndedError) else exc
+        if isinstance(error, OSError) and error.errno in _OURS:
+            return PeerSilentError(f"this broker has no room for a connection: {error}")
         is_of_tls = isinstance(error, (ssl.SSLError, ConnectionAbortedError))  # the latter: the handshake took too long
         if self._tls is None or not (is_connected or is_of_tls):
             return PeerRefusedError(str(exc))
@@ -297,8 +347,13 @@ class LinkListener:
         self._waiting: dict[bytes, _Waiting] = {}
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unpaired_count = 0
+        self._unpaired: dict[asyncio.Task[None], None] = {}  # in the order in which they came
         self._is_crowded = False
+
+    @property
+    def unpaired_count(self) -> int:
+        """Accepted connections that belong to no confirmed link yet."""
+        return len(self._unpaired)
 
     async def start(self, address: str) -> str:
         """Listen. Returns the address, with the port that was taken.
@@ -315,6 +370,9 @@ class LinkListener:
             found = await loop.getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
+            if host in _ANY and (everywhere := _listening_everywhere(int(port))) is not None:
+                self._sockets.append(everywhere)
+                found = []
             for family, _, _, _, where in dict.fromkeys(found):
                 self._sockets.append(_listening(family, where))
         except OSError as exc:
@@ -337,10 +395,11 @@ class LinkListener:
             listening.close()
         self._sockets.clear()
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -357,16 +416,21 @@ class LinkListener:
                 _log.warning("links_not_accepted", error=str(exc))
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            if self._unpaired_count >= UNPAIRED_COUNT_MAX:
-                accepted.close()
-                if not self._is_crowded:
-                    _log.warning("too_many_unpaired_connections", count=self._unpaired_count)
-                self._is_crowded = True
-                continue
-            self._is_crowded = False
-            accepted.setblocking(False)
-            self._unpaired_count += 1
-            self._start(self._serve(accepted, f"{caller[0]}:{caller[1]}"), "accepted link")
+            self._make_place()
+            task = self._start(self._serve(accepted, f"{caller[0]}:{caller[1]}"), "accepted link")
+            self._unpaired[task] = None
+            await asyncio.sleep(0)  # while connections come, `sock_accept` does not wait
+
+    def _make_place(self) -> None:
+        """Close the oldest connection that belongs to no link, if there are too many."""
+        is_crowded = len(self._unpaired) >= UNPAIRED_COUNT_MAX
+        if is_crowded and not self._is_crowded:
+            _log.warning("too_many_unpaired_connections", count=len(self._unpaired))
+        self._is_crowded = is_crowded
+        while len(self._unpaired) >= UNPAIRED_COUNT_MAX:
+            oldest = next(iter(self._unpaired))
+            del self._unpaired[oldest]
+            oldest.cancel()
 
     async def _serve(self, accepted: socket.socket, caller: str) -> None:
         """Handle one accepted connection. The task of the one that completes a link owns the link."""
@@ -385,8 +449,11 @@ class LinkListener:
             self._refuse(lane, caller, exc)
         except (OSError, LaneEndedError) as exc:
             _log.debug("link_not_begun", peer=caller, error=str(exc))
+        except asyncio.CancelledError:
+            lane.abort("this broker closed the connection")
+            raise
         finally:
-            self._unpaired_count -= 1
+            self._unpaired.pop(_this_task(), None)
             if connection is None and is_mine:
                 lane.close()
         if connection is not None:
@@ -410,7 +477,10 @@ class LinkListener:
                     ssl_shutdown_timeout=PAIRING_DEADLINE_S,
                 )
         except BaseException:
-            accepted.close()
+            # The lane's transport closes the socket itself. If it were closed here, the event loop would still know its
+            # number, which the next connection gets.
+            if not lane.abort("the connection was not made"):
+                accepted.close()
             raise
 
     async def _greet(self, lane: Lane) -> tuple[int, PeerIdentity, bytes]:
@@ -429,18 +499,22 @@ class LinkListener:
 
     async def _pair(self, kind: int, lane: Lane, peer: PeerIdentity, session: bytes) -> LinkConnection | None:
         """The link, if its other connection has come before; otherwise None when that one has come."""
-        other = self._waiting.pop(session, None)
-        if other is None:
+        other = self._waiting.get(session)
+        if other is None or other.paired.cancelled():
             waiting = _Waiting(kind, lane, peer, asyncio.get_running_loop().create_future())
             self._waiting[session] = waiting
             try:
                 await waiting.paired
+            except asyncio.CancelledError:
+                if waiting.paired.cancelled():
+                    raise  # otherwise the other one has taken this connection just before
             finally:
                 if self._waiting.get(session) is waiting:
                     del self._waiting[session]
             return None
         if other.peer != peer or other.kind == kind:
             raise BadRequestError("the two connections of a link belong to one process")
+        del self._waiting[session]
         other.paired.set_result(None)
         control, data = (lane, other.lane) if kind == CONTROL_HELLO else (other.lane, lane)
         return LinkConnection(peer, control, data, dialed=False)
@@ -450,13 +524,29 @@ class LinkListener:
         lane.refuse(str(error))
 
 
-def _listening(family: int, where: object) -> socket.socket:
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _listening_everywhere(port: int) -> socket.socket | None:
+    """All addresses of this machine, of both families, as gRPC takes `0.0.0.0` and `[::]`; None without IPv6."""
+    try:
+        return _listening(socket.AF_INET6, ("::", port), is_dual=True)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            raise
+        return None
+
+
+def _listening(family: int, where: object, *, is_dual: bool = False) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
         listening.bind(where)  # type: ignore[arg-type]
         listening.listen(_BACKLOG)
     except BaseException:

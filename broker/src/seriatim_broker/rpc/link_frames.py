@@ -80,8 +80,9 @@ class FrameReader:
             self._make_room(frame_bytes)
         frame_end = self._start + frame_bytes
         # The bytes behind a large frame stay in the socket, so that they are not moved when the next frame is large.
-        is_large = frame_end - self._end >= BUFFER_SIZE_BYTES
-        return self._buffer[self._end : frame_end if is_large else len(self._buffer)]
+        # Small frames come in at most `BUFFER_SIZE_BYTES` at a time, also after a large one has made the place large:
+        # all that was received is taken in one turn of the event loop, and everything else waits meanwhile.
+        return self._buffer[self._end : max(frame_end, self._end + BUFFER_SIZE_BYTES)]
 
     def received(self, count: int) -> None:
         """So many bytes were written to the beginning of `room`."""

@@ -52,6 +52,7 @@ class Lane(asyncio.BufferedProtocol):
         self._arrived: asyncio.Future[None] | None = None
         self._end_reason = ""
         self._end_error: BaseException | None = None
+        self._peer = ""
         self._take: Callable[[memoryview], None] = _nothing_taken
         self._failed: Callable[[BaseException], None] = lambda _error: None
         self._ended: Callable[[str], None] | None = None
@@ -114,6 +115,7 @@ class Lane(asyncio.BufferedProtocol):
         take: Callable[[memoryview], None],
         ended: Callable[[str], None],
         failed: Callable[[BaseException], None],
+        peer: str,
     ) -> None:
         """Carry messages from now on.
 
@@ -122,8 +124,10 @@ class Lane(asyncio.BufferedProtocol):
             take: Called with the content of each frame that arrives.
             ended: Called with the reason when the connection ends.
             failed: Called with an error of `take` or `encode`, which is a bug.
+            peer: The name of the broker at the other end, for the log.
         """
         self._encode, self._take, self._ended, self._failed = encode, take, ended, failed
+        self._peer = peer
         self._reader.content_size_bytes_max = MESSAGE_SIZE_BYTES_MAX
         if self._end_reason:
             ended(self._end_reason)
@@ -199,7 +203,7 @@ class Lane(asyncio.BufferedProtocol):
                     raise FrameError(f"a frame of kind {frame[0]} does not come after the hellos")
                 self._take(frame[1])
         except (FrameError, BadRequestError) as exc:
-            _log.error("peer_sent_garbage", error=str(exc))
+            _log.error("peer_sent_garbage", peer=self._peer, error=str(exc))
             self.abort(str(exc))
         except Exception as exc:
             self._failed(exc)
@@ -211,11 +215,12 @@ class Lane(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def abort(self, reason: str) -> None:
-        """End the connection now."""
+    def abort(self, reason: str) -> bool:
+        """End the connection now. Returns whether there was one."""
         if self._transport is not None:
             self._transport.abort()
         self._end(reason)
+        return self._transport is not None
 
     def _end(self, reason: str) -> None:
         if self._end_reason:

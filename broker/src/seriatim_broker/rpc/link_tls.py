@@ -99,6 +99,8 @@ def _accepting_context(source: TlsSource, *, asks: bool) -> ssl.SSLContext:
 
 def _filled(context: ssl.SSLContext, source: TlsSource) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # As gRPC does it: a file with the certificate of an intermediate authority is enough.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _, material = source.current()
     context.load_verify_locations(cadata=material.ca.decode("ascii"))
     if source.files.cert is not None:
