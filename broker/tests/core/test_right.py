@@ -109,6 +109,23 @@ def test_a_silent_member_is_removed_by_a_transaction_and_only_then_is_delivered(
     assert bench.indexes()
 
 
+def test_a_server_delivers_although_the_member_that_it_is_about_to_list_is_not_watched() -> None:
+    """The coordinator is away, so the transaction that lists the member has no answer for long."""
+    bench = Serving(eligible=(M00,))
+    bench.begin(M10)
+    bench.link(M10)
+    bench.part.consumer_groups["readers"].ledger.safe_reserved = 100
+    bench.wait(3 * SECOND, (M10,))
+    bench.hear(M10, msg.EligibleRequest(P, 1))
+    asked = bench.sent(msg.ReplicateCursors, M10)[-1]
+    bench.hear(M10, msg.CursorsReplicated(P, 1, asked.server_epoch, asked.serial))
+    assert bench.part.rights[1].listing == (M10,)
+    bench.wait(bench.config.slow_heartbeat_us // 2, (M10,))  # its newest answered heartbeat is too old meanwhile
+    read(bench)
+    bench.wait(bench.config.heartbeat_us, (M10,))
+    assert bench.indexes()
+
+
 def test_a_restarted_server_takes_the_right_anew() -> None:
     bench = Serving(run=2)
     bench.link(M01)

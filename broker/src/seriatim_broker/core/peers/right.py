@@ -90,8 +90,8 @@ def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[Me
 def seek(broker: BrokerState, partition: Partition, no: int) -> None:
     """A consumer group waits for deliveries that this server may not make now: take the missing step.
 
-    The step is to take the right anew, to wait until it begins, or to remove silent members from `eligible`. The server
-    looks again at `right.from_us`, or after a tenth of `heartbeat_us`.
+    The step is to take the right anew, to wait until it begins, to ask for an answer to a heartbeat, or to remove
+    silent members from `eligible`. The server looks again at `right.from_us`, or after a tenth of `heartbeat_us`.
     """
     right = partition.rights.get(no)
     chain = partition.chain
@@ -105,6 +105,8 @@ def seek(broker: BrokerState, partition: Partition, no: int) -> None:
     if now < right.from_us:
         broker.poll(right.from_us - now, TimerKind.PUMP, partition.id, no)
         return
+    for member in right.listing:
+        broker.beat(member.broker)  # it may be unwatched, and then the next heartbeat would leave up to 1 s later
     segment = chain.segment(no)
     assert segment is not None
     silent = unfit_members(broker, partition, no)
