@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 
-from .support import M00, M01, M10, MS, Bench, P, first_chain, opened_master
+from .support import M00, M01, M10, MS, SECOND, Bench, P, first_chain, opened_master
 
 CONFIG = Bench().config
 NOTICED_US = CONFIG.lane_probe_us + CONFIG.lane_stall_us + 3 * CONFIG.heartbeat_us
@@ -249,3 +252,22 @@ def test_a_broker_that_is_watched_from_now_on_is_not_silent_before_it_could_answ
     assert not cut(bench)
     bench.wait(1)
     assert cut(bench), "it answered nothing since"
+
+
+@pytest.mark.parametrize("silence_us", [CONFIG.silence_us, 5_000 * MS])
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_process_that_was_frozen_finds_no_other_silent(silence_us: int, is_watched: bool) -> None:
+    """However long it was frozen, and in whatever moment: the messages of the others are read only afterwards."""
+    for frozen_us, moment_us in product(
+        (400 * MS, 1_000 * MS, 1_900 * MS, 2_400 * MS, 7_000 * MS), range(0, 1_000_000, 250_000)
+    ):
+        bench = Bench(config=replace(CONFIG, silence_us=silence_us))
+        bench.link(M01)
+        if is_watched:
+            bench.open(first_chain())
+        bench.wait(2 * SECOND + moment_us, (M01,))
+        bench.now_us += frozen_us
+        bench.do(ev.Tick())
+        assert not cut(bench), (frozen_us, moment_us)
+        bench.wait(CONFIG.heartbeat_us, (M01,))
+        assert not cut(bench), (frozen_us, moment_us)

@@ -169,7 +169,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
     due_us = broker.links.beat_due_us
     if now < due_us:
         return  # this timer was set before brokers began to need heartbeats more often
-    asleep = bool(due_us) and now - due_us > config.silence_us // 2
+    asleep = bool(due_us) and now - due_us > min(config.silence_us, config.slow_silence_us) // 2
     disks.look_at_own(broker, asleep)
     broker.set_beat(now + broker.beat_pause_us())
     silent_us = broker.links.beat_due_us  # when the first watched broker will have been silent for too long
@@ -182,7 +182,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
         watched = bool(broker.links.watched.get(name))
         # Before it was watched, it sent a heartbeat every second. So its silence counts from then on.
         heard_us = max(link.heard_us, link.watched_us) if watched else link.heard_us
-        is_silent = now - heard_us > (config.silence_us if watched else config.slow_silence_us)
+        is_silent = now - heard_us > (config.silence_us if watched else max(config.slow_silence_us, config.silence_us))
         if is_silent or lanes.look(broker, link, watched):
             broker.out.emit(Disconnect(name, link.session))
             _lose(broker, partitions, name, refused=False)

@@ -19,7 +19,8 @@ class BrokerConfig:
     Attributes:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
-        slow_silence_us: A linked broker that is not watched, and was silent for so long, is taken for dead.
+        slow_silence_us: A linked broker that is not watched, and was silent for so long, is taken for dead. If
+            `silence_us` is longer, that counts.
         silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch. A broker
             process takes the value from its setting `silence_ms` (500 by default, see `BrokerSettings.core_config`).
             The default here counts only for a core that is made without settings: in tests, and in the small model.
