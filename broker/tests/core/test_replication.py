@@ -13,6 +13,7 @@ from seriatim_broker.core.values.log import PutBatch
 from .support import (
     M00,
     M01,
+    M20,
     MS,
     SECOND,
     Bench,
@@ -150,6 +151,25 @@ def test_the_commit_goes_alone_when_no_frame_carries_it(server: MemberId) -> Non
     bench.clear()
     bench.wait(100 * MS, (M01,))
     assert not bench.sent(msg.Replicate, M01), "told once"
+
+
+def test_every_slave_is_told_the_commit_though_another_one_resumes_meanwhile() -> None:
+    """The one that does not resume serves the consumers, and no further batch comes."""
+    chain = first_chain((M00, M01, M20))
+    bench = Bench()
+    bench.open(replace(chain, segments=(replace(chain.open_segment, server=M20),)))
+    for member in (M01, M20):
+        bench.follow(member)
+    bench.append(0, starts=True)
+    bench.persist()
+    for member in (M01, M20):
+        bench.ack(member, 1)
+    bench.clear()
+    bench.unlink(M01)
+    bench.follow(M01, tail=1, tail_checksum=bench.part.logs[1].tail_checksum)
+    bench.ack(M01, 1)
+    bench.wait(bench.config.commit_idle_us)
+    assert [frame.commit for frame in bench.sent(msg.Replicate, M20)] == [1]
 
 
 def test_a_commit_that_frames_carry_is_not_told_alone() -> None:

@@ -207,7 +207,8 @@ def on_tail_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
     follower.received = message.tail
     follower.durable = message.durable
     rest = tuple(batch for batch in log.uncertain if batch.header.base_index >= message.tail)
-    log.untold_since_us = None
+    if len(log.followers) == 1:  # else the others may lack the newest commit still
+        log.untold_since_us = None
     broker.send(sender, Replicate(partition.id, log.no, log.record.switch_attempt, log.flushed, rest))
     _move_commit(broker, partition, log)
 
