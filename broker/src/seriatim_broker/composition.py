@@ -465,7 +465,12 @@ class Broker:
             self._runtime.groups,
             self._runtime.gate,
             lambda after: known.tell(
-                self._core, self.identity, self.settings.cluster, self.settings.client_address, after
+                self._core,
+                self.identity,
+                self.settings.cluster,
+                self.settings.client_address,
+                after,
+                self.settings.link_address,
             ),
         )
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]

@@ -8,12 +8,16 @@ import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.chain import Chain, Opening, create
+from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.deleted import NONE_DELETED
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.rpc.known import tell
 from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.membership import NEVER_SEEN, Identity
 from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
 from seriatim_broker.runtime.records import cursor_from_value, member_to_record, put_deleted_partitions
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -155,3 +159,13 @@ async def test_a_deleted_partition_does_not_come_back() -> None:
     store = await rebuilt(put_deleted_partitions(KEYS, NONE_DELETED.with_ids([P])))
     assert KEYS.chain(P) not in store.items
     assert KEYS.cursor(P, "g") not in store.items
+
+
+@pytest.mark.parametrize("registered", [(), (M00,)])
+async def test_a_broker_is_linked_over_tcp_after_a_rebuild_as_before(registered: tuple[MemberId, ...]) -> None:
+    core = BrokerCore(BrokerConfig(), M00, 5, bytes(12), lambda *_: 0)
+    mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), "c", "h:7100", 0, "h:7103").member
+    plan = await planned(Answers((replace(told(M00, FIRST), member=mine), told(M01, FIRST))), *registered)
+    puts = [put for step in plan.steps for put in step.operations if isinstance(put, Put)]
+    [written] = [records_pb2.MemberRecord.FromString(put.value) for put in puts if put.key == KEYS.member("g0-0")]
+    assert (written.run, written.link_run, written.link_address) == (5, 5, "h:7103")

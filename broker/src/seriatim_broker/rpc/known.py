@@ -21,7 +21,7 @@ PAGE_SIZE_BYTES = 1 << 20
 
 
 def tell(
-    core: BrokerCore, identity: Identity, cluster: str, address: str, after: int
+    core: BrokerCore, identity: Identity, cluster: str, address: str, after: int, link_address: str = ""
 ) -> operations_pb2.TellKnownResponse:
     """The partitions above `after` of which this broker has a record, as many as fit."""
     answer = operations_pb2.TellKnownResponse(
@@ -36,6 +36,8 @@ def tell(
             admitted=True,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
+            link_address=link_address,
+            link_run=identity.run,
         ),
         behind=behind.reason(core.state),
     )

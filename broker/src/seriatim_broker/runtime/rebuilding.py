@@ -213,6 +213,7 @@ def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: To
         run = mine.run
         mine.CopyFrom(found)
         mine.run, mine.admitted, mine.clean_shutdown = run, True, False
+        mine.link_address, mine.link_run = told.member.link_address, told.member.link_run
     _put(plan, items, key, mine.SerializeToString(), f"the record of {told.name}, run {mine.run}")
 
 
