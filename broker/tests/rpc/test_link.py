@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import resource
 import socket
@@ -656,6 +657,49 @@ async def test_a_port_on_all_addresses_is_open_to_both_families(acceptor: Accept
             connection.close("enough")
     finally:
         await listener.close()
+
+
+async def test_a_listener_that_ends_leaves_no_socket_behind(acceptor: Acceptor) -> None:
+    """At whichever turn of the event loop it ends while a link is made."""
+
+    async def use(address: str) -> None:
+        connection = await LinkDialer(identity("a", 1)).dial(address, DEADLINE_S)
+        await connection.confirm()
+        await connection.run(lambda _message: None)
+
+    async def ends_after(turns: int) -> None:
+        listener = LinkListener(identity("b", 4), acceptor._carry)
+        dialing = asyncio.create_task(use(LINK_SCHEME + await listener.start("127.0.0.1:0")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await listener.close()
+        await asyncio.gather(dialing, return_exceptions=True)
+
+    before = len(os.listdir("/proc/self/fd"))
+    for turns in range(40):
+        await ends_after(turns)
+    for _ in range(10):  # connections end in the next turns
+        await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_without_descriptors_connections_wait_until_there_are_some(
+    acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "ACCEPT_RETRY_S", 0.01)
+    raw = socket.create_connection(("127.0.0.1", acceptor.port))
+    with socket.socket() as lowest:
+        free = lowest.fileno()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with capture_logs() as logs:
+            await asyncio.sleep(0.05)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {line["event"] for line in logs} == {"links_not_accepted"}
+    raw.close()
+    await is_well(acceptor)
 
 
 async def test_a_port_that_is_taken_is_said(acceptor: Acceptor) -> None:

@@ -12,7 +12,7 @@ import errno
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -347,7 +347,7 @@ class LinkListener:
         self._waiting: dict[bytes, _Waiting] = {}
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unpaired: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        self._unpaired: dict[asyncio.Task[None], socket.socket] = {}  # in the order in which they came
         self._is_crowded = False
 
     @property
@@ -382,44 +382,50 @@ class LinkListener:
                 "address of this machine"
             ) from exc
         for listening in self._sockets:
-            self._start(self._accept(listening), f"accept links on {address}")
+            self._watch(listening)
         return f"{host}:{self._sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         """Stop listening, and break all links that were accepted."""
+        sockets, self._sockets = self._sockets, []
+        for listening in sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for listening in self._sockets:
-            listening.close()
-        self._sockets.clear()
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if (accepted := self._unpaired.pop(task, None)) is not None:  # it was cancelled before it had begun
+            accepted.close()
         end_at_bug(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("accepted_link_failed", error=repr(error))
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, caller = await loop.sock_accept(listening)
-            except OSError as exc:
-                _log.warning("links_not_accepted", error=str(exc))
-                await asyncio.sleep(ACCEPT_RETRY_S)
-                continue
-            self._make_place()
-            task = self._start(self._serve(accepted, f"{caller[0]}:{caller[1]}"), "accepted link")
-            self._unpaired[task] = None
-            await asyncio.sleep(0)  # while connections come, `sock_accept` does not wait
+    def _watch(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept one connection. The event loop calls this once in each of its turns, as long as more of them wait."""
+        try:
+            accepted, caller = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as exc:
+            _log.warning("links_not_accepted", error=str(exc))
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening)
+            loop.call_later(ACCEPT_RETRY_S, self._watch, listening)
+            return
+        accepted.setblocking(False)
+        self._make_place()
+        task = asyncio.create_task(self._serve(accepted, f"{caller[0]}:{caller[1]}"), name="accepted link")
+        self._tasks.add(task)
+        self._unpaired[task] = accepted
+        task.add_done_callback(self._ended)
 
     def _make_place(self) -> None:
         """Close the oldest connection that belongs to no link, if there are too many."""
