@@ -8,7 +8,7 @@ import random
 import resource
 import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -681,6 +681,34 @@ async def test_a_listener_that_ends_leaves_no_socket_behind(acceptor: Acceptor) 
     for _ in range(10):  # connections end in the next turns
         await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class _Closing:
+    """A dialer. Its broker stops in the turn of the event loop in which a dial ends."""
+
+    def __init__(self, dialer: LinkDialer) -> None:
+        self._dialer = dialer
+        self.made: list[LinkConnection] = []
+        self.stopping: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+        self.stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    async def dial(self, address: str, deadline_s: float) -> LinkConnection:
+        self.made.append(await self._dialer.dial(address, deadline_s))
+        assert self.stop is not None
+        self.stopping.put_nowait(asyncio.create_task(self.stop()))
+        return self.made[-1]
+
+
+async def test_a_broker_that_stops_when_its_dial_ends_leaves_no_connection_behind(acceptor: Acceptor) -> None:
+    dialer = _Closing(LinkDialer(identity("a", 1)))
+    peer = Peer(identity("a", 1), dialer, lambda _broker: acceptor.address)
+    dialer.stop = peer.links.close
+    peer.links.connect("b")
+    async with asyncio.timeout(DEADLINE_S):
+        await (await dialer.stopping.get())
+    [connection] = dialer.made
+    with pytest.raises(PeerSilentError, match="ended the connection"):
+        await connection.confirm()
 
 
 async def test_without_descriptors_connections_wait_until_there_are_some(

@@ -341,6 +341,8 @@ class Links:
             connection = await peer.dial
         except asyncio.CancelledError:
             if _is_cancelled_itself():
+                if peer.dial.done() and not peer.dial.cancelled() and peer.dial.exception() is None:
+                    await peer.dial.result().abandon("this broker is stopping")
                 raise
             return peer.connection is not None  # hastened: the next try follows at once
         except PeerRefusedError:
