@@ -152,8 +152,12 @@ class Seen:
             found = self.groups[group, partition] = ConsumerGroupView()
         if group_epoch is None or group_epoch >= found.group_epoch:
             return found
-        past = self.past_views[group, partition]
-        return next(view for view in reversed(past) if view.group_epoch <= group_epoch)
+        past = self.past_views.setdefault((group, partition), [])
+        view = next((view for view in reversed(past) if view.group_epoch <= group_epoch), None)
+        if view is None:  # only with a planted bug: the consumer group began in a later epoch
+            view = ConsumerGroupView(group_epoch=group_epoch)
+            past.insert(0, view)
+        return view
 
     def views(self, partition: PartitionId) -> list[ConsumerGroupView]:
         """The views of all consumer groups, also from before they were moved."""
