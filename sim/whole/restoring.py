@@ -18,6 +18,7 @@ from seriatim_api.v1 import operations_pb2
 from seriatim_broker.core.peers import behind
 from seriatim_broker.rpc import known
 from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
+from seriatim_broker.runtime.membership import Place
 from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
@@ -139,10 +140,12 @@ def _ask(broker: RuntimeBroker) -> Told:
     assert process.watched is not None
     runtime = process.simulated.runtime
     assert runtime is not None
+    group, _, slot = broker.name.rpartition("-")
+    place = Place(CLUSTER, group, int(slot), broker.address)
     pages: list[operations_pb2.TellKnownResponse] = []
     after = 0
     while not pages or not pages[-1].is_last:
-        pages.append(known.tell(process.watched.core, runtime.identity, CLUSTER, broker.address, after))
+        pages.append(known.tell(process.watched.core, runtime.identity, place, after))
         after = max((page.chain.partition_id for page in pages[-1].partitions), default=after)
     return known.read(broker.name, pages)
 

@@ -249,7 +249,7 @@ class Broker:
         self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
         self._link_tls = LinkTls(self.tls, settings.tls_client_auth) if self.tls is not None else None
-        place = Place(
+        self._place = Place(
             settings.cluster,
             settings.group,
             settings.slot,
@@ -263,7 +263,7 @@ class Broker:
             self.identity = await join(
                 self._coordinator,
                 self._keys,
-                place,
+                self._place,
                 self._open_disk,
                 boot_id(),
                 deadline_s=settings.join_deadline_s,
@@ -464,14 +464,7 @@ class Broker:
             self._services,
             self._runtime.groups,
             self._runtime.gate,
-            lambda after: known.tell(
-                self._core,
-                self.identity,
-                self.settings.cluster,
-                self.settings.client_address,
-                after,
-                self.settings.link_address,
-            ),
+            lambda after: known.tell(self._core, self.identity, self._place, after),
         )
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]

@@ -13,11 +13,12 @@ from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.deleted import NONE_DELETED
 from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.known import tell
 from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import NEVER_SEEN, Identity
+from seriatim_broker.runtime.membership import NEVER_SEEN, Identity, Place
 from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
 from seriatim_broker.runtime.records import cursor_from_value, member_to_record, put_deleted_partitions
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -162,10 +163,31 @@ async def test_a_deleted_partition_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize("registered", [(), (M00,)])
-async def test_a_broker_is_linked_over_tcp_after_a_rebuild_as_before(registered: tuple[MemberId, ...]) -> None:
+async def test_after_a_rebuild_a_broker_counts_as_of_its_version_and_is_linked_over_tcp_as_before(
+    registered: tuple[MemberId, ...],
+) -> None:
     core = BrokerCore(BrokerConfig(), M00, 5, bytes(12), lambda *_: 0)
-    mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), "c", "h:7100", 0, "h:7103").member
+    place = Place("c", "g0", 0, "h:7100", link_address="h:7103")
+    mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), place, 0).member
     plan = await planned(Answers((replace(told(M00, FIRST), member=mine), told(M01, FIRST))), *registered)
     puts = [put for step in plan.steps for put in step.operations if isinstance(put, Put)]
     [written] = [records_pb2.MemberRecord.FromString(put.value) for put in puts if put.key == KEYS.member("g0-0")]
-    assert (written.run, written.link_run, written.link_address) == (5, 5, "h:7103")
+    assert (written.run, written.admitted, written.address) == (5, True, "h:7100")
+    assert (written.link_run, written.link_address) == (5, "h:7103")
+    assert (written.forms_run, written.forms) == (5, FORMS)
+
+
+async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_and_no_old_link_address() -> None:
+    older = record(M00, 3)
+    older.link_address, older.link_run, older.boot_id = "gone:7103", 3, "machine"
+    core = BrokerCore(BrokerConfig(), M00, 5, bytes(12), lambda *_: 0)
+    mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), Place("c", "g0", 0, "h:7100"), 0).member
+    store = MemoryStore()
+    coordinator = MemoryCoordinator(store)
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    puts = [Put(KEYS.cluster_record, cluster.SerializeToString()), Put(KEYS.member("g0-0"), older.SerializeToString())]
+    await coordinator.txn((), puts)
+    answers = Answers((replace(told(M00, FIRST), member=mine), told(M01, FIRST)))
+    assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
+    written = records_pb2.MemberRecord.FromString(store.items[KEYS.member("g0-0")].value)
+    assert (written.run, written.link_run, written.link_address, written.boot_id) == (5, 5, "", "machine")

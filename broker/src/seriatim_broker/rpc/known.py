@@ -5,42 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seriatim_api.ids import PartitionId
-from seriatim_api.v1 import operations_pb2, records_pb2
+from seriatim_api.v1 import operations_pb2
 
 from ..core.broker import BrokerCore
 from ..core.peers import behind
 from ..core.values.chain import Chain
 from ..core.values.log import CursorState
 from ..interfaces.settings_records import known_settings, settings_to_proto
-from ..runtime.membership import PROTOCOL_MAX, PROTOCOL_MIN, Identity
+from ..runtime.membership import Identity, Place, describe
 from ..runtime.rebuilding import Told
-from ..runtime.records import chain_from_record, chain_to_record, member_to_record
+from ..runtime.records import chain_from_record, chain_to_record
 
 PAGE_SIZE_BYTES = 1 << 20
 """An answer ends with the first partition that makes it larger than this. A message may be much larger."""
 
 
-def tell(
-    core: BrokerCore, identity: Identity, cluster: str, address: str, after: int, link_address: str = ""
-) -> operations_pb2.TellKnownResponse:
+def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> operations_pb2.TellKnownResponse:
     """The partitions above `after` of which this broker has a record, as many as fit."""
     answer = operations_pb2.TellKnownResponse(
-        cluster=cluster,
-        cluster_id=identity.cluster_id,
-        member=records_pb2.MemberRecord(
-            member=member_to_record(identity.member),
-            group=identity.group,
-            slot=identity.slot,
-            run=identity.run,
-            address=address,
-            admitted=True,
-            protocol_min=PROTOCOL_MIN,
-            protocol_max=PROTOCOL_MAX,
-            link_address=link_address,
-            link_run=identity.run,
-        ),
-        behind=behind.reason(core.state),
+        cluster=place.cluster, cluster_id=identity.cluster_id, behind=behind.reason(core.state)
     )
+    describe(answer.member, identity.member, place, identity.run)
+    answer.member.admitted = True
     size_bytes = 0
     for number in sorted(number for number in core.partitions if number > after):
         if size_bytes >= PAGE_SIZE_BYTES:

@@ -382,6 +382,23 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> record
         await coordinator.txn([absent(key)], [Put(key, record.SerializeToString())])
 
 
+def describe(record: records_pb2.MemberRecord, member: MemberId, place: Place, run: int) -> None:
+    """Write into a member's record what a member run says of itself, when it starts and when it tells a rebuild.
+
+    What else the record has stays: fields of a newer version too.
+    """
+    record.member.CopyFrom(member_to_record(member))
+    record.group = place.group
+    record.slot = place.slot
+    record.run = run
+    record.address = place.advertise
+    record.protocol_min = PROTOCOL_MIN
+    record.protocol_max = PROTOCOL_MAX
+    record.forms = FORMS
+    record.forms_run = run
+    record.link_address, record.link_run = place.link_address, run
+
+
 def _make_record(
     record: records_pb2.MemberRecord | None, member: MemberId, place: Place, run: int, boot_id: str
 ) -> records_pb2.MemberRecord:
@@ -389,20 +406,11 @@ def _make_record(
     if record is not None:
         written.CopyFrom(record)  # fields of a newer version stay
     is_same = record is not None and record.member.incarnation == member.incarnation
-    written.member.CopyFrom(member_to_record(member))
-    written.group = place.group
-    written.slot = place.slot
-    written.run = run
-    written.address = place.advertise
+    describe(written, member, place, run)
     written.admitted = is_same and record is not None and record.admitted
     written.boot_id = boot_id
     written.clean_shutdown = False
     written.join_nonce = uuid.uuid4().bytes
-    written.protocol_min = PROTOCOL_MIN
-    written.protocol_max = PROTOCOL_MAX
-    written.forms = FORMS
-    written.forms_run = run
-    written.link_address, written.link_run = place.link_address, run
     return written
 
 

@@ -210,10 +210,10 @@ def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: To
             return
         if found.run >= mine.run:
             return
-        run = mine.run
-        mine.CopyFrom(found)
-        mine.run, mine.admitted, mine.clean_shutdown = run, True, False
-        mine.link_address, mine.link_run = told.member.link_address, told.member.link_run
+        mine.CopyFrom(found)  # what the broker does not tell stays, also fields of a newer version
+        mine.link_address = ""  # an empty one is told too, and merging takes only what is not empty
+        mine.MergeFrom(told.member)
+        mine.admitted, mine.clean_shutdown = True, False
     _put(plan, items, key, mine.SerializeToString(), f"the record of {told.name}, run {mine.run}")
 
 
