@@ -142,6 +142,10 @@ bench-peers: $(SYNCED) ## Seriatim, Kafka and NATS in one run, with two copies a
 	tools/nats/build.sh
 	$(BIN)/python -m e2e.bench.peers.run $(if $(QUICK),--quick)
 
+.PHONY: bench-timeline
+bench-timeline: $(SYNCED) ## where the time of one message goes, hop by hop, with a picture, in half a minute (SIX=1: six brokers and not two; QUICK=1)
+	$(BIN)/python -m e2e.bench.timeline.run $(if $(SIX),--six) $(if $(QUICK),--quick)
+
 bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
 	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)
 
