@@ -21,6 +21,7 @@ from seriatim_broker.core.values.keyed import ConsumerMode
 from .cluster import checksum
 from .faults import Options
 from .schedule import Schedule
+from .suspicions import Suspicions
 
 if TYPE_CHECKING:
     from .cluster import Broker, Network
@@ -323,6 +324,7 @@ class SimProducer:
         self._messages: dict[int, list[int]] = {}
         self._streams: dict[int, Stream] = {}
         self._wake_at_us: int | None = None
+        self._suspicions: Suspicions | None = None  # in worlds in which producers ask about silent masters
 
     @property
     def is_done(self) -> bool:
@@ -345,6 +347,11 @@ class SimProducer:
     def start(self, within_us: int = 20_000) -> None:
         """Begin to send, at some time within that."""
         self._schedule.after(self._schedule.rng.randint(0, within_us), self._send_next)
+        if self._clients.options.suspicious_us:
+            self._suspicions = Suspicions(
+                self._clients, self.partition, self.name, lambda: self._core.route, self._learned,
+                lambda: self.is_done or not self.alive,
+            )  # fmt: skip
         if self._clients.look is not None:
             self._look_later(self._clients.look)
 
@@ -404,6 +411,8 @@ class SimProducer:
             if self._schedule.trace:
                 self._tell(f"    ▶ {effect}")
             self._carry_out(effect)
+        if self._suspicions is not None:
+            self._suspicions.stepped()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -451,6 +460,8 @@ class SimProducer:
                 closed(stream)
 
         def closed(stream: Stream) -> None:
+            if self._suspicions is not None:
+                self._suspicions.closed(stream.number)
             if self._streams.pop(stream.number, None) is not None:
                 self._step(core.Disconnected(address, stream.number))
 
@@ -480,9 +491,13 @@ class SimProducer:
                 who, accepted = answer
                 self._clients.judge.accepted(who, self.partition, messages, accepted.offset, level)
             else:
+                if self._suspicions is not None:
+                    self._suspicions.answered(request)
                 self._replied(effect, answer)
 
         request = self._clients.ask(stream, answered)
+        if self._suspicions is not None:
+            self._suspicions.sent(request, stream.number)
         self._clients.send(
             stream,
             Append(request, self.partition, parse_header(header), body, effect.producer_run, effect.starts_run, level),
@@ -507,6 +522,11 @@ class SimProducer:
                 sent.producer_epoch, sent.base_sequence, sent.producer_run, error=error, route=_route(effect.route)
             )
         )
+
+    def _learned(self, route: fx.RouteInfo) -> None:
+        known = _route(route)
+        assert known is not None
+        self._step(core.RouteKnown(known))
 
     def _resolve(self, effect: core.Resolve) -> None:
         def make(request: int, deadline_us: int) -> Event:

@@ -19,6 +19,7 @@ from .mutants import (
     idle,
     keyed,
     modes,
+    noticing,
     operations,
     publishing,
     ranges,
@@ -53,6 +54,7 @@ MUTATIONS: dict[str, Mutation] = {
     **keyed.MUTATIONS,
     **modes.MUTATIONS,
     **forwarding.MUTATIONS,
+    **noticing.MUTATIONS,
 }
 """By name."""
 

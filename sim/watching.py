@@ -86,6 +86,8 @@ class WatchedCore:
                     self._note_place(event, effect)
             elif isinstance(effect, fx.Note):
                 self._judge.note(effect)
+            elif isinstance(effect, fx.Disconnect):
+                self._judge.rules.calm.cut(name, effect.broker)
         if schedule.witness is not None:
             schedule.witness(name, event, effects)
         if schedule.trace:

@@ -99,6 +99,11 @@ IDLE_LIMITS: dict[str, Any] = {
 makes their windows one by one, so that it meets producers whose window it has not made yet."""
 
 
+ASKED_LIMITS: dict[str, Any] = {"silence_us": 500_000, "probe_us": 60_000}
+"""In worlds in which producers ask about silent masters: brokers ask the master and switch before its slave finds it
+silent itself, as between real processes."""
+
+
 @dataclass(slots=True)
 class Result:
     """How a run ended."""
@@ -170,6 +175,8 @@ class World:
             self.config = replace(self.config, retry=parking)
         if self.options.dead_letters:
             self.config = replace(self.config, retry=FORWARDED_RETRY)
+        if self.options.suspicious_us:
+            self.config = replace(self.config, **ASKED_LIMITS)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
@@ -183,6 +190,7 @@ class World:
             ahead_ms_max=self.config.append_time_ahead_ms_max,
             limits=self.config,
         )
+        self.judge.rules.calm.is_promised = self.options.nothing_fails
         self.cluster.connect()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
         self.clients.look = self.cluster.look
@@ -509,7 +517,7 @@ class World:
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
             delivery_timeout_ms=self.options.delivery_timeout_ms,
-            reply_timeout_ms=150,
+            reply_timeout_ms=1_000 if self.options.suspicious_us else 150,
             backoff_ms_min=2,
             backoff_ms_max=60,
         )

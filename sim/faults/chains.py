@@ -183,3 +183,34 @@ def servers_lost(rng: random.Random, options: Options) -> Options:
         wipe_share=0.0,
         disk_loss_max=3,
     )
+
+
+def nothing_fails(rng: random.Random, options: Options) -> Options:
+    """The open segment goes from group to group, mostly without messages, and nothing fails.
+
+    Empty segments are folded. So the members of the next group have shared nothing for some time, and exchange few
+    heartbeats until their segment opens.
+    """
+    return replace(
+        options,
+        kinds={"plan": 1},
+        nothing_fails=True,
+        fault_count=40,
+        fault_span_us=8_000_000,
+        group_count=rng.choice((3, 4)),
+        partition_count=1,
+        producer_count=1,
+        batches_per_producer=4,
+        send_gap_us=30_000,
+        readers_after_us=8_000_000,
+        latency_us_max=rng.choice((20_000, 40_000)),
+        latency_rare_share=0.0,
+        flush_us_max=4_000,
+        coordinator_us_max=6_000,
+        txn_lost_share=0.0,
+        txn_answer_lost_share=0.0,
+        txn_late_share=0.0,
+        read_lost_share=0.0,
+        late_group=False,
+        one_version=True,
+    )

@@ -64,6 +64,7 @@ MORE_KINDS: tuple[str, ...] = (
     "half_state",
     "needless_rebuild",
     "begun_alone",
+    "freeze_master",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 

@@ -49,6 +49,8 @@ class Options:
             ever.
         restores_when_alone: An older copy of the coordinator comes back when one broker alone knows what the answer
             that was lost would have told (whole brokers only).
+        suspicious_us: A producer asks about a master that owes answers and sent none for so long; 0: it does not ask.
+        nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
         writers: How many programs publish `publications` each (bare cores only).
     """
 
@@ -116,6 +118,8 @@ class Options:
     retention_ms: int = 0
     deleted_kept_s: float | None = None
     restores_when_alone: bool = False
+    suspicious_us: int = 0
+    nothing_fails: bool = False
     writers: int = 0
     publications: int = 0
 

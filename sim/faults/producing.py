@@ -46,6 +46,33 @@ def suspects(rng: random.Random, options: Options) -> Options:
     )
 
 
+def frozen_masters(rng: random.Random, options: Options) -> Options:
+    """Masters freeze, and nothing else fails. The producer asks other brokers about the silent master."""
+    return replace(
+        options,
+        kinds={"freeze_master": 1},
+        fault_count=30,
+        fault_span_us=4_000_000,
+        suspicious_us=160_000,
+        group_count=rng.choice((2, 3)),
+        partition_count=1,
+        producer_count=1,
+        window_batches=4,
+        send_gap_us=20_000,
+        batches_per_producer=300,
+        latency_us_max=1_000,
+        latency_rare_share=0.0,
+        flush_us_max=rng.choice((500, 4_000)),
+        coordinator_us_max=2_000,
+        txn_lost_share=0.0,
+        txn_answer_lost_share=0.0,
+        txn_late_share=0.0,
+        read_lost_share=0.0,
+        late_group=False,
+        one_version=True,
+    )
+
+
 def mixed_levels(rng: random.Random, options: Options) -> Options:
     """Each batch of a producer asks for another ack level, on topics that flush before they commit, and that do not."""
     flushing = rng.random() < 0.5

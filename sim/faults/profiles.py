@@ -32,6 +32,8 @@ PROFILES: dict[str, Profile] = {
     "islands": Profile(ordinary.islands, 0),
     "impatient": Profile(producing.impatient, 0),
     "suspects": Profile(producing.suspects, 0),
+    "frozen-masters": Profile(producing.frozen_masters, 0),
+    "nothing-fails": Profile(chains.nothing_fails, 0),
     "mixed-levels": Profile(producing.mixed_levels, 0),
     "gaps": Profile(chains.gaps, 0),
     "long-chains": Profile(chains.long_chains, 0),

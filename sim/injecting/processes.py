@@ -16,6 +16,9 @@ the directory were deleted earlier, the only copy would be lost, and no broker c
 WALL_JUMP_MS_MAX = 10_000
 """Five times the difference that a member accepts (`append_time_ahead_ms_max` of `world.SIM_CONFIG`, 2 s)."""
 
+FROZEN_US = (450_000, 600_000)
+"""For how long a master freezes whose clients ask about it: longer than their questions and a switch take."""
+
 SERVER_AWAITED_US = 400_000
 
 SERVER_LOOK_US = 1_000
@@ -131,6 +134,23 @@ class ProcessFaults(Striking):
                 process.thaw()
 
         self._schedule.after(self._outage_us(), thaw)
+
+    def inject_freeze_master(self) -> None:
+        """The master of an open segment freezes while all other brokers run, and all have been linked for a while."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        process = self._world.brokers[chain.open_segment.master.broker].process if chain is not None else None
+        if process is None or not self._world.is_calm():
+            return
+        self._tell(f"{process.name}, a master, freezes")
+        process.freeze()
+
+        def thaw() -> None:
+            self._world.disturbed()
+            if process.alive and process.frozen:
+                self._tell(f"{process.name} thaws")
+                process.thaw()
+
+        self._schedule.after(self._rng.randint(*FROZEN_US), thaw)
 
     def inject_clock_jump(self) -> None:
         """A wall clock jumps by at most 10 s, in three of ten cases by at most 1,000 s, ahead or back."""

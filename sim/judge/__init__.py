@@ -20,6 +20,8 @@ to I14 are the protocol's invariants. Where each rule is:
     gaps             I1 of segments that are lost
     retention        RETAIN
     full_disks       FULL
+    asking           ASKED
+    calm             CALM
     keyed            K1 to K4, J2, J3
     ledgers          J1, J2, J5
 

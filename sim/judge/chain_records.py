@@ -44,6 +44,7 @@ class ChainRecords:
                 self._changed(after.partition, old, new)
         if after.open_segment.no != before.open_segment.no:
             self._rules.transitions.opens(before)
+            self._rules.asking.opened(before, after)
             self._opened(after)
             old = after.segments[-2]
             if old.state is SegmentState.UNSETTLED:

@@ -81,6 +81,7 @@ class Judge:
     def note(self, effect: Note) -> None:
         """Count what happened, so that a run can say which rare states it reached."""
         self.seen.states.add(effect.name)
+        self.rules.calm.noted(effect)
         if ("reason", "moved to a chosen place") in effect.fields:
             self.seen.states.add("head moved for balance")
 

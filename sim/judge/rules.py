@@ -5,6 +5,8 @@ from __future__ import annotations
 from seriatim_broker.core.values.config import BrokerConfig
 
 from .append_time import AppendTime
+from .asking import Asking
+from .calm import Calm
 from .copies import Copies
 from .cursors import Cursors
 from .deliveries import Deliveries
@@ -57,3 +59,5 @@ class Rules:
         self.retention = Retention(seen, self.gaps)
         self.full_disks = FullDisks(seen)
         self.forwarding = Forwarding(seen)
+        self.asking = Asking(seen)
+        self.calm = Calm(seen)

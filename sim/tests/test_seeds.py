@@ -96,6 +96,10 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ),
         ("unflushed-publications", "cores", 6, {"publication decided": 6}),
         ("lost-publications", "cores", 8, {"publication decided": 7, "declared lost unsettled": 3}),
+        ("frozen-masters", "cores", 6, {"told of the next master": 6}),
+        pytest.param("frozen-masters", "cores", 60, {"told of the next master": 60}, marks=pytest.mark.slow),
+        ("nothing-fails", "cores", 6, {"planned switch": 6, "folded": 6}),
+        pytest.param("nothing-fails", "cores", 80, {"planned switch": 80, "folded": 80}, marks=pytest.mark.slow),
     ],
 )
 def test_worlds_with_something_more_keep_every_promise(

@@ -180,7 +180,11 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
             link.heard_us = now  # this process was frozen, so the silence says nothing of the other
             lanes.on_awake(link, now)
         watched = bool(broker.links.watched.get(name))
-        # Before it was watched, it sent a heartbeat every second. So its silence counts from then on.
+        # Rule `watched-from-now` (CALM): the silence of a broker that is watched from now on counts from now on.
+        # Without it:
+        # 1. Two brokers share nothing, and exchange heartbeats every second. The last frame is 600 ms old.
+        # 2. A segment opens on both. This broker sends a heartbeat, and looks before the answer can be there.
+        # 3. 600 ms are more than `silence_us` (500 ms). The link is cut, and the segment that has just opened moves.
         heard_us = max(link.heard_us, link.watched_us) if watched else link.heard_us
         is_silent = now - heard_us > (config.silence_us if watched else max(config.slow_silence_us, config.silence_us))
         if is_silent or lanes.look(broker, link, watched):

@@ -90,8 +90,14 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
 def _is_looked_into(partition: Partition, waiter: Waiter) -> bool:
     """Whether this broker asks the master that the client finds silent, or runs a switch away from it.
 
-    A client that gets the same route meanwhile would ask again, and hear of the next master later. A planned switch
-    does not count, because it may be given up.
+    A planned switch does not count, because it may be given up.
+
+    Rule `suspicion-waits` (ASKED): a question about a silent master is answered when the master was heard, or when the
+    next segment is open. Without it:
+      1. A master freezes. Its producer asks another broker, which asks the master, and answers with the same route.
+      2. After `probe_us` (150 ms) without an answer that broker begins a switch. The next segment is open 20 ms later.
+      3. The producer asks again 125 ms after its first question, and each 125 ms. Until then it waits for the frozen
+         master.
     """
     chain, probed, running = partition.chain, partition.probed, partition.switch
     if waiter.silent is None or chain is None or chain.open_segment.no != waiter.silent:

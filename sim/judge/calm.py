@@ -1,0 +1,45 @@
+"""CALM: in a world in which nothing fails, no broker is taken for silent, and no segment moves because of a failure.
+
+Planned switches may meet there. Then one of them goes on as a failover, because the chain record changed.
+"""
+
+from __future__ import annotations
+
+from seriatim_broker.core.values.effects import Note
+from seriatim_broker.core.values.kinds import SwitchReason
+
+from .seen import Seen
+
+FAILURES = (
+    SwitchReason.DISK_HANGS,
+    SwitchReason.GROUP_LOST,
+    SwitchReason.PEER_DEAD,
+    SwitchReason.PLAN_MASTER_DIED,
+    SwitchReason.SILENT_TO_A_CLIENT,
+)
+"""Reasons of switches that say that a broker or its disk failed."""
+
+
+class Calm:
+    """Looks at links that brokers cut, and at switches.
+
+    Attributes:
+        is_promised: Whether nothing fails in this world.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self.is_promised = False
+
+    def cut(self, who: str, other: str) -> None:
+        """A broker cuts its link to another one."""
+        if self.is_promised:
+            self._seen.fail("CALM", f"{who} takes {other} for silent, and nothing has failed")
+
+    def noted(self, note: Note) -> None:
+        """A broker notes something."""
+        if not self.is_promised or note.name != "switched":
+            return
+        fields = dict(note.fields)
+        if fields["reason"] in FAILURES:
+            self._seen.fail("CALM", f"segment {fields['segment']} opens ({fields['reason']}), and nothing has failed")
