@@ -76,8 +76,8 @@ def _say(command: Sequence[str], place: Path = ROOT) -> str:
     return done.stdout
 
 
-def run_once(place: Path, arguments: Sequence[str], out: Path) -> dict[str, dict[str, Any]]:
-    """Run this checkout's benchmark with the packages of the checkout at `place`. Return the figures by name.
+def run_once(python: Path, arguments: Sequence[str], out: Path) -> dict[str, dict[str, Any]]:
+    """Run this checkout's benchmark with the packages of a Python's environment. Return the figures by name.
 
     Raises:
         CompareError: It did not write its figures.
@@ -85,10 +85,10 @@ def run_once(place: Path, arguments: Sequence[str], out: Path) -> dict[str, dict
     out.mkdir(parents=True, exist_ok=True)
     written = out / "bench.json"
     written.unlink(missing_ok=True)
-    command = [str(place / ".venv" / "bin" / "python"), "-m", "e2e.bench.run", *arguments]
+    command = [str(python), "-m", "e2e.bench.run", *arguments]
     said = run_to_its_end(command, os.environ | {"OUT": str(out)})
     if not written.exists():
-        raise CompareError(f"{place.name}: no figures: {said.strip()[-800:]}")
+        raise CompareError(f"{python}: no figures: {said.strip()[-800:]}")
     figures: dict[str, dict[str, Any]] = json.loads(written.read_text())["figures"]
     return figures
 
@@ -186,11 +186,13 @@ def main() -> int:
     runs: list[tuple[str, dict[str, dict[str, Any]]]] = []
     try:
         with console.status("making the environment of the commit") as status:
-            sides = {"A": checkout(arguments.commit, out), "B": ROOT}
+            base = checkout(arguments.commit, out)
+            # B's is the Python of this process, whose environment may be another one than .venv (`make VENV=`).
+            sides = {"A": (base.name, base / ".venv" / "bin" / "python"), "B": (ROOT.name, Path(sys.executable))}
             for number in range(arguments.rounds):
-                for side, place in sides.items():
-                    status.update(f"round {number + 1} of {arguments.rounds}: {side} ({place.name})")
-                    runs.append((side, run_once(place, passed, out / f"compare-{side}{number + 1}")))
+                for side, (name, python) in sides.items():
+                    status.update(f"round {number + 1} of {arguments.rounds}: {side} ({name})")
+                    runs.append((side, run_once(python, passed, out / f"compare-{side}{number + 1}")))
     except CompareError as error:
         console.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False)
         return 2
@@ -200,7 +202,7 @@ def main() -> int:
     drawn, ratios = compare_table(runs)
     console.print(drawn)
     figures = [{"side": side, "figures": found} for side, found in runs]
-    text = {"base": sides["A"].name, "machine": machine, "took_s": round(time.monotonic() - begin, 1)}
+    text = {"base": base.name, "machine": machine, "took_s": round(time.monotonic() - begin, 1)}
     write_json(out / "compare.json", json.dumps(text | {"ratios": ratios, "runs": figures}, indent=2))
     console.print(f"figures: {out / 'compare.json'}", highlight=False)
     return int(len(ratios) < len(runs[0][1]))
