@@ -8,12 +8,15 @@ import signal
 import socket
 import subprocess
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from aetcd.rpc import rpc_pb2_grpc
+import pytest_asyncio
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
@@ -27,6 +30,7 @@ from seriatim_api.tls import TlsFiles
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls, is_supported_version
 from seriatim_broker.adapters.etcd_channel import EndpointPool
 from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
+from seriatim_broker.adapters.etcd_renewal import PATIENCE_S
 from seriatim_broker.adapters.etcd_watch import ResumedWatch
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
 from seriatim_local.embedded import serve, service, watch
@@ -122,6 +126,91 @@ async def test_only_what_may_happen_twice_is_sent_twice() -> None:
     assert failing.counts["LeaseRevokeRequest"] > 1
     await client.close()
     await server.stop(None)
+
+
+class Renewing(Failing):
+    """Renews leases. Some of its streams, by number, end after one answer, or say nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = 0
+        self.has_begun = asyncio.Event()
+        self.ending: set[int] = set()
+        self.silent: set[int] = set()
+
+    async def renew(self, requests: AsyncIterator[Any], _context: object) -> AsyncIterator[Any]:
+        self.streams += 1
+        self.has_begun.set()
+        stream = self.streams
+        async for request in requests:
+            if stream in self.silent:
+                continue
+            yield rpc_pb2.LeaseKeepAliveResponse(ID=request.ID, TTL=request.ID % 10)
+            if stream in self.ending:
+                return
+
+    LeaseKeepAlive = renew  # type: ignore[assignment]
+
+
+@pytest_asyncio.fixture
+async def renewing() -> AsyncIterator[tuple[Renewing, EtcdCoordinator]]:
+    """It serves, and a client of it is connected."""
+    made, server = Renewing(), grpc.aio.server()
+    rpc_pb2_grpc.add_LeaseServicer_to_server(made, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = EtcdCoordinator(EtcdConfig((f"127.0.0.1:{port}",), deadline_s=5.0))
+    await client._pool.ready(asyncio.get_running_loop().time() + 5.0)  # the first stream is not given up
+    yield made, client
+    await client.close()
+    await server.stop(None)
+
+
+async def test_renewals_share_a_stream(renewing: tuple[Renewing, EtcdCoordinator]) -> None:
+    server, client = renewing
+    assert [await client.keep_alive(lease) for lease in (13, 13, 14, 20)] == [3, 3, 4, 0]
+    assert server.streams == 1
+
+
+async def test_a_renewal_whose_stream_is_used_asks_without_it(renewing: tuple[Renewing, EtcdCoordinator]) -> None:
+    """Otherwise one of them would take the other's answer."""
+    server, client = renewing
+    assert await asyncio.gather(*(client.keep_alive(lease) for lease in (13, 14, 15))) == [3, 4, 5]
+    assert await client.keep_alive(16) == 6
+    assert server.streams == 3
+
+
+async def test_a_stream_that_ended_is_made_anew(renewing: tuple[Renewing, EtcdCoordinator]) -> None:
+    server, client = renewing
+    server.ending = {1, 2, 3, 4}
+    for _ in range(3):
+        assert await client.keep_alive(13) == 3
+
+
+async def test_a_stream_that_says_nothing_costs_its_patience_only(
+    renewing: tuple[Renewing, EtcdCoordinator],
+) -> None:
+    server, client = renewing
+    server.silent = {1}
+    begun_s = asyncio.get_running_loop().time()
+    assert await client.keep_alive(13) == 3
+    assert PATIENCE_S <= asyncio.get_running_loop().time() - begun_s < 2.0
+    assert await client.keep_alive(13) == 3
+    assert await client.keep_alive(13) == 3
+    assert server.streams == 3  # the silent one, the one for this call only, and the one that stays
+
+
+async def test_a_cancelled_renewal_leaves_no_answer_for_the_next_one(
+    renewing: tuple[Renewing, EtcdCoordinator],
+) -> None:
+    server, client = renewing
+    server.silent = {1}
+    renewal = asyncio.ensure_future(client.keep_alive(13))
+    await server.has_begun.wait()
+    renewal.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await renewal
+    assert await client.keep_alive(14) == 4
 
 
 # -- several endpoints ---------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from seriatim_broker.adapters.etcd_codec import (
     make_error,
     prefix_range,
 )
+from seriatim_broker.adapters.etcd_renewal import RenewalStream
 from seriatim_broker.adapters.etcd_watch import BACKOFF_S_MAX, BACKOFF_S_MIN, ResumedWatch
 from seriatim_broker.interfaces.coordinator import (
     PAGE_ITEM_COUNT,
@@ -86,6 +87,7 @@ class EtcdCoordinator:
     def __init__(self, config: EtcdConfig) -> None:
         self._config = config
         self._pool = EndpointPool(config.endpoints, config.tls)
+        self._renewals = RenewalStream(self._pool)
         self._version_checks: dict[str, asyncio.Task[None]] = {}
 
     async def trouble(self) -> str:
@@ -153,10 +155,12 @@ class EtcdCoordinator:
 
     async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
         """See `Coordinator.keep_alive`."""
+        end_s = self._end_s(deadline_s)
+        left_s = await self._renewals.renew(lease, end_s)
+        if left_s is not None:
+            return left_s
         request = rpc_pb2.LeaseKeepAliveRequest(ID=lease)
-        response = await self._repeat(
-            "keep-alive", lambda at, s: _keep_alive_once(at, request, s), self._end_s(deadline_s)
-        )
+        response = await self._repeat("keep-alive", lambda at, s: _keep_alive_once(at, request, s), end_s)
         return max(0, int(response.TTL))
 
     async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
@@ -175,6 +179,7 @@ class EtcdCoordinator:
 
     async def close(self) -> None:
         """See `Coordinator.close`."""
+        self._renewals.close()
         await self._pool.close()
         for check in self._version_checks.values():
             check.cancel()

@@ -39,6 +39,10 @@ _CHANNEL_OPTIONS: Final = (
     # If TCP gets no confirmation of sent bytes for so long, the connection counts as broken (TCP_USER_TIMEOUT).
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Without this gRPC sends a ping after nearly every answer, to find out how much may be under way. Each wakes the
+    # threads of its pool, and then each of them looks for work ten times within a second.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_retries", 0),
 )
@@ -123,6 +127,10 @@ class EndpointPool:
         for other in tuple(self._endpoints):
             if other is not endpoint and other.channel.get_state() is grpc.ChannelConnectivity.READY:
                 yield other
+
+    def holds(self, endpoint: Endpoint | None) -> bool:
+        """Whether this endpoint is one of the pool's, and has not been replaced because the certificates changed."""
+        return endpoint in self._endpoints
 
     def prefer(self, endpoint: Endpoint) -> None:
         """Have the next call try `endpoint` first, because it has answered."""
