@@ -203,7 +203,7 @@ def nothing_fails(rng: random.Random, options: Options) -> Options:
         batches_per_producer=4,
         send_gap_us=30_000,
         readers_after_us=8_000_000,
-        latency_us_max=rng.choice((20_000, 40_000)),
+        latency_us_max=rng.choice((20_000, 30_000)),
         latency_rare_share=0.0,
         flush_us_max=4_000,
         coordinator_us_max=6_000,

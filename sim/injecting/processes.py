@@ -136,7 +136,7 @@ class ProcessFaults(Striking):
         self._schedule.after(self._outage_us(), thaw)
 
     def inject_freeze_master(self) -> None:
-        """The master of an open segment freezes while all other brokers run, and all have been linked for a while."""
+        """The master of an open segment freezes while all other brokers run and are linked."""
         chain, _ = self._world.coordinator.records.chain(self._partition())
         process = self._world.brokers[chain.open_segment.master.broker].process if chain is not None else None
         if process is None or not self._world.is_calm():

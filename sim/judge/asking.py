@@ -35,6 +35,8 @@ class Asking:
 
     def opened(self, before: Chain, after: Chain) -> None:
         """The record says that another segment is open."""
+        if not self._asked:
+            return
         process = self._seen.brokers[before.open_segment.master.broker].process
         if process is not None and process.frozen:
             self._opened_us[after.partition, after.open_segment.no] = self._seen.schedule.now_us
