@@ -1,6 +1,7 @@
 """CALM: in a world in which nothing fails, no broker is taken for silent, and no segment moves because of a failure.
 
-Planned switches may meet there. Then one of them goes on as a failover, because the chain record changed.
+Planned switches may meet there. Then one of them goes on as a failover, because the chain record changed. In a world in
+which only masters freeze, no broker is taken for silent unless it is frozen.
 """
 
 from __future__ import annotations
@@ -25,16 +26,21 @@ class Calm:
 
     Attributes:
         is_promised: Whether nothing fails in this world.
+        only_frozen: Whether only masters freeze in this world.
     """
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self.is_promised = False
+        self.only_frozen = False
 
     def cut(self, who: str, other: str) -> None:
         """A broker cuts its link to another one."""
         if self.is_promised:
             self._seen.fail("CALM", f"{who} takes {other} for silent, and nothing has failed")
+        process = self._seen.brokers[other].process
+        if self.only_frozen and process is not None and not process.frozen:
+            self._seen.fail("CALM", f"{who} takes {other} for silent, which is not frozen")
 
     def noted(self, note: Note) -> None:
         """A broker notes something."""

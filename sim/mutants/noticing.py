@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seriatim_broker.core.dispatch import links
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.switching import routes
 
@@ -26,6 +27,18 @@ def _silent_since_before() -> list[Patch]:
     return [(BrokerState, "watch_peers", watch_peers)]
 
 
+def _sleep_is_silence() -> list[Patch]:
+    real = links.beat
+
+    def beat(broker: BrokerState, partitions: Any) -> None:
+        """A look that comes late says nothing about this process."""
+        if broker.links.beat_due_us < broker.now.mono_us:
+            broker.links.beat_due_us = broker.now.mono_us
+        real(broker, partitions)
+
+    return [(links, "beat", beat)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "suspicion-waits": Mutation(
         "a question about a silent master is answered when the master was heard, or the next segment is open",
@@ -38,6 +51,12 @@ MUTATIONS: dict[str, Mutation] = {
         _silent_since_before,
         ("CALM",),
         "nothing-fails",
+    ),
+    "sleep-is-no-silence": Mutation(
+        "a process that did not run takes no other broker for silent because of that",
+        _sleep_is_silence,
+        ("CALM",),
+        "frozen-masters",
     ),
 }
 """By name."""

@@ -176,8 +176,12 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
     for name, link in list(broker.links.by_broker.items()):
         if not link.up:
             continue
+        # Rule `sleep-is-no-silence` (CALM): if this process did not run, the silence says nothing of the others.
+        # Without it:
+        # 1. This process is frozen for 600 ms, and goes on. Its first look comes before it reads what has arrived.
+        # 2. All others were silent for 600 ms. It cuts all links, and all segments that it shares with others move.
         if asleep:
-            link.heard_us = now  # this process was frozen, so the silence says nothing of the other
+            link.heard_us = now
             lanes.on_awake(link, now)
         watched = bool(broker.links.watched.get(name))
         # Rule `watched-from-now` (CALM): the silence of a broker that is watched from now on counts from now on.
