@@ -81,6 +81,7 @@ async def serve(
             ("grpc.max_receive_message_length", 2 * REQUEST_SIZE_BYTES_MAX),
             ("grpc.max_send_message_length", -1),
             ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
+            ("grpc.http2.bdp_probe", 0),
         ],
         maximum_concurrent_rpcs=CALL_COUNT_MAX,
     )
