@@ -11,11 +11,11 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from seriatim import Client, Consumer, Delivery, Producer, SendError
+from seriatim import AckLevel, Client, Consumer, Delivery, Producer, SendError
 from seriatim_local import LocalCluster
 
 from e2e.bench import verify
@@ -66,7 +66,8 @@ async def run_load(workload: Workload, topic: str, client: Client, cluster: Loca
         SeriatimError: The cluster did not do what the load needs.
         TimeoutError: It did not do it in time.
     """
-    run = _Run(topic, workload.partitions, client, await _roles(cluster, topic, workload.partitions))
+    roles = await _roles(cluster, topic, workload.partitions)
+    run = _Run(topic, workload.partitions, client, roles, is_flushed=workload.flush)
     match workload.load:
         case OneAtATime() as load:
             return await run.one_at_a_time(load)
@@ -100,6 +101,16 @@ class _Run:
     partitions: int
     client: Client
     roles: dict[str, list[int]]
+    is_flushed: bool = True
+
+    def producer(self) -> AbstractAsyncContextManager[Producer]:
+        """A producer whose messages are acknowledged when both members have them on disk, or only in memory.
+
+        On a topic that does not flush first, the level alone decides: at `REPLICATED_FLUSHED`, which is the default, an
+        acknowledgement still waits for both disks.
+        """
+        level = AckLevel.REPLICATED_FLUSHED if self.is_flushed else AckLevel.REPLICATED
+        return self.client.producer(self.topic, ack_level=level)
 
     async def one_at_a_time(self, load: OneAtATime) -> Measured:
         value = random.Random(2).randbytes(MESSAGE_SIZE_BYTES)
@@ -111,7 +122,7 @@ class _Run:
                 await (await producer.send(value))
                 latency.add(time.perf_counter() - sent_at)
 
-        async with self.client.producer(self.topic) as producer:
+        async with self.producer() as producer:
             await send_for_s(WARM_UP_S, Latency())
             clock = UsageClock(self.roles)
             await send_for_s(load.seconds, latency)
@@ -162,7 +173,7 @@ class _Run:
                 await consumer.ack_all()
 
         async with (
-            self.client.producer(self.topic) as producer,
+            self.producer() as producer,
             _reader(self.client, self.topic, is_wanted=load.is_read) as consumer,
             asyncio.timeout(WARM_UP_S + load.seconds + DEADLINE_S),
         ):
@@ -198,7 +209,7 @@ class _Run:
 
     async def batches(self, load: Batches) -> Measured:
         to_send = pieces(load.rows)
-        async with self.client.producer(self.topic) as producer:
+        async with self.producer() as producer:
             warm = await send_for(producer, to_send, self.partitions, WARM_UP_S)
             clock = UsageClock(self.roles)
             begin = time.monotonic()
@@ -247,7 +258,7 @@ class _Run:
                     ok += 1
             return ok
 
-        async with self.client.producer(self.topic) as producer:
+        async with self.producer() as producer:
             await send_for_s(producer, WARM_UP_S)
             clock = UsageClock(self.roles)
             begin = time.monotonic()

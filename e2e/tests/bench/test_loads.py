@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from seriatim import AckLevel
 
 from e2e.bench import loads, usage
 from e2e.bench.steady import MESSAGE_SIZE_BYTES
-from e2e.bench.workloads import Paced
+from e2e.bench.workloads import OneAtATime, Paced, Workload
 
 RATE = 10
 TURN = asyncio.sleep
@@ -27,13 +28,15 @@ class Stalling:
     def __init__(self) -> None:
         self.now = 100.0
         self.sent_at: list[float] = []
+        self.levels: list[AckLevel] = []
 
     @asynccontextmanager
-    async def producer(self, _topic: str) -> AsyncIterator[Stalling]:
+    async def producer(self, _topic: str, *, ack_level: AckLevel) -> AsyncIterator[Stalling]:
+        self.levels.append(ack_level)
         yield self
         self.now += 1000.0  # to close is no part of what is measured
 
-    async def send(self, value: bytes, *, partition: int) -> asyncio.Future[None]:
+    async def send(self, value: bytes, *, partition: int = 0) -> asyncio.Future[None]:
         assert len(value) == MESSAGE_SIZE_BYTES
         assert partition == 0
         if len(self.sent_at) == STALLED:
@@ -67,3 +70,21 @@ async def test_a_pause_counts_for_each_message_that_was_due_in_it(monkeypatch: p
     assert found.messages == 2 * RATE + round(loads.USAGE_FIRST_S * RATE)
     assert found.seconds == pytest.approx(2.0 + loads.USAGE_FIRST_S, abs=0.2), "closing is not counted"
     assert found.problem == ""
+
+
+@pytest.mark.parametrize(("flush", "level"), [(True, AckLevel.REPLICATED_FLUSHED), (False, AckLevel.REPLICATED)])
+async def test_a_load_that_does_not_flush_does_not_wait_for_a_disk_either(
+    monkeypatch: pytest.MonkeyPatch, flush: bool, level: AckLevel
+) -> None:
+    client: Any = Stalling()
+
+    async def roles(*_: object) -> dict[str, list[int]]:
+        return {"client": [os.getpid()]}
+
+    monkeypatch.setattr(loads, "_roles", roles)
+    monkeypatch.setattr(loads, "WARM_UP_S", 0.0)
+    load = OneAtATime(kind="one_at_a_time", seconds=0.01)
+    workload = Workload(name="one", text="one", load=load, flush=flush, measures={"p50_ms": None})
+    cluster: Any = None
+    await loads.run_load(workload, "topic", client, cluster)
+    assert client.levels == [level]
