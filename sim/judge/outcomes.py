@@ -78,8 +78,9 @@ class Outcomes:
 
     def given(self, who: str, message: int, offset: int) -> None:
         """PLACE: a receipt that calls its place final names the one at which all readers get the message."""
-        final = self._seen.fates[message].final_offset
-        if final is not None and offset != final:
+        fate = self._seen.fates[message]
+        final = fate.final_offset
+        if final is not None and offset != final and not self.may_be_gone(fate):
             places = f"{format_offset(offset)}, and its receipt says {format_offset(final)} for good"
             self._seen.fail("PLACE", f"{who} given {message} at {places}")
 
@@ -97,14 +98,19 @@ class Outcomes:
         self._seen.excuse(Excuse.LOST_AFTERWARDS)
         return True
 
+    def _has_moved(self, fate: Fate, offset: int) -> bool:
+        """Whether an acknowledged message stands in another segment than its producer was told: it was sent again."""
+        return fate.offset is not None and split_offset(fate.offset)[0] != split_offset(offset)[0]
+
     def final(self, partition: PartitionId, order: list[tuple[int, int]]) -> None:
         """RT, I1, I10 over the whole run; `order` has each (offset, message) of the partition."""
         seen = self._seen
         standing = {message: offset for offset, message in order}
         behind: tuple[int, int] = (-1, -1)  # the latest send so far, and its message
-        for _, message in order:
+        for offset, message in order:
             fate = seen.fates[message]
-            if fate.acked_us is not None and fate.acked_us < behind[0]:
+            is_behind = fate.acked_us is not None and fate.acked_us < behind[0]
+            if is_behind and not (self._has_moved(fate, offset) and self.may_be_gone(fate)):
                 seen.fail("RT", f"{behind[1]} was sent after {message} was acknowledged, and stands before it")
             behind = max(behind, (fate.sent_us, message))
         for message, fate in seen.fates.items():

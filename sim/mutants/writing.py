@@ -354,6 +354,18 @@ def _settle_without_copy() -> list[Patch]:
     return [(settle, "_go_on", go_on)]
 
 
+def _answer_once() -> list[Patch]:
+    real = settle.on_link_up
+
+    def on_link_up(broker: Any, of: Any, member: Any) -> None:
+        told = {no: dict(settlement.answered) for no, settlement in of.settling.items()}
+        real(broker, of, member)
+        for no, settlement in of.settling.items():
+            settlement.answered = told[no]
+
+    return [(settle, "on_link_up", on_link_up)]
+
+
 def _settle_at_commit() -> list[Patch]:
     return [(settle, "length_of", lambda of, no: of.logs[no].commit)]
 
@@ -580,6 +592,13 @@ MUTATIONS: dict[str, Mutation] = {
         _settle_at_commit,
         ("I6",),
         "groups-die",
+    ),
+    "answered-anew": Mutation(
+        "suspects tell each other their tails on each link",
+        _answer_once,
+        ("I13",),
+        "mixed-levels",
+        world="brokers",
     ),
     "own-commit": Mutation(
         "a member truncates only to the sealed length in the chain record", _cut_at_own_commit, LOSS, "restarts"

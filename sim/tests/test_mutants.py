@@ -24,6 +24,7 @@ FOUND_BEFORE = {
 
 SLOW = {
     "above-floors",
+    "answered-anew",
     "asks-members",
     "compares-floors",
     "conflict-done",

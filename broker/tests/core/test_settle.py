@@ -179,6 +179,11 @@ def test_a_suspect_that_was_not_listening_is_told_again_and_both_end() -> None:
     assert len(bench.sent(msg.SuspectTail, M00)) == 2, "it may have dropped the first"
     bench.hear(M00, msg.SuspectTail(P, 1, 4))
     assert len(bench.sent(msg.SuspectTail, M00)) == 2, "no answer to an answer"
+    bench.unlink(M00)
+    bench.link(M00)  # restarted, perhaps, and it drops what it hears before it has read the chain record
+    assert len(bench.sent(msg.SuspectTail, M00)) == 3
+    bench.hear(M00, msg.SuspectTail(P, 1, 4))
+    assert len(bench.sent(msg.SuspectTail, M00)) == 4
 
 
 def test_a_member_that_is_no_suspect_listens_to_none() -> None:

@@ -116,21 +116,31 @@ def on_suspect_tail(broker: BrokerState, partition: Partition, sender: MemberId,
     no = message.segment_no
     settlement = partition.settling.get(no)
     if settlement is not None and message.compares and sender in _others(broker, partition, no):
-        is_news = sender not in settlement.tails
         settlement.tails[sender] = message.length
         if message.commit > length_of(partition, no):
             broker.out.note("older_disk", partition.id, segment=no, member=str(broker.member), committed=message.commit)
-        if is_news and settlement.fenced and partition.logs[no].record.flush:
-            broker.send(sender, _own_tail(partition, no))
+        if partition.logs[no].record.flush:
+            _answer(broker, partition, no, settlement, sender)
         _go_on(broker, partition, no, settlement)
         return
     if settlement is None or not partition.logs[no].suspect or sender not in _others(broker, partition, no):
         return
-    is_news = sender not in settlement.suspects
     settlement.suspects[sender] = message.length
-    if is_news and settlement.fenced:  # it may not have been linked when this member told
-        broker.send(sender, _own_tail(partition, no))
+    _answer(broker, partition, no, settlement, sender)
     _go_on(broker, partition, no, settlement)
+
+
+def _answer(broker: BrokerState, partition: Partition, no: int, settlement: Settlement, member: MemberId) -> None:
+    """Tell a member the tail here, once on each link: it may not have settled yet when this member told it.
+
+    Rule `answered-anew` (I13): once on each link, and not once for ever. Without it:
+      1. Am and As are suspects, and have told each other where their logs end. As restarts.
+      2. Am tells As when they are linked, and As drops that, because it has not read the chain record yet.
+      3. As tells Am. Am knows that already, and does not answer. Each waits for the other, for ever.
+    """
+    if settlement.fenced and member not in settlement.answered:
+        settlement.answered[member] = None
+        broker.send(member, _own_tail(partition, no))
 
 
 def _may_speak(broker: BrokerState, partition: Partition, no: int, settlement: Settlement) -> bool:
@@ -243,6 +253,7 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
     """A member is linked: tell it the tail here if tails are compared, and ask it again to store the tail copy."""
     for no, settlement in list(partition.settling.items()):
+        settlement.answered.pop(member, None)
         compares = partition.logs[no].suspect or _may_be_older(partition, no)
         if settlement.fenced and compares and member in _others(broker, partition, no):
             broker.send(member, _own_tail(partition, no))

@@ -63,6 +63,7 @@ class Settlement(State):
     stored: dict[MemberId, None] = field(default_factory=dict)
     suspects: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members that are suspects too
     tails: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members of a flushed segment
+    answered: dict[MemberId, None] = field(default_factory=dict)  # told of the own tail since they were linked
     began_us: int = 0
     is_behind: bool = False  # another member has more messages than this one
     pause_us: int = 0
