@@ -42,7 +42,8 @@ class AppendEntry(NamedTuple):
 class ReplicateRun(NamedTuple):
     """Batches of one partition that follow each other in a replicate frame, and the commit that the frame carries.
 
-    `attempt` is the id of the switch attempt that opened the segment.
+    `attempt` is the id of the switch attempt that opened the segment. `may_wait`: whether the member may flush the
+    batches later, because no program waits for its disk.
     """
 
     partition: int
@@ -50,6 +51,7 @@ class ReplicateRun(NamedTuple):
     commit: int
     attempt: bytes
     batch_count: int
+    may_wait: bool = False
 
 
 def write_varint(value: int) -> bytes:
@@ -192,7 +194,7 @@ def replicate_frame_pieces(
     pieces: list[bytes | memoryview] = []
     for message in messages:
         pieces += write_field(2, [message])
-    packed = [_RUN.pack(r.partition, r.segment, r.commit, r.attempt, r.batch_count, 0) for r, _ in runs]
+    packed = [_RUN.pack(r.partition, r.segment, r.commit, r.attempt, r.batch_count, r.may_wait) for r, _ in runs]
     pieces += write_field(3, [b"".join(packed)])
     pieces += write_field(4, [header for _, rows in runs for header, _ in rows])
     pieces += write_field(15, [body for _, rows in runs for _, body in rows])
@@ -229,8 +231,9 @@ def read_replicate_frame(frame: bytes | memoryview) -> ReplicateFrame:
     batches = read_batches(fields.get(4, empty), fields.get(15, empty))
     runs: list[tuple[ReplicateRun, list[tuple[BatchHeader, memoryview]]]] = []
     at = 0
-    for partition, segment, commit, attempt, count, _ in _RUN.iter_unpack(packed) if len(packed) else ():
-        runs.append((ReplicateRun(partition, segment, commit, attempt, count), batches[at : at + count]))
+    for partition, segment, commit, attempt, count, flags in _RUN.iter_unpack(packed) if len(packed) else ():
+        run = ReplicateRun(partition, segment, commit, attempt, count, bool(flags & 1))
+        runs.append((run, batches[at : at + count]))
         at += count
     if at != len(batches):
         raise FrameError("the runs of a frame account for all its batches")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api.ids import MemberId, make_offset
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.log import PutBatch
 
@@ -44,6 +45,36 @@ def test_without_flush_a_follower_says_what_it_has_in_memory_and_what_on_disk() 
     assert (ack.received, ack.durable) == (3, 0)
     bench.persist()
     assert bench.sent(msg.ReplicateAck, M00)[-1].durable == 3
+
+
+@pytest.mark.parametrize(
+    ("flush", "level", "waits"),
+    [
+        (False, ev.AckLevel.NONE, True),
+        (False, ev.AckLevel.MASTER_RECEIVED, True),
+        (False, ev.AckLevel.MASTER_FLUSHED, False),
+        (False, ev.AckLevel.REPLICATED, True),
+        (False, ev.AckLevel.REPLICATED_FLUSHED, False),
+        (True, ev.AckLevel.NONE, False),
+        (True, ev.AckLevel.REPLICATED, False),
+    ],
+)
+def test_disks_may_flush_later_what_neither_the_commit_nor_the_producer_waits_for(
+    flush: bool, level: ev.AckLevel, waits: bool
+) -> None:
+    bench = opened_master(flush=flush)
+    bench.append(0, starts=True, level=level)
+    (written,) = bench.writes(PutBatch)
+    (sent,) = bench.sent(msg.Replicate, M01)
+    assert (written.may_wait, sent.may_wait) == (waits, waits)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_follower_flushes_later_what_its_master_says_may_wait(waits: bool) -> None:
+    bench = opened_slave(flush=False)
+    bench.hear(M00, msg.Replicate(P, 1, attempt(1), 0, batches_of(1, [1]), may_wait=waits))
+    (written,) = bench.writes(PutBatch)
+    assert written.may_wait is waits
 
 
 def test_a_follower_takes_only_the_next_index() -> None:

@@ -21,7 +21,7 @@ class AckLevel(enum.IntEnum):
 
     NONE: at once. MASTER_RECEIVED: the master has the batch in memory. MASTER_FLUSHED: the master has flushed it.
     REPLICATED: it is committed, so every member has it (flushed, unless the topic has `flush` off).
-    REPLICATED_FLUSHED: every member has flushed it.
+    REPLICATED_FLUSHED: every member has flushed it. This is the default, also on a topic that has `flush` off.
     """
 
     NONE = 1

@@ -146,7 +146,8 @@ class ReplicateFrame(_message.Message):
     BODIES_FIELD_NUMBER: _builtins.int
     runs: _builtins.bytes
     """One entry of 40 bytes for each run of batches of one partition: partition (u32), segment (u32), commit (u64),
-    attempt (16 bytes), batch count (u32), reserved (u32). A run without batches only carries the commit.
+    attempt (16 bytes), batch count (u32), flags (u32; 1: the batches may be flushed later). A run without batches
+    only carries the commit.
     """
     headers: _builtins.bytes
     bodies: _builtins.bytes

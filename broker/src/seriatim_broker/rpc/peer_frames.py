@@ -193,7 +193,10 @@ def data_frame_pieces(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
             encoded, runs, with_runs, size = [], [], set(), 0
         if isinstance(message, m.Replicate):
             rows: list[tuple[bytes, bytes | memoryview]] = [(b.header.raw, b.body) for b in message.batches]
-            run = ReplicateRun(message.partition, message.segment_no, message.commit, message.switch_attempt, len(rows))
+            run = ReplicateRun(
+                message.partition, message.segment_no, message.commit, message.switch_attempt, len(rows),
+                message.may_wait,
+            )  # fmt: skip
             runs.append((run, rows))
             with_runs.add(message.partition)
         else:
@@ -216,5 +219,7 @@ def read_data_frame(data: bytes | memoryview) -> list[m.Message]:
     messages = [codec.decode(message) for message in frame.messages]
     for run, rows in frame.runs:
         batches = tuple(Batch(header, bytes(body)) for header, body in rows)
-        messages.append(m.Replicate(PartitionId(run.partition), run.segment, run.attempt, run.commit, batches))
+        messages.append(
+            m.Replicate(PartitionId(run.partition), run.segment, run.attempt, run.commit, batches, run.may_wait)
+        )
     return messages

@@ -25,7 +25,7 @@ from seriatim_api.ids import PartitionId
 from ..core.state.partition import Partition
 from ..core.values import effects as fx
 from ..core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
-from ..core.values.log import PutHandOver, PutLedger, Write
+from ..core.values.log import PutHandOver, PutLedger, Write, all_may_wait
 from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
@@ -132,7 +132,7 @@ class Driver:
         self._leaves = False  # something was sent, replied or delivered since the outermost `feed` began
         self._joins = False  # the last submit was not alone
         self._token = 0
-        self._tickets: deque[tuple[int, int, int]] = deque()
+        self._tickets: deque[tuple[int, int, int | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
         self._timer_due_us = 0
@@ -473,7 +473,8 @@ class Driver:
             self._persists = 0
             writes, self._writes = self._writes, []
             ticket = self._storage.submit(writes)
-            self._tickets.append((ticket, self._token, self._clock.monotonic_us()))
+            began_us = None if all_may_wait(writes) else self._clock.monotonic_us()  # a late flush is no slow one
+            self._tickets.append((ticket, self._token, began_us))
 
     def _durable(self, ticket: int) -> None:
         """The storage has flushed all submits up to this ticket.
@@ -486,7 +487,8 @@ class Driver:
             now_us = self._clock.monotonic_us()
             while self._tickets and self._tickets[0][0] <= ticket:
                 _, token, began_us = self._tickets.popleft()
-                self._counters.flush_s.observe((now_us - began_us) / 1e6)
+                if began_us is not None:
+                    self._counters.flush_s.observe((now_us - began_us) / 1e6)
             if token and not self._dead:
                 self.feed(Persisted(token))
 

@@ -52,12 +52,12 @@ class AdapterDisk(MemoryDisk):
         self.written_ticket = 0
 
     def crash(self, kept_count: int) -> None:
-        """Lose writes that were not flushed. The adapter's one unflushed write is kept or lost as a whole.
+        """Lose writes that were not flushed. What the adapter has written and not flushed is kept or lost as a whole.
 
         It is kept if `kept_count` is more than half of the submits that are not durable.
         """
         keeps = 2 * kept_count > self.pending_count and self.database.pending_count > 0
-        self.database.crash(1 if keeps else 0)
+        self.database.crash(self.database.pending_count if keeps else 0)
         super().crash(sum(1 for ticket, _ in self._pending if ticket <= self.written_ticket) if keeps else 0)
 
     def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
@@ -225,6 +225,8 @@ class AdapterStorage:
         self._ended = True
         if self._engine is not None:
             self._engine.let_go()
+        if self._rocks is not None:
+            self._written(self._rocks.written_ticket)
 
     async def close(self) -> None:
         """Flush all writes, and take no more."""

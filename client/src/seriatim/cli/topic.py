@@ -45,7 +45,10 @@ def topic() -> None:
     help="Number of partitions. Order is kept within a partition.",
 )
 @click.option(
-    "--flush/--no-flush", default=True, show_default=True, help="Flush messages to disk before they are acknowledged."
+    "--flush/--no-flush",
+    default=True,
+    show_default=True,
+    help="Flush messages to disk before they are committed. Without it, producers at level REPLICATED wait for memory.",
 )
 @click.option("--message-size-max", type=click.IntRange(1), help="Largest message, in bytes. [default: the cluster's]")
 @_retention.options

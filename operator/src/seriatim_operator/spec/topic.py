@@ -81,7 +81,7 @@ class TopicSpec(Model):
         Durability, immutable("the durability is decided when the topic is made; make a new topic")
     ] = "Flushed"
     """When a message counts as stored: `Flushed` to the disk of every member of the broker group, or `Replicated` to
-    the memory of every member."""
+    the memory of every member, for producers that ask for `ack_level` `REPLICATED`."""
     retention: RetentionTime = "72h"
     """Brokers drop messages that are older than this. `Forever`: they drop no message because of its age."""
     retention_size: RetentionSize | None = None

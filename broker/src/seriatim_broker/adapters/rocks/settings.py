@@ -47,6 +47,9 @@ class RocksSettings:
             saturated.
         group_size_bytes_max: The size of a group, which is written and flushed together. It limits how long one write
             keeps the interpreter lock: 2 ms for each MiB, or 20 ms if the machine must find the memory first.
+        flush_late_ms: Batches that no producer waits for on a disk are flushed so many ms after the first of them was
+            written, or with the next write that does not wait.
+        late_size_bytes_max: They are flushed sooner if they have so many bytes.
         retry_ms: The time after which a write is tried again that the engine refused for the moment.
         read_deadline_ms: A read from the disk that takes longer fails.
         scans_max: Places of sequential readers that are kept between two reads. Each keeps alive the files and
@@ -79,6 +82,8 @@ class RocksSettings:
     head_cache_size_bytes_max: int = 64 * _MIB
     queued_size_bytes_max: int = 64 * _MIB
     group_size_bytes_max: int = _MIB // 2
+    flush_late_ms: int = 10
+    late_size_bytes_max: int = _MIB
     retry_ms: int = 5
     read_deadline_ms: int = 10_000
     scans_max: int = 64

@@ -56,6 +56,7 @@ from ...core.values.log import (
     TrimLog,
     Truncate,
     Write,
+    all_may_wait,
 )
 from ...core.values.positions import BatchPlace, Measure
 from . import codec, keys
@@ -215,7 +216,7 @@ class RocksStorage:
             for write in writes:
                 self._apply[type(write)](group, write)
 
-        return self._writer.submit(fill)
+        return self._writer.submit(fill, may_wait=all_may_wait(writes))
 
     def on_durable(self, report: Callable[[int], None]) -> None:
         """Set the function that is called, on the event loop, with the highest durable ticket."""
@@ -225,6 +226,11 @@ class RocksStorage:
     def is_saturated(self) -> bool:
         """Whether more bytes than the limit are not durable yet. Then new appends should be refused."""
         return self._writer.is_saturated
+
+    @property
+    def written_ticket(self) -> int:
+        """The newest ticket whose writes the engine has, flushed or not."""
+        return self._writer.written_ticket
 
     @property
     def refusals(self) -> int:

@@ -6,8 +6,11 @@
 
 The writer writes one group and flushes it before it writes the next. So a write never waits for the disk (see
 `engine`), and all submits that come during a flush share the next one. A submit that finds nothing under way is written
-at once: its owner joins what belongs together. If the engine refuses a group, the group stays
-the first of the queue, and the writer tries again after `retry_ms` (5 ms). Nothing overtakes it.
+at once: its owner joins what belongs together. If the engine refuses a group, the group stays the first of the queue,
+and the writer tries again after `retry_ms` (5 ms). Nothing overtakes it.
+
+A group of which nothing is waited for (`may_wait`) is written, and flushed late: with the next group of which something
+is waited for, or `flush_late_ms` (10 ms) after it was written.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class WriteGroup:
     windows: dict[bytes, tuple[Family, Window]] = field(default_factory=dict)
     size_bytes: int = 0
     ticket: int = 0
+    may_wait: bool = True
 
     def add(self, op: Op, size_bytes: int) -> None:
         """Append one operation."""
@@ -66,6 +70,9 @@ class Writer:
         self._turn_is_due = False
         self._is_flushing = False
         self._flushing_bytes = 0
+        self._late_bytes = 0  # written, and not handed to the flusher yet
+        self._late: asyncio.TimerHandle | None = None
+        self._sequence = 0  # the engine's, of what was written last
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # by ticket
         self.queued_bytes = 0
         self.ticket = 0
@@ -79,8 +86,12 @@ class Writer:
         """Whether more bytes than `queued_size_bytes_max` are not durable yet."""
         return self.queued_bytes > self._settings.queued_size_bytes_max
 
-    def submit(self, fill: Callable[[WriteGroup], object]) -> int:
+    def submit(self, fill: Callable[[WriteGroup], object], *, may_wait: bool = False) -> int:
         """Have `fill` add operations to the newest group, and write it if nothing is under way.
+
+        Args:
+            fill: It adds the operations.
+            may_wait: Nothing waits until they are durable, so they may be flushed `flush_late_ms` later.
 
         Returns:
             The ticket for them.
@@ -90,6 +101,7 @@ class Writer:
         group = self._groups[-1]
         size_bytes = group.size_bytes
         fill(group)
+        group.may_wait = group.may_wait and may_wait
         self.ticket += 1
         group.ticket = self.ticket
         self.queued_bytes += group.size_bytes - size_bytes
@@ -108,6 +120,8 @@ class Writer:
         if self.durable_ticket < ticket:
             done = asyncio.get_running_loop().create_future()
             insort(self._waiters, (ticket, done), key=itemgetter(0))
+            if self._late is not None:
+                self._flush_written()
             await done
 
     async def close(self) -> None:
@@ -131,7 +145,8 @@ class Writer:
 
     def _write_group(self) -> None:
         self._turn_is_due = False
-        assert not self._is_flushing
+        if self._is_flushing or not self._groups:
+            return  # a flush of earlier groups has begun meanwhile; its end begins the next turn
         assert self._loop is not None
         group = self._groups[0]
         group.settle()
@@ -143,10 +158,26 @@ class Writer:
             self._loop.call_later(self._settings.retry_ms / 1000, self._turn)
             return
         self._groups.popleft()
+        self.written_ticket, self._sequence = group.ticket, sequence
+        self._late_bytes += group.size_bytes
+        if not group.may_wait or self._waiters or self._late_bytes >= self._settings.late_size_bytes_max:
+            self._flush_written()
+            return
+        if self._late is None:
+            self._late = self._loop.call_later(self._settings.flush_late_ms / 1000, self._flush_written)
+        if self._groups:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _flush_written(self) -> None:
+        """Hand all that was written to the flusher."""
+        assert not self._is_flushing
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         self._is_flushing = True
-        self._flushing_bytes = group.size_bytes
-        self.written_ticket = group.ticket
-        self._floor.flusher.put(group.ticket, sequence)
+        self._flushing_bytes, self._late_bytes = self._late_bytes, 0
+        self._floor.flusher.put(self.written_ticket, self._sequence)
 
     def _flushed(self, ticket: int) -> None:
         try:

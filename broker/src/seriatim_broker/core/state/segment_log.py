@@ -281,8 +281,16 @@ class SegmentLog(State):
 
     # ---- growing ----
 
-    def append(self, broker: BrokerState, header: BatchHeader, body: bytes, adopts: BatchHeader | None = None) -> Batch:
-        """The master gives a batch its place, and takes it into the log. For `adopts` see `PutBatch`."""
+    def append(
+        self,
+        broker: BrokerState,
+        header: BatchHeader,
+        body: bytes,
+        adopts: BatchHeader | None = None,
+        *,
+        may_wait: bool = False,
+    ) -> Batch:
+        """The master gives a batch its place, and takes it into the log. For `adopts` and `may_wait` see `PutBatch`."""
         assert self.active
         assert self.unbroken
         placed = place(
@@ -294,7 +302,7 @@ class SegmentLog(State):
             checksum=broker.checksum,
         )
         batch = Batch(placed, body)
-        self._take(broker, batch, adopts)
+        self._take(broker, batch, adopts, may_wait)
         return batch
 
     def _append_time_ms(self, broker: BrokerState) -> int:
@@ -315,22 +323,23 @@ class SegmentLog(State):
         #   3. A search for the first message since 12:00:10 does not know on which side of a and b to go on.
         return max(self.last_append_ms, wall_ms)
 
-    def follow(self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None = None) -> bool:
-        """Take a batch that another member has.
+    def follow(
+        self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None = None, *, may_wait: bool = False
+    ) -> bool:
+        """Take a batch that another member has. For `adopts` and `may_wait` see `PutBatch`.
 
         Returns:
-            False if it is not the next batch here, or its checksums do not continue the log. For `adopts` see
-            `PutBatch`.
+            False if it is not the next batch here, or its checksums do not continue the log.
         """
         header = batch.header
         if header.base_index != self.tail or header.previous_checksum != self.tail_checksum:
             return False
         if header.segment != self.no or not chain_is_intact(header, broker.checksum):
             return False
-        self._take(broker, batch, adopts)
+        self._take(broker, batch, adopts, may_wait)
         return True
 
-    def _take(self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None) -> None:
+    def _take(self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None, may_wait: bool) -> None:
         header = batch.header
         window = self.table.record(header) if self.table is not None and not self.record.copied_from else b""
         if self.record.sealed_len is None:
@@ -342,7 +351,7 @@ class SegmentLog(State):
         if self.record.sealed_len is None:
             self.uncertain = add(self.uncertain, batch)
             self.uncertain_bytes += batch.size_bytes
-        broker.out.write(PutBatch(self.partition, batch, self.flushed, window, adopts))
+        broker.out.write(PutBatch(self.partition, batch, self.flushed, window, adopts, may_wait))
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
     def _tidy(self, broker: BrokerState, now_ms: int) -> None:

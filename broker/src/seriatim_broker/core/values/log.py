@@ -5,6 +5,7 @@ The storage adapter writes and recovers exactly these values, and the core decid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -202,6 +203,9 @@ class PutBatch:
 
     `adopts`: the header of a staged batch on this disk that has the same body, so the storage need not write the body
     again.
+
+    `may_wait`: the storage may flush it some milliseconds later, because no producer waits for a disk: the topic does
+    not flush, and the ack level asks for memory only.
     """
 
     partition: PartitionId
@@ -209,6 +213,7 @@ class PutBatch:
     commit: int
     window: Window
     adopts: BatchHeader | None = None
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +388,11 @@ Write = (
     | DropSegment
     | DropPartition
 )
+
+
+def all_may_wait(writes: Iterable[Write]) -> bool:
+    """Whether the storage may flush all of these later: see `PutBatch`."""
+    return all(isinstance(write, PutBatch) and write.may_wait for write in writes)
 
 
 # ---- what a start finds ---------------------------------------------------------------------------------

@@ -309,7 +309,7 @@ class Replicate:
     """DATA. Batches of an open segment from its master.
 
     `commit` is the index below which the master knows every member to have flushed. If the topic flushes before it
-    commits, that is the commit; otherwise it may be lower.
+    commits, that is the commit; otherwise it may be lower. `may_wait`: see `PutBatch`.
     """
 
     partition: PartitionId
@@ -317,6 +317,7 @@ class Replicate:
     switch_attempt: bytes
     commit: int
     batches: tuple[Batch, ...]
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     event = _checked_for_room(broker, partition, log, event)
     batch = append(broker, partition, log, event)
     if batch is not None:
-        _send_on(broker, partition, log, batch)
+        _send_on(broker, partition, log, batch, may_wait=may_wait(log, event.level))
 
 
 def _is_overtaken(partition: Partition, log: SegmentLog) -> bool:
@@ -89,7 +89,13 @@ def append_staged(
 
 
 def _send_on(
-    broker: BrokerState, partition: Partition, log: SegmentLog, batch: Batch, place: StagedBatch | None = None
+    broker: BrokerState,
+    partition: Partition,
+    log: SegmentLog,
+    batch: Batch,
+    place: StagedBatch | None = None,
+    *,
+    may_wait: bool = False,
 ) -> None:
     for follower in log.followers:
         if follower.in_step:
@@ -97,7 +103,7 @@ def _send_on(
             link = broker.links.by_broker.get(follower.member.broker)
             looks = link is not None and link.forms & FORM_ADOPTS and broker.now.mono_us >= follower.looks_from_us
             if place is None or not looks:
-                broker.send(follower.member, Replicate(*where, (batch,)))
+                broker.send(follower.member, Replicate(*where, (batch,), may_wait))
             else:
                 broker.send(follower.member, ReplicateStaged(*where, batch.header, place))
             log.untold_since_us = None
@@ -147,7 +153,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     if is_repeat:
         _answer_repeat(broker, partition, log, event)
         return None
-    batch = log.append(broker, event.header, event.body)
+    batch = log.append(broker, event.header, event.body, may_wait=may_wait(log, event.level))
     offset = make_offset(log.no, batch.header.base_index)
     is_final = _is_final(partition, log, log.no)
     waiting = Waiting(log.tail, event.level, event.request, offset, batch.header.append_time_ms, is_final)
@@ -156,6 +162,11 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     else:
         log.waiting = add(log.waiting, waiting)
     return batch
+
+
+def may_wait(log: SegmentLog, level: int) -> bool:
+    """Whether no disk is waited for: the commit does not wait for one, and neither does this producer."""
+    return not log.record.flush and level not in (AckLevel.MASTER_FLUSHED, AckLevel.REPLICATED_FLUSHED)
 
 
 def release(broker: BrokerState, log: SegmentLog) -> None:

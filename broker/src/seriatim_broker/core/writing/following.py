@@ -68,7 +68,7 @@ def _take(
     for batch in message.batches:
         if batch.header.end_index <= log.tail:
             continue  # the master sent it again after a resume
-        if not log.follow(broker, batch, adopts):
+        if not log.follow(broker, batch, adopts, may_wait=message.may_wait):
             broker.send(master, ReplicateRefused(partition.id, log.no, log.record.switch_attempt, ReplicateRefusal.GAP))
             return False
     commit = min(message.commit, log.tail)
