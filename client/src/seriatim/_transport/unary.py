@@ -71,6 +71,10 @@ ASKED_AT_ONCE_MAX: Final = 64
 the other questions wait here and not at the brokers. In addition, as many publications may be under way. They have
 their own limit, because they wait for disks, and a producer's question for its route must not wait for them."""
 
+ADDRESSES_MAX: Final = 500
+"""The most addresses that a client remembers, without those that it was given. Beyond it, it forgets those that it
+learned first. Brokers name the addresses of all brokers again and again, and no longer those that are gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Call:
@@ -150,6 +154,7 @@ class Caller:
     def __init__(self, channels: Channels, bootstrap: Iterable[str]) -> None:
         self._channels = channels
         self._addresses: dict[str, None] = dict.fromkeys(bootstrap)
+        self._bootstrap = tuple(self._addresses)
         self._good: str | None = None
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
@@ -161,6 +166,10 @@ class Caller:
     def learn(self, addresses: Iterable[str]) -> None:
         """Remember addresses that a broker named."""
         self._addresses.update(dict.fromkeys(address for address in addresses if address))
+        excess = len(self._addresses) - len(self._bootstrap) - ADDRESSES_MAX
+        if excess > 0:
+            for address in [address for address in self._addresses if address not in self._bootstrap][:excess]:
+                del self._addresses[address]
 
     async def routing(
         self,
