@@ -7,12 +7,12 @@ import shutil
 import signal
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from seriatim_api import troubles
-from seriatim_api.ids import make_offset
 from seriatim_api.tls import TlsFiles
 from seriatim_local import tls as local_tls
 
@@ -112,21 +112,25 @@ async def append(address: str, partition: int, values: list[bytes]) -> list[int]
 
 
 async def read_all(cluster: Cluster, partition: int, group: str, count: int) -> list[bytes]:
-    """What a new group is given, from the first message on."""
-    values: list[bytes] = []
-    segment = 1
+    """What a new group is given, from the first message on; what comes again because an ack was lost counts once."""
+    given: dict[int, bytes] = {}
     async with asyncio.timeout(DEADLINE_S), Admin(next(iter(cluster.addresses.values()))) as admin:
-        while len(values) < count:
+        while len(given) < count:
             async with Consumer(await admin.consumer(partition, group), partition, group) as consumer:
-                await consumer.until(lambda c: c.values or "refused" in c.kinds() or "end_of_segment" in c.kinds())
-                await asyncio.sleep(0.2)
-                if consumer.values:
-                    values += consumer.values
-                    await consumer.ack(make_offset(segment, len(consumer.values) - 1))
-                    segment += 1
-                    if len(values) < count:
-                        await consumer.until(lambda c: "end_of_segment" in c.kinds())
-    return values
+                while len(given) < count:
+                    taken = len(consumer.values)
+                    await consumer.until(partial(has_more, taken=taken))
+                    if len(consumer.values) == taken:
+                        break  # it goes on at another server
+                    given |= dict(zip(consumer.offsets, consumer.values, strict=True))
+                    await consumer.ack(consumer.offsets[-1])
+    assert list(given) == sorted(given)
+    return list(given.values())
+
+
+def has_more(consumer: Consumer, taken: int) -> bool:
+    """Whether more than `taken` values came, or no more will."""
+    return len(consumer.values) > taken or not {"refused", "end_of_segment"}.isdisjoint(consumer.kinds())
 
 
 @pytest.mark.parametrize("state", ["older", "empty"])

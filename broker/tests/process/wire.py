@@ -14,6 +14,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
+from seriatim_api.ids import make_offset
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
@@ -116,6 +117,7 @@ class Consumer:
         self.credit = credit
         self.events: list[broker_pb2.DeliveryEvent] = []
         self.values: list[bytes] = []
+        self.offsets: list[int] = []  # of the values
         self.token = 0
         self.changed = asyncio.Event()
 
@@ -152,7 +154,10 @@ class Consumer:
                 if event.HasField("joined") and event.joined.active:
                     self.token = event.joined.token
                 for _ in range(event.batches.batch_count):
-                    self.values += values_of(bytes(next(batches)[1]))
+                    header, body = next(batches)
+                    values = values_of(bytes(body))
+                    self.values += values
+                    self.offsets += [make_offset(header.segment, header.base_index + at) for at in range(len(values))]
             self.changed.set()
 
     async def until(self, condition: Any) -> None:
