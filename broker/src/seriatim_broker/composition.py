@@ -590,7 +590,13 @@ class Broker:
             ("watch over the data directory", self._watch_directory()),
         ]
         if self.settings.external_listen:
-            external = ExternalAddress(self._coordinator, self._keys, self.identity, self.settings.external_address)
+            external = ExternalAddress(
+                self._coordinator,
+                self._keys,
+                self.identity,
+                self.settings.external_address,
+                lambda: self._directory_of_members.external_address(self.settings.broker),
+            )
             duties.append(("external address", external.run()))
         async with asyncio.TaskGroup() as group:
             for name, duty in duties:

@@ -40,7 +40,8 @@ class Registered:
         self.coordinator = MemoryCoordinator(MemoryStore())
         self.run = run
         known = settings(external_listen="0.0.0.0:7102", external_advertise_file=file)
-        self.keeper = ExternalAddress(self.coordinator, KEYS, MINE, known.external_address)
+        self.mirrored = ""  # what this broker's mirror of the record has
+        self.keeper = ExternalAddress(self.coordinator, KEYS, MINE, known.external_address, lambda: self.mirrored)
 
     async def write(self) -> None:
         record = records_pb2.MemberRecord(group="g0", run=self.run, address="10.0.0.1:7100")
@@ -64,6 +65,20 @@ async def test_the_record_follows_the_file(tmp_path: Path) -> None:
         place.file.write_text(text)
         await place.keeper.look()
         assert await place.told() == (text.strip(), 3)
+
+
+async def test_an_address_that_a_rebuild_took_out_of_the_record_is_registered_again(tmp_path: Path) -> None:
+    place = Registered(tmp_path / "address")
+    await place.write()
+    place.file.write_text("203.0.113.1:31000")
+    await place.keeper.look()
+    place.mirrored = "203.0.113.1:31000"
+    await place.write()  # a rebuild writes the record anew, from what the broker tells
+    await place.keeper.look()
+    assert await place.told() == ("", 0), "the broker does not know it yet, and reads nothing"
+    place.mirrored = ""
+    await place.keeper.look()
+    assert await place.told() == ("203.0.113.1:31000", 3)
 
 
 async def test_a_spoilt_file_changes_nothing(tmp_path: Path) -> None:

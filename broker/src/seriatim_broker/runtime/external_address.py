@@ -35,13 +35,23 @@ class ExternalAddress:
         identity: Only the record of this member run is changed.
         read: Returns the address; empty: there is none now. It may block, and raises ValueError for a text that is no
             address.
+        mirrored: Returns the address that this process last saw in the record; empty: none. If it is another one than
+            was registered, a rebuild of the coordinator has written the record, and the address is registered again.
     """
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, identity: Identity, read: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        keys: Keys,
+        identity: Identity,
+        read: Callable[[], str],
+        mirrored: Callable[[], str],
+    ) -> None:
         self._coordinator = coordinator
         self._keys = keys
         self._identity = identity
         self._read = read
+        self._mirrored = mirrored
         self._problem = ""
         self._registered: str | None = None  # None: not known
 
@@ -62,10 +72,10 @@ class ExternalAddress:
                 _log.warning("external_address_unreadable", error=self._problem, registered=self._registered or "")
             return
         self._problem = ""
-        if address == self._registered:
+        if address == self._registered == self._mirrored():
             return
         try:
-            if await self._register(address):
+            if await self._register(address) and address != self._registered:
                 self._registered = address
                 _log.info("external_address", broker=self._identity.member.broker, address=address)
         except SeriatimError as exc:
