@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -66,3 +67,18 @@ async def test_what_was_written_and_not_flushed_may_be_there_after_a_crash(harne
     harness.disk.crash(1)
     harness.open()
     assert await read_all(harness, builder) == builder.batches
+
+
+@pytest.mark.parametrize(("kept_count", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+async def test_a_crash_keeps_any_first_part_of_what_was_to_be_flushed_later(
+    harness: AdapterHarness, kept_count: int, kept: int
+) -> None:
+    builder = SegmentBuilder(1, 1)
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    for _ in range(3):
+        harness.storage.submit([replace(builder.put(), may_wait=True)])
+    assert harness.disk.database.pending_count == 3
+    harness.storage.end()
+    harness.disk.crash(kept_count)
+    harness.open()
+    assert await read_all(harness, builder) == builder.batches[:kept]

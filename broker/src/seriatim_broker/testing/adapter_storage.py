@@ -50,15 +50,30 @@ class AdapterDisk(MemoryDisk):
         self.database = MemoryDatabase(EXTENT_COUNT)
         self.chance = chance
         self.written_ticket = 0
+        self._written_count: dict[int, int] = {}  # writes of the database that wait: up to which ticket
+
+    def written(self, ticket: int) -> None:
+        """Note that the database has all submits up to this ticket, and no later one."""
+        self.written_ticket = ticket
+        self._written_count[self.database.pending_count] = ticket
+
+    def flush(self, ticket: int) -> None:
+        """Make all submits up to and including `ticket` durable. The database has no others."""
+        super().flush(ticket)
+        self._written_count.clear()
 
     def crash(self, kept_count: int) -> None:
-        """Lose writes that were not flushed. What the adapter has written and not flushed is kept or lost as a whole.
+        """Lose writes that were not flushed, and keep a first part of them: whole writes of the adapter.
 
-        It is kept if `kept_count` is more than half of the submits that are not durable.
+        It is about as large a part of these as `kept_count` is of the submits that are not durable.
         """
-        keeps = 2 * kept_count > self.pending_count and self.database.pending_count > 0
-        self.database.crash(self.database.pending_count if keeps else 0)
-        super().crash(sum(1 for ticket, _ in self._pending if ticket <= self.written_ticket) if keeps else 0)
+        counts = sorted(count for count in self._written_count if 0 < count <= self.database.pending_count)
+        chosen = min(kept_count, self.pending_count) * (len(counts) + 1) // (self.pending_count + 1)
+        kept = counts[chosen - 1] if chosen else 0
+        kept_ticket = self._written_count[kept] if chosen else 0
+        self.database.crash(kept)
+        super().crash(sum(1 for ticket, _ in self._pending if ticket <= kept_ticket))
+        self._written_count.clear()
 
     def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
         """Change one bit of a stored batch, in each place where it is stored."""
@@ -114,7 +129,6 @@ class AdapterStorage:
         self._flush_us = flush_us
         self._tell_ended = ended
         self._tickets: deque[tuple[int, int]] = deque()  # the adapter's and the image's
-        self._written_ticket = 0  # the adapter's
         self._ended = False
         self._engine: _Engine | None = None
         self._rocks: RocksStorage | None = None
@@ -127,7 +141,7 @@ class AdapterStorage:
         floor = Floor(
             self._engine,
             MemoryMark(database),
-            _Flusher(self._written, self._after_a_flush),
+            _Flusher(self._after_a_flush),
             lambda: self.look_full(),
             self._now_ms,
             self._die,
@@ -139,11 +153,12 @@ class AdapterStorage:
         self._tell_ended()
         raise ProcessEndedError(reason) from error
 
-    def _written(self, ticket: int) -> None:
-        """Note that all writes up to this ticket are written, and wait for their flush."""
-        self._written_ticket = ticket
-        while self._tickets and self._tickets[0][0] <= ticket:
-            self._disk.written_ticket = self._tickets.popleft()[1]
+    def _note_written(self) -> None:
+        """Note which submits the adapter has written to the database. They wait for their flush."""
+        written = self._disk.written_ticket
+        while self._tickets and self._tickets[0][0] <= self.rocks.written_ticket:
+            written = self._tickets.popleft()[1]
+        self._disk.written(written)
 
     def _after_a_flush(self, flush: Callable[[], object]) -> None:
         self._timers.after(self._flush_us(), self._unless_ended, flush)
@@ -154,6 +169,7 @@ class AdapterStorage:
                 flush()
 
     def _flushed(self) -> None:
+        self._note_written()  # the adapter writes nothing during a flush
         self._disk.flush(self._disk.written_ticket)
 
     # ---- the interface ----------------------------------------------------------------------------------
@@ -174,7 +190,7 @@ class AdapterStorage:
         assert not self._ended, "a closed storage takes no writes"
         ticket = self.rocks.submit(writes)
         self._tickets.append((ticket, self._disk.submit(writes)))
-        self._written(self._written_ticket)  # the adapter may have written it at once
+        self._note_written()  # the adapter may have written it at once
         return ticket
 
     def on_durable(self, report: Callable[[int], None]) -> None:
@@ -226,7 +242,7 @@ class AdapterStorage:
         if self._engine is not None:
             self._engine.let_go()
         if self._rocks is not None:
-            self._written(self._rocks.written_ticket)
+            self._note_written()
 
     async def close(self) -> None:
         """Flush all writes, and take no more."""
@@ -238,8 +254,7 @@ class AdapterStorage:
 class _Flusher:
     """The `Flusher` of the simulation. It calls the adapter's flush when the disk's time for it is over."""
 
-    def __init__(self, written: Callable[[int], None], after_a_flush: Callable[[Callable[[], object]], None]) -> None:
-        self._written = written
+    def __init__(self, after_a_flush: Callable[[Callable[[], object]], None]) -> None:
         self._after_a_flush = after_a_flush
         self._work: Callable[[int, int], None] = lambda _ticket, _sequence: None
 
@@ -249,7 +264,6 @@ class _Flusher:
 
     def put(self, ticket: int, sequence: int) -> None:
         """Have one flush done."""
-        self._written(ticket)
         self._after_a_flush(partial(self._work, ticket, sequence))
 
     async def close(self) -> None:
