@@ -144,7 +144,7 @@ _FAMILIES: Final = (
 _HISTOGRAMS: Final = (
     ("loop_lag_s", "loop_lag_seconds", "Seconds by which the event loop woke a timer too late"),
     ("step_s", "step_seconds", "Seconds for one step of the core with its effects"),
-    ("flush_s", "flush_seconds", "Seconds from handing writes to the storage until they are durable"),
+    ("flush_s", "flush_seconds", "Seconds from handing writes to the storage until they are durable, if awaited"),
     ("switch_gap_s", "switch_seconds", "Seconds from the beginning of a switch to its transaction"),
 )
 

@@ -206,3 +206,15 @@ def test_large_groups_that_wait_behind_a_flush_are_all_written() -> None:
         assert bench.writer.queued_bytes == 0
 
     in_virtual_time(go())
+
+
+def test_a_late_flush_that_cannot_begin_ends_the_process() -> None:
+    async def go() -> None:
+        bench, died = Bench(), asyncio.get_running_loop().create_future()
+        bench.submit()
+        floor = cast(Any, bench.writer)._floor
+        floor.flusher, floor.die = None, lambda reason, _error: died.set_result(reason)
+        async with asyncio.timeout(1):
+            assert await died == "a late flush could not begin"
+
+    in_virtual_time(go())

@@ -27,7 +27,8 @@ _VITAL: Final = {
 }
 """Without these options a write would wait for the disk, or an extent would be emptied while it is in use."""
 
-# `write` fills RocksDB's buffer of the write-ahead log. A group larger than this would make `write` reach the disk.
+# `write` fills RocksDB's buffer of the write-ahead log. If a group, and what waits there for a late flush, were larger
+# than this, `write` would reach the disk.
 _WAL_BUFFER_BYTES: Final = 8 << 20
 
 

@@ -164,10 +164,16 @@ class Writer:
             self._flush_written()
             return
         if self._late is None:
-            self._late = self._loop.call_later(self._settings.flush_late_ms / 1000, self._flush_written)
+            self._late = self._loop.call_later(self._settings.flush_late_ms / 1000, self._flush_late)
         if self._groups:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
+
+    def _flush_late(self) -> None:
+        try:
+            self._flush_written()
+        except Exception as error:
+            self._floor.die("a late flush could not begin", error)  # as in `_turn`
 
     def _flush_written(self) -> None:
         """Hand all that was written to the flusher."""
