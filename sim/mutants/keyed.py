@@ -12,7 +12,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion, PutCursor
+from seriatim_broker.core.values.log import CursorState, DropCursor, LedgerChange, LedgerVersion, PutCursor
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
@@ -264,6 +264,14 @@ def _begins_at_once() -> list[Patch]:
     return [(serving, "_make_dispatcher", make_dispatcher)]
 
 
+def _hand_over_goes_too() -> list[Patch]:
+    def drop_on_disk(broker: Any, partition: Any, no: int, consumer_group: str) -> None:
+        """Drop the record, and all that is beside it."""
+        broker.out.write(DropCursor(partition.id, no, consumer_group))
+
+    return [(cursors, "drop_on_disk", drop_on_disk)]
+
+
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -307,6 +315,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "refused-unanswered": _mutation(
         "a control record that is refused is not answered", refused_by_chain_alone, "keyed-words"
+    ),
+    "hand-over-stays": _mutation(
+        "a hand-over stays on the disk when an older control record beside it is dropped",
+        _hand_over_goes_too,
+        "keyed-halves",
     ),
     "later-stays": _mutation(
         "a control record of a segment that the consumer group has left is not written",

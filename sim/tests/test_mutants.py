@@ -36,6 +36,7 @@ SLOW = {
     "folds-with-table",
     "folds-with-tail",
     "gate-asks-nobody",
+    "hand-over-stays",
     "keys-said-when-durable",
     "last-confirms",
     "lease-from-receipt",

@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server, remove_eligible
-from seriatim_broker.core.values.log import CursorState, LedgerChange, PutCursor, PutLedger, RecoveredPartition
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import (
+    CursorState,
+    DropCursor,
+    HandOverId,
+    HandOverState,
+    LedgerChange,
+    PutCursor,
+    PutHandOver,
+    PutLedger,
+    RecoveredPartition,
+)
 
 from .support import (
     CONFLICT,
@@ -27,6 +39,7 @@ from .support import (
     P,
     Serving,
     batches_of,
+    checksum_of,
     first_chain,
     opened_master,
     recovered,
@@ -436,6 +449,30 @@ def test_a_control_record_of_a_segment_that_the_group_has_left_is_not_written() 
     assert not bench.writes(PutLedger)
     bench.persist()
     assert bench.sent(msg.CursorsReplicated, M00), "a member whose group was further has what it needs"
+
+
+def test_a_hand_over_stays_on_the_disk_when_the_older_record_beside_it_is_dropped() -> None:
+    """Rule `hand-over-stays`: a person moved the group back from segment 2, and it comes there again."""
+    before = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    bench = Serving(M01, cursors=(before,))
+    bench.link(M00)
+    epoch = bench.chain.segments[0].server_epoch
+    handover = HandOverState(2, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
+    bench.hear(M00, msg.HandOver(P, handover))
+    bench.clear()
+    moved = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
+    bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, moved, LedgerChange(((b"kx", b"row"),), is_full=True)))
+    [written] = [effect.writes for effect in bench.all(fx.Persist)]
+    assert written[-2:] == (DropCursor(P, 2, GROUP), PutHandOver(P, handover))
+
+
+def test_a_start_that_drops_a_record_that_was_left_keeps_the_hand_over_beside_it() -> None:
+    now = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=7)
+    handover = HandOverState(2, GROUP, 2, HandOverId(7, 5), ((b"kx", b"row"),))
+    left = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    found = RecoveredPartition(P, cursors=(left, now), handovers=(handover,))
+    core = BrokerCore(BrokerConfig(), M01, 2, bytes(12), checksum_of, (found,))
+    assert core.state.out.writes == [DropCursor(P, 2, GROUP), PutHandOver(P, handover)]
 
 
 def test_control_records_are_confirmed_when_they_are_durable() -> None:

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
-from .consumers import (
-    handover,
-    progress,
-)
+from .consumers import cursors, handover, progress
 from .control import standing
 from .copies import copying, repair, settle
 from .dispatch import coordinator, handlers, links, partitions, quarantine, record
@@ -34,7 +31,7 @@ from .values.events import (
     Tick,
 )
 from .values.kinds import StoredFor, TimerKind
-from .values.log import DropCursor, RecoveredPartition
+from .values.log import RecoveredPartition
 from .values.messages import (
     ChainChanges,
     ChainUpdate,
@@ -86,7 +83,7 @@ class BrokerCore(State):
             partition.recover(found, suspect_before_run)
             for cursor in found.cursors:  # control records of segments that the consumer group has left can go
                 if partition.cursor_in(cursor.segment_no, cursor.consumer_group) is None:
-                    self.state.out.write(DropCursor(found.partition, cursor.segment_no, cursor.consumer_group))
+                    cursors.drop_on_disk(self.state, partition, cursor.segment_no, cursor.consumer_group)
             for log in partition.logs.values():
                 if log.record.quarantined:
                     quarantine.note(self.state, log)

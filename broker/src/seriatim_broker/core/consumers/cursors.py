@@ -27,6 +27,7 @@ from ..values.log import (
     LedgerChange,
     LedgerVersion,
     PutCursor,
+    PutHandOver,
     PutLedger,
 )
 from ..values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
@@ -278,7 +279,22 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
             partition.handing = drop(partition.handing, cursor.consumer_group)
         broker.out.write(PutLedger(partition.id, cursor, change))
     if left is not None:
-        broker.out.write(DropCursor(partition.id, left.segment_no, left.consumer_group))
+        drop_on_disk(broker, partition, left.segment_no, left.consumer_group)
+
+
+def drop_on_disk(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
+    """Drop a control record and its rows in a segment from the disk, but not a hand-over that waits there.
+
+    Rule `hand-over-stays` (J5): the hand-over is written again, because it is kept beside the record. Without it:
+      1. A person moves the consumer group from segment 7 back to segment 4. It crosses to segment 7 again.
+      2. As confirms the hand-over to segment 7. Its disk still has the record of before in that segment.
+      3. As is sent the record in segment 4, and drops the other one. The hand-over goes with it.
+      4. Am moves the cursor to segment 7, and dies. As serves there, and does not know the attempts and lists.
+    """
+    broker.out.write(DropCursor(partition.id, no, consumer_group))
+    held = partition.handovers.get(consumer_group)
+    if held is not None and held.segment_no == no:
+        broker.out.write(PutHandOver(partition.id, held))
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
@@ -414,8 +430,10 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
         partition.cursors = drop(partition.cursors, event.consumer_group)
         partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
         partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
-        partition.handovers = drop(partition.handovers, event.consumer_group)
-        broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
+        held = partition.handovers.get(event.consumer_group)
+        if held is not None and held.group_epoch <= event.epoch_max:
+            partition.handovers = drop(partition.handovers, event.consumer_group)
+        drop_on_disk(broker, partition, cursor.segment_no, cursor.consumer_group)
 
 
 def replaces(known: CursorState | None, new: CursorState) -> bool:
