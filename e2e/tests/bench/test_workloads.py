@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -269,6 +271,15 @@ def test_a_commit_gets_a_checkout_that_is_whole_again_after_an_interruption(
         checkout("no-such-commit", out)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts this process, also if it runs in the background of a shell, which ignores SIGINT there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_comparison_waits_until_the_benchmark_has_cleared_up(tmp_path: Path) -> None:
     program = f"""
 import os, signal, sys
