@@ -222,14 +222,14 @@ def _stamped(
     now = time.monotonic_ns
 
     @functools.wraps(function)
-    def at_call(*arguments: Any) -> Any:
+    def at_call(*arguments: Any, **named: Any) -> Any:
         if wanted is None or wanted(arguments):
             note(now())
-        return function(*arguments)
+        return function(*arguments, **named)
 
     @functools.wraps(function)
-    def at_return(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def at_return(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
         if wanted is None or wanted(arguments):
             note(now())
         return result

@@ -148,6 +148,12 @@ def test_the_picture_has_a_bar_for_each_hop() -> None:
         assert hop.text in drawn
 
 
+def test_a_stamped_function_may_be_called_with_named_arguments() -> None:
+    with installed([WORK, replace(WORK, stamp="worked", at="return")], has_streams=False) as times:
+        assert Worker().work(what="ops") == "ops"
+    assert [len(stamped) for stamped in times.values()] == [1, 1]
+
+
 @pytest.mark.faults
 def test_real_brokers_give_a_timeline_in_order(tmp_path: Path) -> None:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
