@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from seriatim_broker.interfaces.bodies import OpenedBody, UnreadableBodyError
 from seriatim_broker.runtime import keyed_reads, retry_cache
 from seriatim_broker.runtime.keyed_reads import KeyedReads
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_in
-from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop, VirtualTime
+from seriatim_broker.testing.virtual_time import in_virtual_time
 
 P = PartitionId(1)
 
@@ -101,17 +101,6 @@ def small(disk: Disk, batches_max: int = 2, retry_cache_bytes_max: int = 10_000,
     return KeyedReads(
         cast(Any, disk), SimulatedBodies(), 100 * batches_max, retry_cache_bytes_max, lambda _partition: is_needed
     )
-
-
-def in_virtual_time(live: Coroutine[Any, Any, None]) -> None:
-    """Run it, and jump to the next timer when nothing is ready."""
-    time = VirtualTime()
-    process = ProcessLoop(time, ProcessClock(time, 5_000_000, 0), "a")
-    task = process.create_task(live)
-    while not task.done():
-        assert time.run_until(time.now_us + 1_000_000, 100_000)
-    task.result()
-    process.kill()
 
 
 def test_a_message_that_failed_is_not_read_from_the_disk_again() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from seriatim_broker.adapters.rocks.floor import PUT, Floor, WriteRefusedError
 from seriatim_broker.adapters.rocks.settings import RocksSettings
 from seriatim_broker.adapters.rocks.writer import Writer
-from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop, VirtualTime
+from seriatim_broker.testing.virtual_time import in_virtual_time
 
 SETTINGS = RocksSettings()
 LATE_S = SETTINGS.flush_late_ms / 1000
@@ -84,17 +84,6 @@ class Bench:
 class _Floor:
     def __init__(self, database: Any, mark: Any, flusher: Any, die: Callable[..., Any]) -> None:
         self.database, self.mark, self.flusher, self.die = database, mark, flusher, die
-
-
-def in_virtual_time(live: Coroutine[Any, Any, None]) -> None:
-    """Run it, and jump to the next timer when nothing is ready."""
-    time = VirtualTime()
-    process = ProcessLoop(time, ProcessClock(time, 5_000_000, 0), "a")
-    task = process.create_task(live)
-    while not task.done():
-        assert time.run_until(time.now_us + 1_000_000, 100_000)
-    task.result()
-    process.kill()
 
 
 def now_s() -> float:

@@ -434,3 +434,18 @@ def _give(future: asyncio.Future[Any], result: Any, error: Exception | None) -> 
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def in_virtual_time(live: Coroutine[Any, Any, None]) -> None:
+    """Run it in a process of its own, and jump to the next timer when nothing is ready.
+
+    Raises:
+        Exception: What the coroutine raised.
+    """
+    time = VirtualTime()
+    process = ProcessLoop(time, ProcessClock(time, 5_000_000, 0), "a")
+    task = process.create_task(live)
+    while not task.done():
+        assert time.run_until(time.now_us + 1_000_000, 100_000), "it turns in circles"
+    task.result()
+    process.kill()

@@ -103,6 +103,8 @@ class RocksSettings:
         assert self.memtables_count_max >= 2, self.memtables_count_max
         assert self.level0_files_compaction >= 1, self.level0_files_compaction
         assert 0 < self.group_size_bytes_max <= self.queued_size_bytes_max, self.group_size_bytes_max
+        assert self.flush_late_ms > 0, self.flush_late_ms
+        assert 0 < self.late_size_bytes_max <= self.queued_size_bytes_max, self.late_size_bytes_max
         assert self.scan_idle_ms_max > 0, self.scan_idle_ms_max
         assert self.read_ahead_bytes > 0, self.read_ahead_bytes
         assert 0 <= self.reserve_percent < 100, self.reserve_percent
