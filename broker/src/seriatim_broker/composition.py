@@ -15,6 +15,7 @@ import structlog
 from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.tls import TlsSource
+from seriatim_api.tls_contexts import TlsContexts
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
 from seriatim_api.v1 import broker_pb2_grpc, dead_letters_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
 
@@ -45,7 +46,6 @@ from .rpc.dead_letters import DeadLettersServicer
 from .rpc.forwards import Forwards
 from .rpc.limits import SERVER_OPTIONS
 from .rpc.link import AnyDialer, LinkDialer, LinkListener
-from .rpc.link_tls import LinkTls
 from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
@@ -248,7 +248,7 @@ class Broker:
         settings = self.settings
         self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
-        self._link_tls = LinkTls(self.tls, settings.tls_client_auth) if self.tls is not None else None
+        self._tls_contexts = TlsContexts(self.tls, settings.tls_client_auth) if self.tls is not None else None
         self._place = Place(
             settings.cluster,
             settings.group,
@@ -338,7 +338,7 @@ class Broker:
         ground = Ground(
             self._storage,
             self._coordinator,
-            AnyDialer(LinkDialer(peer, self._link_tls), GrpcDialer(peer, self._transport)),
+            AnyDialer(LinkDialer(peer, self._tls_contexts), GrpcDialer(peer, self._transport)),
             self._clock,
             SystemRandom(),
             self.counters,
@@ -369,7 +369,7 @@ class Broker:
         self._controller = runtime.controller
         self._names = self._peer_names()
         self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._names)
-        self._listener = LinkListener(peer, self._links.carry_accepted, self._names, self._link_tls)
+        self._listener = LinkListener(peer, self._links.carry_accepted, self._names, self._tls_contexts)
         self._calls = BrokerCalls(self._directory_of_members, self._transport, settings.broker)
         self._services = Services(
             identity=identity,

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import grpc
 from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.tls_contexts import TlsContexts
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.link import LINK_SCHEME, Dialer
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.link import LinkDialer, LinkListener
-from seriatim_broker.rpc.link_tls import LinkTls
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.transport import PLAIN, TlsTransport
 from seriatim_broker.tls import server_credentials
@@ -92,7 +92,7 @@ class TcpPeers(GrpcPeers):
 
     def __init__(self, files: TlsFiles | None = None) -> None:
         super().__init__(files)
-        self._tls = LinkTls(self._source) if self._source is not None else None
+        self._tls = TlsContexts(self._source) if self._source is not None else None
         self._listeners: dict[Peer, LinkListener] = {}
 
     def address(self, name: str) -> str:

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import trustme
+from seriatim_api.framing import with_prefix
 from seriatim_api.ids import PartitionId
 from seriatim_api.tls import TlsSource
+from seriatim_api.tls_contexts import TlsContexts
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
-from seriatim_broker.rpc import host_lookup, link, peer_frames
+from seriatim_broker.rpc import host_lookup, link, listening, peer_frames
 from seriatim_broker.rpc.host_lookup import HostLookup
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
-from seriatim_broker.rpc.link_frames import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, with_prefix
-from seriatim_broker.rpc.link_lane import Lane
-from seriatim_broker.rpc.link_tls import LinkTls
+from seriatim_broker.rpc.link_lane import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, Lane
 from seriatim_broker.rpc.peer import GrpcDialer
 from seriatim_broker.rpc.peer_hello import write_hello
 from structlog.testing import capture_logs
@@ -213,7 +213,7 @@ async def test_connections_that_make_no_link_are_bounded_and_the_oldest_make_roo
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker needs its place for milliseconds. If the newest were closed, strangers would keep brokers out."""
-    monkeypatch.setattr(link, "UNPAIRED_COUNT_MAX", 4)
+    monkeypatch.setattr(acceptor.listener.listening, "waiting_count_max", 4)
     with capture_logs() as logs:
         idle = [await acceptor.raw() for _ in range(4)]
         for raw in idle:  # each is accepted
@@ -222,9 +222,9 @@ async def test_connections_that_make_no_link_are_bounded_and_the_oldest_make_roo
         more = [await acceptor.raw() for _ in range(3)]
         for raw in idle[:3]:
             await raw.ends()
-        assert acceptor.listener.unpaired_count == 4
+        assert acceptor.listener.listening.waiting_count == 4
         await is_well(acceptor)
-    assert [line["event"] for line in logs] == ["too_many_unpaired_connections"]
+    assert [line["event"] for line in logs] == ["too_many_waiting_connections"]
     for raw in [*idle[3:], *more]:
         raw.send_bytes(b"\xff" * 64)
         await raw.ends()
@@ -234,7 +234,7 @@ async def test_a_crowd_that_connects_at_once_does_not_keep_the_loop(acceptor: Ac
     turns = 0
     callers = [socket.create_connection(("127.0.0.1", acceptor.port)) for _ in range(100)]
     async with asyncio.timeout(DEADLINE_S):
-        while acceptor.listener.unpaired_count < len(callers):
+        while acceptor.listener.listening.waiting_count < len(callers):
             turns += 1
             await asyncio.sleep(0)
     for caller in callers:
@@ -606,7 +606,7 @@ async def test_a_handshake_that_ends_when_its_time_is_over_leaves_nothing_behind
     acceptor: Acceptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both happen in one turn of the event loop. The next connections get the number of the socket that was closed."""
-    tls = LinkTls(TlsSource(write(tmp_path, trustme.CA(), "127.0.0.1")))
+    tls = TlsContexts(TlsSource(write(tmp_path, trustme.CA(), "127.0.0.1")))
     listener = LinkListener(identity("b", 4), acceptor._carry, None, tls)
     where = await listener.start("127.0.0.1:0")
     made, cancelled = Lane.connection_made, []
@@ -635,7 +635,7 @@ async def test_a_handshake_that_ends_when_its_time_is_over_leaves_nothing_behind
 async def test_a_dot_behind_a_host_is_not_part_of_its_name(
     acceptor: Acceptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls = LinkTls(TlsSource(write(tmp_path, trustme.CA(), "b.example")))
+    tls = TlsContexts(TlsSource(write(tmp_path, trustme.CA(), "b.example")))
     listener = LinkListener(identity("b", 4), acceptor._carry, None, tls)
     port = (await listener.start("127.0.0.1:0")).rpartition(":")[2]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: [(2, 1, 6, "", ("127.0.0.1", 0))])
@@ -714,7 +714,7 @@ async def test_a_broker_that_stops_when_its_dial_ends_leaves_no_connection_behin
 async def test_without_descriptors_connections_wait_until_there_are_some(
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.01)
     raw = socket.create_connection(("127.0.0.1", acceptor.port))
     with socket.socket() as lowest:
         free = lowest.fileno()
@@ -727,7 +727,7 @@ async def test_without_descriptors_connections_wait_until_there_are_some(
                     await asyncio.sleep(0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {line["event"] for line in logs} == {"links_not_accepted"}
+    assert {line["event"] for line in logs} == {"connections_not_accepted"}
     raw.close()
     await is_well(acceptor)
 

@@ -17,6 +17,7 @@ from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import MemberId
 from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.tls_contexts import TlsContexts
 from seriatim_broker.interfaces.link import (
     LINK_SCHEME,
     Connection,
@@ -27,7 +28,6 @@ from seriatim_broker.interfaces.link import (
 )
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.link import LinkDialer, LinkListener
-from seriatim_broker.rpc.link_tls import LinkTls
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.peer_names import PeerNames, covers
 from seriatim_broker.rpc.transport import TlsTransport
@@ -74,7 +74,7 @@ def dialer_of(files: TlsFiles) -> Dialer:
     """Broker a's."""
     source = TlsSource(files)
     if NETWORK.kind == "tcp":
-        return LinkDialer(identity("a"), LinkTls(source))
+        return LinkDialer(identity("a"), TlsContexts(source))
     return GrpcDialer(identity("a"), TlsTransport(source))
 
 
@@ -98,7 +98,7 @@ async def acceptor(
         loaded.set()
     names = PeerNames(lambda broker: [known[broker]] if broker in known else [], loaded) if asks else None
     if NETWORK.kind == "tcp":
-        tls = LinkTls(TlsSource(files), "required" if asks else "optional")
+        tls = TlsContexts(TlsSource(files), "required" if asks else "optional")
         listener = LinkListener(identity("b"), carry, names, tls)
         where = await listener.start("127.0.0.1:0")
         try:

@@ -2,7 +2,7 @@
 
 A link begins with a hello on both connections, which is answered on both, and a confirmation (the hello once more) on
 both. Replication has a connection of its own, so a heartbeat never waits behind a megabyte of batches. The frames are
-those of `link_frames`; what the messages in them look like is the same as over gRPC (`peer_frames`).
+those of `seriatim_api.framing`; what the messages in them look like is the same as over gRPC (`peer_frames`).
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
+from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.framed_connection import ConnectionEndedError
 from seriatim_api.frames import FrameError
+from seriatim_api.tls_contexts import TlsContexts
 
-from ..bugs import end_at_bug
 from ..core.values.messages import Message
 from ..interfaces.link import LINK_SCHEME, Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .host_lookup import HostLookup
-from .link_frames import CONTROL_HELLO, DATA_HELLO, REFUSAL
-from .link_lane import Lane, LaneEndedError
-from .link_tls import LinkTls
+from .link_lane import CONTROL_HELLO, DATA_HELLO, REFUSAL, Lane
+from .listening import Accepted, Listening
 from .peer_hello import read_hello, write_hello
 from .peer_names import PeerNames
 
@@ -47,18 +46,11 @@ UNPAIRED_COUNT_MAX: Final = 256
 its place for milliseconds, and a stranger that says nothing would keep it for seconds. A cluster has at most some dozen
 brokers, and each dials with two connections."""
 
-ACCEPT_RETRY_S: Final = 0.2
-"""Pause after an error of the listening socket, which in most cases means that the process has no descriptor left."""
-
 MIN_SHARE_S: Final = 0.01
 """The least seconds for one of several addresses of a host."""
 
-_BACKLOG: Final = 256
-
 _OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of a dial that say something about this process or machine, and nothing about the peer."""
-
-_ANY: Final = ("0.0.0.0", "::", "[::]")  # noqa: S104 - only compared
 
 _log = structlog.get_logger(__name__)
 
@@ -175,7 +167,7 @@ class LinkDialer:
         tls: Makes the contexts of TLS; None: plain text.
     """
 
-    def __init__(self, identity: PeerIdentity, tls: LinkTls | None = None) -> None:
+    def __init__(self, identity: PeerIdentity, tls: TlsContexts | None = None) -> None:
         self._identity = identity
         self._tls = tls
         self._lookup = HostLookup()
@@ -266,20 +258,20 @@ class LinkDialer:
             raise PeerSilentError(str(exc)) from exc
         except TimeoutError as exc:
             raise PeerSilentError(f"{target.address}: {exc}") from exc
-        except (OSError, LaneEndedError) as exc:
+        except (OSError, ConnectionEndedError) as exc:
             raise self._failure(target.address, exc, is_connected=is_connected) from exc
         except (ValueError, OverflowError) as exc:  # what another broker registered
             raise PeerSilentError(f"{target.address} is no address: {exc}") from exc
 
     def _failure(
-        self, address: str, exc: OSError | LaneEndedError, *, is_connected: bool
+        self, address: str, exc: OSError | ConnectionEndedError, *, is_connected: bool
     ) -> PeerRefusedError | PeerSilentError:
         """Whether the address refused the dial or was silent.
 
         With TLS 1.3 an acceptor that does not accept our certificate says so when our handshake has ended. So an end
         before the hello says nothing about the process.
         """
-        error = exc.__cause__ if isinstance(exc, LaneEndedError) else exc
+        error = exc.__cause__ if isinstance(exc, ConnectionEndedError) else exc
         if isinstance(error, OSError) and error.errno in _OURS:
             return PeerSilentError(f"this broker has no room for a connection: {error}")
         is_of_tls = isinstance(error, (ssl.SSLError, ConnectionAbortedError))  # the latter: the handshake took too long
@@ -331,6 +323,9 @@ class LinkListener:
         carry: Uses a connection until it ends. Returns why it ended.
         names: Checks the certificate of the dialing peer; None: certificates are not checked.
         tls: Makes the contexts of TLS; None: plain text.
+
+    Attributes:
+        listening: The port. Connections that do not belong to a confirmed link yet are not admitted.
     """
 
     def __init__(
@@ -338,128 +333,46 @@ class LinkListener:
         identity: PeerIdentity,
         carry: Callable[[LinkConnection], Awaitable[str]],
         names: PeerNames | None = None,
-        tls: LinkTls | None = None,
+        tls: TlsContexts | None = None,
     ) -> None:
         self._identity = identity
         self._carry = carry
         self._names = names
-        self._tls = tls
         self._waiting: dict[bytes, _Waiting] = {}
-        self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._unpaired: dict[asyncio.Task[None], socket.socket] = {}  # in the order in which they came
-        self._is_crowded = False
-
-    @property
-    def unpaired_count(self) -> int:
-        """Accepted connections that belong to no confirmed link yet."""
-        return len(self._unpaired)
+        self.listening = Listening("links", self._serve, UNPAIRED_COUNT_MAX, tls)
 
     async def start(self, address: str) -> str:
-        """Listen. Returns the address, with the port that was taken.
-
-        Args:
-            address: `host:port`.
-
-        Raises:
-            PreconditionError: Another process uses the port, or the host is not one of this machine.
-        """
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(
-                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            if host in _ANY and (everywhere := _listening_everywhere(int(port))) is not None:
-                self._sockets.append(everywhere)
-                found = []
-            for family, _, _, _, where in dict.fromkeys(found):
-                self._sockets.append(_listening(family, where))
-        except OSError as exc:
-            await self.close()
-            raise PreconditionError(
-                f"the broker cannot listen on {address} for links: another process uses this port, or it is not an "
-                "address of this machine"
-            ) from exc
-        for listening in self._sockets:
-            self._watch(listening)
-        return f"{host}:{self._sockets[0].getsockname()[1]}"
+        """Listen. Returns the address, with the port that was taken; see `Listening.start`."""
+        return await self.listening.start(address)
 
     async def close(self) -> None:
         """Stop listening, and break all links that were accepted."""
-        sockets, self._sockets = self._sockets, []
-        for listening in sockets:
-            asyncio.get_running_loop().remove_reader(listening)
-            listening.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.listening.close()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if (accepted := self._unpaired.pop(task, None)) is not None:  # it was cancelled before it had begun
-            accepted.close()
-        end_at_bug(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("accepted_link_failed", error=repr(error))
-
-    def _watch(self, listening: socket.socket) -> None:
-        if listening in self._sockets:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection. The event loop calls this once in each of its turns, as long as more of them wait."""
-        try:
-            accepted, caller = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as exc:
-            _log.warning("links_not_accepted", error=str(exc))
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(listening)
-            loop.call_later(ACCEPT_RETRY_S, self._watch, listening)
-            return
-        accepted.setblocking(False)
-        self._make_place()
-        task = asyncio.create_task(self._serve(accepted, f"{caller[0]}:{caller[1]}"), name="accepted link")
-        self._tasks.add(task)
-        self._unpaired[task] = accepted
-        task.add_done_callback(self._ended)
-
-    def _make_place(self) -> None:
-        """Close the oldest connection that belongs to no link, if there are too many."""
-        is_crowded = len(self._unpaired) >= UNPAIRED_COUNT_MAX
-        if is_crowded and not self._is_crowded:
-            _log.warning("too_many_unpaired_connections", count=len(self._unpaired))
-        self._is_crowded = is_crowded
-        while len(self._unpaired) >= UNPAIRED_COUNT_MAX:
-            oldest = next(iter(self._unpaired))
-            del self._unpaired[oldest]
-            oldest.cancel()
-
-    async def _serve(self, accepted: socket.socket, caller: str) -> None:
+    async def _serve(self, accepted: Accepted) -> None:
         """Handle one accepted connection. The task of the one that completes a link owns the link."""
         lane = Lane()
         connection: LinkConnection | None = None
         is_mine = True
         try:
             async with asyncio.timeout(PAIRING_DEADLINE_S):
-                await self._take_up(lane, accepted)
+                await accepted.take_up(lane, PAIRING_DEADLINE_S)
                 kind, peer, session = await self._greet(lane)
                 connection = await self._pair(kind, lane, peer, session)
                 is_mine = connection is not None
         except TimeoutError:
-            self._refuse(lane, caller, BadRequestError("a link begins with hellos and their confirmation, at once"))
+            self._refuse(
+                lane, accepted.caller, BadRequestError("a link begins with hellos and their confirmation, at once")
+            )
         except (SeriatimError, FrameError) as exc:
-            self._refuse(lane, caller, exc)
-        except (OSError, LaneEndedError) as exc:
-            _log.debug("link_not_begun", peer=caller, error=str(exc))
+            self._refuse(lane, accepted.caller, exc)
+        except (OSError, ConnectionEndedError) as exc:
+            _log.debug("link_not_begun", peer=accepted.caller, error=str(exc))
         except asyncio.CancelledError:
             lane.abort("this broker closed the connection")
             raise
         finally:
-            self._unpaired.pop(_this_task(), None)
+            accepted.admit()
             if connection is None and is_mine:
                 lane.close()
         if connection is not None:
@@ -467,27 +380,6 @@ class LinkListener:
                 await self._carry(connection)
             finally:
                 connection.close("the link is not used any more")
-
-    async def _take_up(self, lane: Lane, accepted: socket.socket) -> None:
-        """Make the connection of an accepted socket."""
-        try:
-            loop = asyncio.get_running_loop()
-            if self._tls is None:
-                await loop.connect_accepted_socket(lambda: lane, accepted)
-            else:
-                await loop.connect_accepted_socket(
-                    lambda: lane,
-                    accepted,
-                    ssl=self._tls.accepting(),
-                    ssl_handshake_timeout=PAIRING_DEADLINE_S,
-                    ssl_shutdown_timeout=PAIRING_DEADLINE_S,
-                )
-        except BaseException:
-            # The lane's transport closes the socket itself. If it were closed here, the event loop would still know its
-            # number, which the next connection gets.
-            if not lane.abort("the connection was not made"):
-                accepted.close()
-            raise
 
     async def _greet(self, lane: Lane) -> tuple[int, PeerIdentity, bytes]:
         """Exchange hellos, and await the confirmation."""
@@ -528,34 +420,3 @@ class LinkListener:
     def _refuse(self, lane: Lane, caller: str, error: Exception) -> None:
         _log.warning("peer_refused", peer=caller, error=str(error))
         lane.refuse(str(error))
-
-
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
-
-
-def _listening_everywhere(port: int) -> socket.socket | None:
-    """All addresses of this machine, of both families, as gRPC takes `0.0.0.0` and `[::]`; None without IPv6."""
-    try:
-        return _listening(socket.AF_INET6, ("::", port), is_dual=True)
-    except OSError as exc:
-        if exc.errno == errno.EADDRINUSE:
-            raise
-        return None
-
-
-def _listening(family: int, where: object, *, is_dual: bool = False) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
-        listening.bind(where)  # type: ignore[arg-type]
-        listening.listen(_BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.frames import FrameError
-from seriatim_broker.rpc.link_frames import (
+from seriatim_api.framing import (
     BUFFER_SIZE_BYTES,
     KEPT_SIZE_BYTES_MAX,
-    MESSAGES,
     PREFIX_SIZE_BYTES,
     FrameReader,
     with_prefix,
@@ -67,30 +66,30 @@ def test_any_bytes_are_frames_or_an_error_and_take_no_more_memory_than_is_allowe
 def test_a_frame_that_is_too_large_is_refused_before_memory_is_taken_for_it(length: int) -> None:
     reader = FrameReader(LIMIT)
     with pytest.raises(FrameError, match="at most 300000 bytes"):
-        receive(reader, length.to_bytes(4, "little") + bytes([MESSAGES]), 5)
+        receive(reader, length.to_bytes(4, "little") + bytes([4]), 5)
     assert reader.size_bytes == BUFFER_SIZE_BYTES
 
 
 def test_a_large_frame_is_received_where_it_is_read_and_nothing_behind_it_is() -> None:
     reader = FrameReader(LIMIT)
-    data = frame(MESSAGES, content(LIMIT))
+    data = frame(4, content(LIMIT))
     receive(reader, data[:1_000], 1_000)
     assert len(reader.room()) == len(data) - 1_000
-    assert receive(reader, data[1_000:], LIMIT) == [(MESSAGES, content(LIMIT))]
+    assert receive(reader, data[1_000:], LIMIT) == [(4, content(LIMIT))]
 
 
 def test_a_place_that_was_very_large_is_given_back() -> None:
     reader = FrameReader(2 * KEPT_SIZE_BYTES_MAX)
     body = bytes(KEPT_SIZE_BYTES_MAX)
-    assert receive(reader, frame(MESSAGES, body), 1 << 20) == [(MESSAGES, body)]
+    assert receive(reader, frame(4, body), 1 << 20) == [(4, body)]
     assert reader.size_bytes > KEPT_SIZE_BYTES_MAX
-    assert receive(reader, frame(MESSAGES, b"x"), 1 << 20) == [(MESSAGES, b"x")]
+    assert receive(reader, frame(4, b"x"), 1 << 20) == [(4, b"x")]
     assert reader.size_bytes == BUFFER_SIZE_BYTES
 
 
 def test_small_frames_come_in_small_portions_also_after_a_large_one() -> None:
     """All that was received is taken in one turn of the event loop."""
     reader = FrameReader(2 * KEPT_SIZE_BYTES_MAX)
-    receive(reader, frame(MESSAGES, bytes(KEPT_SIZE_BYTES_MAX // 2)), 1 << 20)
+    receive(reader, frame(4, bytes(KEPT_SIZE_BYTES_MAX // 2)), 1 << 20)
     assert reader.size_bytes > BUFFER_SIZE_BYTES
     assert len(reader.room()) <= BUFFER_SIZE_BYTES

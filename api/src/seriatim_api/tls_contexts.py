@@ -1,4 +1,4 @@
-"""TLS on the connections of links: mutual, with the certificates as they are at each handshake."""
+"""TLS of connections without gRPC, with the certificates as they are at each handshake."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CAUSES: Final = (
 _ALERTS: Final = ("ALERT", "alert")
 
 
-class LinkTls:
+class TlsContexts:
     """Makes the contexts of handshakes, anew when the files have changed.
 
     Args:
         source: Has the certificates.
-        client_auth: `optional`: the acceptor asks for no certificate.
+        client_auth: `optional`: the acceptor asks for no certificate. Without meaning for a program that only dials.
     """
 
     def __init__(self, source: TlsSource, client_auth: Literal["required", "optional"] = "required") -> None:
@@ -39,11 +39,11 @@ class LinkTls:
         self._accepting = _Context(source, lambda: _accepting_context(source, asks=self._asks))
 
     def dialing(self) -> ssl.SSLContext:
-        """For a connection that this broker makes. The name that is dialed must be in the other side's certificate."""
+        """For a connection that this program makes. The name that is dialed must be in the other side's certificate."""
         return self._dialing.current()
 
     def accepting(self) -> ssl.SSLContext:
-        """For a connection that this broker accepts."""
+        """For a connection that this program accepts."""
         return self._accepting.current()
 
     def explain(self, error: BaseException | None) -> str:
@@ -93,7 +93,7 @@ def _dialing_context(source: TlsSource) -> ssl.SSLContext:
 def _accepting_context(source: TlsSource, *, asks: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
-    context.num_tickets = 0  # connections of a link are few, and each is checked in full
+    context.num_tickets = 0  # each connection is checked in full
     return _filled(context, source)
 
 

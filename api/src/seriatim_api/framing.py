@@ -1,4 +1,4 @@
-"""Finds the frames in the bytes of one connection of a link.
+"""Finds the frames in the bytes of a TCP connection: of a link between brokers, or of a stream of a client.
 
 A frame is a prefix of five bytes, and its content:
 
@@ -17,20 +17,8 @@ from typing import Final
 
 from seriatim_api.frames import FrameError
 
-CONTROL_HELLO: Final = 1
-"""The hello of the control connection: from the dialer, as the answer, and once more from the dialer to confirm."""
-
-DATA_HELLO: Final = 2
-"""The same, of the replication connection."""
-
-REFUSAL: Final = 3
-"""In place of an answer: why there is none, as a text. The connection ends."""
-
-MESSAGES: Final = 4
-"""A `PeerFrame` on the control connection, a `ReplicateFrame` on the replication connection."""
-
 HELLO_SIZE_BYTES_MAX: Final = 4 << 10
-"""Largest content before the hello was read: a program that is no broker can make a broker keep only so much."""
+"""Largest content before the hello was read: a stranger can make a broker keep only so much."""
 
 BUFFER_SIZE_BYTES: Final = 64 << 10
 """The place for received bytes, unless a larger frame comes."""

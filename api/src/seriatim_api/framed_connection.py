@@ -1,0 +1,237 @@
+"""A TCP or TLS connection that carries frames, on the event loop and without tasks.
+
+It begins with frames that are awaited (the hellos). After `begin_frames` each frame is handled in the turn of the event
+loop in which it arrives. Links between brokers and streams of clients are such connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from seriatim_api.frames import FrameError
+from seriatim_api.framing import FrameReader, with_prefix
+
+WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
+"""Bytes that wait in the connection, besides those of one frame, before frames wait outside: there others can still
+overtake them, and they are not in memory twice."""
+
+
+class ConnectionEndedError(Exception):
+    """The connection has ended before the frame that was awaited."""
+
+
+class FramedConnection(asyncio.BufferedProtocol):
+    """One connection. Its owner gives it to asyncio, which makes it. Subclasses say what happens with frames.
+
+    Attributes:
+        is_full: Whether so much waits in the connection that frames should wait outside, until `pump`.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader()
+        self._arrived: asyncio.Future[None] | None = None
+        self._end_reason = ""
+        self._end_error: BaseException | None = None
+        self._has_begun = False
+        self._is_held = False
+        self.is_full = False
+
+    # ---- what subclasses say ----
+
+    def frame_arrived(self, kind: int, content: memoryview) -> None:
+        """A frame has arrived. The content is valid until this returns, or, after `hold`, until `go_on`.
+
+        Raises:
+            FrameError: The frame, or its content, is not what may come now.
+        """
+        raise NotImplementedError
+
+    def garbage_arrived(self, error: FrameError) -> None:
+        """The other side sent what is no frame, or `frame_arrived` refused one. Nothing more is read."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        """`frame_arrived` or `pump` raised an error that is a bug."""
+        raise NotImplementedError
+
+    def ended(self, reason: str) -> None:
+        """The connection has ended. This is called once, and only after `begin_frames`."""
+        raise NotImplementedError
+
+    def pump(self) -> None:
+        """Write frames that wait, until `is_full`."""
+        raise NotImplementedError
+
+    # ---- frames that are awaited ----
+
+    def write(self, kind: int, *pieces: bytes | memoryview) -> None:
+        """Send a frame. Its content is what the pieces are together."""
+        assert self._transport is not None
+        self._transport.write(b"".join(with_prefix(kind, pieces)))
+
+    async def read(self) -> tuple[int, bytes]:
+        """Await the next frame: its kind and content. Use it only before `begin_frames`.
+
+        Raises:
+            FrameError: The frame is larger than a hello.
+            ConnectionEndedError: The connection has ended. The cause is an error of TLS or of the socket, if there was
+                one.
+        """
+        while True:
+            frame = self._reader.read()
+            if frame is not None:
+                return frame[0], bytes(frame[1])
+            if self._end_reason:
+                raise ConnectionEndedError(self._end_reason) from self._end_error
+            assert self._transport is not None
+            self._arrived = self._loop.create_future()
+            self._transport.resume_reading()
+            await self._arrived
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection has ended."""
+        return bool(self._end_reason)
+
+    @property
+    def end_error(self) -> BaseException | None:
+        """The error of TLS or of the socket that ended the connection, if there was one."""
+        return self._end_error
+
+    def info(self, name: str) -> Any:
+        """What asyncio knows about the connection; see `asyncio.BaseTransport.get_extra_info`. None without one."""
+        return self._transport.get_extra_info(name) if self._transport is not None else None
+
+    # ---- frames that are handled as they arrive ----
+
+    def begin_frames(self, content_size_bytes_max: int) -> bool:
+        """Handle each frame from now on. Returns False if the connection has ended.
+
+        Args:
+            content_size_bytes_max: The largest content that is accepted.
+        """
+        self._reader.content_size_bytes_max = content_size_bytes_max
+        self._has_begun = True
+        if self._end_reason:
+            self.ended(self._end_reason)
+            return False
+        assert self._transport is not None
+        self._deliver()
+        if not self._is_held:
+            self._transport.resume_reading()
+        self._pump()
+        return True
+
+    def hold(self) -> None:
+        """Handle no more frames until `go_on`. Nothing more is received meanwhile."""
+        self._is_held = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Handle frames again, those first that have arrived."""
+        if not self._is_held or self._end_reason:
+            return
+        self._is_held = False
+        self._deliver()
+        if not self._is_held and self._transport is not None and not self._end_reason:
+            self._transport.resume_reading()
+
+    def _deliver(self) -> None:
+        try:
+            while not self._end_reason and not self._is_held:
+                frame = self._reader.read()
+                if frame is None:
+                    return
+                self.frame_arrived(*frame)
+        except FrameError as exc:
+            self.garbage_arrived(exc)
+        except Exception as exc:
+            self.failed(exc)
+
+    def _pump(self) -> None:
+        if self._has_begun and not self._end_reason:
+            try:
+                self.pump()
+            except Exception as exc:
+                self.failed(exc)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """End the connection when what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> bool:
+        """End the connection now. Returns whether there was one."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(reason)
+        return self._transport is not None
+
+    def _end(self, reason: str) -> None:
+        if self._end_reason:
+            return
+        self._end_reason = reason
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+        if self._has_begun:
+            self.ended(reason)
+
+    # ---- asyncio's calls ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # asyncio does it only for sockets that were made with the number of the protocol. Without it, the second of two
+        # small frames waits for the other side's delayed acknowledgement: 40 ms.
+        with contextlib.suppress(OSError):  # the other side has gone again
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_SIZE_BYTES_MAX)
+        transport.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._reader.received(nbytes)
+        if self._has_begun:
+            self._deliver()
+            return
+        assert self._transport is not None
+        self._transport.pause_reading()  # one read at a time, until `begin_frames`
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def eof_received(self) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._end("the peer ended the stream")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._end_error = exc
+        self._end(f"{type(exc).__name__}: {exc}" if exc is not None else "the connection ended")
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.is_full = False
+        self._pump()
+
+
+def content_of(pieces: Sequence[bytes | memoryview]) -> bytes:
+    """The content of a frame in one piece."""
+    return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], bytes) else b"".join(pieces)
