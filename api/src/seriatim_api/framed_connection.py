@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
 from typing import Any, Final
 
 from seriatim_api.frames import FrameError
@@ -40,6 +39,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._end_error: BaseException | None = None
         self._has_begun = False
         self._is_held = False
+        self._discarded: memoryview | None = None  # the place for what is not read any more
         self.is_full = False
 
     # ---- what subclasses say ----
@@ -95,6 +95,11 @@ class FramedConnection(asyncio.BufferedProtocol):
             await self._arrived
 
     @property
+    def is_made(self) -> bool:
+        """Whether there is, or was, a connection."""
+        return self._transport is not None
+
+    @property
     def has_ended(self) -> bool:
         """Whether the connection has ended."""
         return bool(self._end_reason)
@@ -145,7 +150,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def _deliver(self) -> None:
         try:
-            while not self._end_reason and not self._is_held:
+            while not self._end_reason and not self._is_held and self._discarded is None:
                 frame = self._reader.read()
                 if frame is None:
                     return
@@ -163,6 +168,15 @@ class FramedConnection(asyncio.BufferedProtocol):
                 self.failed(exc)
 
     # ---- the end ----
+
+    def discard(self) -> None:
+        """Receive, and drop, what comes from now on, so that the other side can read the last frame that was written.
+
+        A socket that is closed before all was received tells the other side to forget what it has not read.
+        """
+        self._discarded = memoryview(bytearray(4096))
+        if self._transport is not None and not self._end_reason:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """End the connection when what was written has left."""
@@ -200,10 +214,12 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        return self._reader.room()
+        return self._reader.room() if self._discarded is None else self._discarded
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
+        if self._discarded is not None:
+            return
         self._reader.received(nbytes)
         if self._has_begun:
             self._deliver()
@@ -230,8 +246,3 @@ class FramedConnection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self.is_full = False
         self._pump()
-
-
-def content_of(pieces: Sequence[bytes | memoryview]) -> bytes:
-    """The content of a frame in one piece."""
-    return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], bytes) else b"".join(pieces)

@@ -138,11 +138,16 @@ def read_batches(headers: memoryview, bodies: memoryview) -> list[tuple[BatchHea
 
 def write_append_frame(batches: Sequence[tuple[AppendEntry, bytes, bytes | memoryview]]) -> bytes:
     """Write an `AppendFrame` of (entry, header, body) rows."""
+    return b"".join(append_frame_pieces(batches))
+
+
+def append_frame_pieces(batches: Sequence[tuple[AppendEntry, bytes, bytes | memoryview]]) -> list[bytes | memoryview]:
+    """An `AppendFrame` in pieces: their concatenation is what `write_append_frame` writes."""
     entries = [_ENTRY.pack(e.run, e.ack_level, e.starts_run, 0, e.route_epoch) for e, _, _ in batches]
     pieces = write_field(2, [b"".join(entries)])
     pieces += write_field(3, [header for _, header, _ in batches])
     pieces += write_field(15, [body for _, _, body in batches])
-    return b"".join(pieces)
+    return pieces
 
 
 class AppendFrame(NamedTuple):
@@ -152,7 +157,7 @@ class AppendFrame(NamedTuple):
     batches: list[tuple[AppendEntry, BatchHeader, memoryview]]
 
 
-def read_append_frame(frame: bytes) -> AppendFrame:
+def read_append_frame(frame: bytes | memoryview) -> AppendFrame:
     """Read an `AppendFrame`.
 
     Raises:
@@ -245,12 +250,19 @@ def read_replicate_frame(frame: bytes | memoryview) -> ReplicateFrame:
 
 def write_delivery_frame(events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]) -> bytes:
     """Write a `Delivery` of encoded `DeliveryEvent`s, and of the (header, body) rows of their batches."""
+    return b"".join(delivery_frame_pieces(events, batches))
+
+
+def delivery_frame_pieces(
+    events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]
+) -> list[bytes | memoryview]:
+    """A `Delivery` in pieces: their concatenation is what `write_delivery_frame` writes."""
     pieces: list[bytes | memoryview] = []
     for event in events:
         pieces += write_field(1, [event])
     pieces += write_field(14, [header for header, _ in batches])
     pieces += write_field(15, [body for _, body in batches])
-    return b"".join(pieces)
+    return pieces
 
 
 class DeliveryFrame(NamedTuple):
@@ -260,7 +272,7 @@ class DeliveryFrame(NamedTuple):
     batches: list[tuple[BatchHeader, memoryview]]
 
 
-def read_delivery_frame(frame: bytes) -> DeliveryFrame:
+def read_delivery_frame(frame: bytes | memoryview) -> DeliveryFrame:
     """Read a `Delivery`.
 
     Raises:

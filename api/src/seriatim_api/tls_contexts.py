@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from collections.abc import Callable
 from typing import Final, Literal
@@ -70,17 +69,21 @@ class _Context:
     def __init__(self, source: TlsSource, make: Callable[[], ssl.SSLContext]) -> None:
         self._source = source
         self._make = make
-        self._generation = source.generation
-        self._made = make()
+        self._generation = 0
+        self._made: ssl.SSLContext | None = None  # until it is used
 
     def current(self) -> ssl.SSLContext:
         generation = self._source.generation
         if generation != self._generation:
             # The ssl module reads certificates only from files. If they are changing again at this moment, the old
             # context stays, and the next handshake tries again.
-            with contextlib.suppress(ssl.SSLError, OSError):
+            try:
                 self._made = self._make()
                 self._generation = generation
+            except (ssl.SSLError, OSError):
+                if self._made is None:
+                    raise
+        assert self._made is not None
         return self._made
 
 

@@ -58,6 +58,7 @@ from .rpc.ranges import RangesServicer
 from .rpc.routing import RoutingServicer
 from .rpc.services import Services
 from .rpc.staging import Staging
+from .rpc.tcp_streams import TcpStreams
 from .rpc.transport import PLAIN, TlsTransport, Transport
 from .runtime.assembly import Ground, Runtime
 from .runtime.balancer import BalancerSettings
@@ -88,7 +89,7 @@ RUNNING_DEADLINE_S = 1.0
 comes."""
 
 STOP_GRACE_S = 0.3
-"""How long a stop lets gRPC calls end by themselves."""
+"""How long a stop lets calls and streams end by themselves."""
 
 SWITCHES_AT_ONCE = (4, 64)
 """Fewest and most switches that a graceful stop runs side by side.
@@ -205,6 +206,7 @@ class Broker:
         self._directory: DataDirectory | None = None
         self._storage: RocksStorage | None = None
         self._servers: list[grpc.aio.Server] = []
+        self._streams: TcpStreams | None = None
         self._credentials: list[grpc.ServerCredentials] = []
         self._duties: asyncio.Task[None] | None = None
         self._is_assembled = False
@@ -437,18 +439,24 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        """Open the port of clients and peers and, if the settings have them, those of links and of clients outside.
+        """Open the port of clients and peers and, if there are settings for them, the other ports.
 
-        Peers are not served over the port of clients outside.
+        Clients outside have a port that does not serve peers, and streams over gRPC only.
         """
         members = self._directory_of_members
-        await self._serve(self.settings.listen, Addresses(members, members.client_address), self._peer_servicer)
+        inside = Addresses(members, members.client_address)
+        self._streams = TcpStreams(self._services, inside, self._tls_contexts)
+        stream_port = 0
+        if self.settings.stream_listen:
+            stream_port = int((await self._streams.start(self.settings.stream_listen)).rpartition(":")[2])
+            stream_port = self.settings.stream_advertise_port or stream_port
+        await self._serve(self.settings.listen, inside, self._peer_servicer, stream_port)
         if self.settings.link_listen:
             await self._listener.start(self.settings.link_listen)
         if self.settings.external_listen:
-            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), None)
+            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), None, 0)
 
-    async def _serve(self, listen: str, addresses: Addresses, peers: PeerServicer | None) -> None:
+    async def _serve(self, listen: str, addresses: Addresses, peers: PeerServicer | None, stream_port: int) -> None:
         server = grpc.aio.server(interceptors=(ServedCalls(),), options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
@@ -458,7 +466,7 @@ class Broker:
                 RangesServicer(self._services, self._calls, addresses).handler(),
             )
         )
-        routing = RoutingServicer(self._services, addresses, self._news)
+        routing = RoutingServicer(self._services, addresses, self._news, stream_port)
         admin = AdminServicer(self._services, self._controller, self._calls, self._feed, addresses)
         operations = OperationsServicer(
             self._services,
@@ -801,7 +809,8 @@ class Broker:
         await self._controller.election.resign()
         await self._hand_over()
         await self._end_duties()
-        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
+        assert self._streams is not None
+        await asyncio.gather(self._streams.stop(STOP_GRACE_S), *(server.stop(STOP_GRACE_S) for server in self._servers))
         await self._links.close()
         await self._listener.close()
         await self._driver.stop()
@@ -860,6 +869,8 @@ class Broker:
         await self._end_duties()
         for server in self._servers:
             await server.stop(None)
+        if self._streams is not None:
+            await self._streams.stop(0.0)
         if self._is_assembled:
             await self._links.close()
             await self._listener.close()

@@ -57,6 +57,11 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             link with this one over gRPC.
         link_peers: As `peers`, for the `link_listen` of other brokers. A broker that only `peers` names is linked over
             gRPC, at the address there.
+        stream_listen: `host:port` of a port for streams of clients over TCP, which cost less than streams over gRPC.
+            Clients reach it at the host at which they reach `listen`. Default: this port is not opened, and clients
+            use gRPC. Clients outside (`external_listen`) always do.
+        stream_advertise_port: The port at which clients reach `stream_listen`, if it is another one. Default: that of
+            `stream_listen`.
         admin_listen: `host:port` of metrics and health. Default: this port is not opened.
         tls_cert, tls_key, tls_ca: PEM files of the broker's certificate, its private key, and the CA of brokers and
             clients. Give all three, and every port speaks TLS; or give none. The broker reads them again when they
@@ -126,6 +131,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     peers: dict[str, str] = field(default_factory=dict)
     link_listen: str = ""
     link_peers: dict[str, str] = field(default_factory=dict)
+    stream_listen: str = ""
+    stream_advertise_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     admin_listen: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -385,6 +392,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], None]]] = {
     "peers": lambda value: _check_addresses(value.values()),
     "link_listen": _check_address_if_any,
     "link_peers": lambda value: _check_addresses(value.values()),
+    "stream_listen": _check_address_if_any,
 }
 
 
@@ -403,18 +411,25 @@ def _contradictions(settings: BrokerSettings) -> Iterator[str]:
         yield "external_advertise and external_advertise_file need external_listen, the port to which the address leads"
     if all(advertised):
         yield "external_advertise and external_advertise_file are two ways to say one thing: give one of them"
-    if settings.external_listen and settings.external_listen in (settings.listen, settings.admin_listen):
+    if _is_taken(settings.external_listen, settings.listen, settings.admin_listen):
         yield "external_listen must be a port of its own"
-    if settings.link_listen and settings.link_listen in (
-        settings.listen,
-        settings.admin_listen,
-        settings.external_listen,
-    ):
+    if _is_taken(settings.link_listen, settings.listen, settings.admin_listen, settings.external_listen):
         yield "link_listen must be a port of its own"
     if settings.link_listen and settings.link_listen.endswith(":0"):
         yield "link_listen needs a port that stays the same: it is registered before the broker listens"
+    if _is_taken(
+        settings.stream_listen, settings.listen, settings.admin_listen, settings.external_listen, settings.link_listen
+    ):
+        yield "stream_listen must be a port of its own"
+    if settings.stream_advertise_port and not settings.stream_listen:
+        yield "stream_advertise_port needs stream_listen, the port to which it leads"
     if settings.heartbeat_ms >= settings.serve_lease_ms:
         yield "heartbeat_ms must be below serve_lease_ms: a serving right must last longer than a heartbeat interval"
+
+
+def _is_taken(address: str, *others: str) -> bool:
+    """Whether another port has this address. Port 0 is always another port."""
+    return bool(address) and not address.endswith(":0") and address in others
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.rpc.consuming import CONFIRM_S, DELAY_MS_MAX, ROWS_MAX, _ConsumeStream, consumer_mode
+from seriatim_broker.rpc.consuming import CONFIRM_S, DELAY_MS_MAX, ROWS_MAX, ConsumeStream, consumer_mode
+from seriatim_broker.rpc.limits import PROTOCOL
 
 
 class Driver:
@@ -33,7 +34,8 @@ class Services:
 
 def stream() -> tuple[Any, list[Any]]:
     services: Any = Services()
-    return _ConsumeStream(services, cast(Any, None), None), services.driver.fed
+    hello = broker_pb2.ConsumerHello(protocol=PROTOCOL)
+    return ConsumeStream(services, cast(Any, None), hello, lambda: None), services.driver.fed
 
 
 def test_a_delay_has_a_limit() -> None:

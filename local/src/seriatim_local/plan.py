@@ -38,7 +38,7 @@ PROXY_MEMBER_COUNT_MAX: Final = 40
 PORT_COUNT: Final = 100
 """Ports that a cluster takes on each of its addresses, from its base port on."""
 
-_LISTEN, _ADMIN, _ETCD_PEERS, _LINK_LISTEN, _PAIRS = 1, 2, 3, 4, 10
+_LISTEN, _ADMIN, _ETCD_PEERS, _LINK_LISTEN, _STREAMS, _STREAM_LISTEN, _PAIRS = 1, 2, 3, 4, 5, 6, 10
 _LINK_PAIRS = _PAIRS + PROXY_MEMBER_COUNT_MAX
 
 
@@ -92,6 +92,8 @@ class BrokerPlan:
         peers: The addresses at which this broker reaches each other broker, by name.
         link_listen: The address that the process binds for links over TCP.
         link_peers: The addresses at which this broker reaches each other broker's `link_listen`, by name.
+        stream_listen: The address that the process binds for streams of clients over TCP.
+        streams: The address at which clients reach it. Without a proxy it is `stream_listen`.
     """
 
     name: str
@@ -105,6 +107,8 @@ class BrokerPlan:
     peers: tuple[tuple[str, Address], ...]
     link_listen: Address
     link_peers: tuple[tuple[str, Address], ...]
+    stream_listen: Address
+    streams: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ class ClusterPlan:
         """All addresses that the processes of this cluster bind."""
         own = [self.coordinator, self.coordinator_peers]
         for broker in self.brokers:
-            own += [broker.listen, broker.admin, broker.link_listen]
+            own += [broker.listen, broker.admin, broker.link_listen, broker.stream_listen]
         return tuple(sorted({*own, *(link.listen for link in self.links)}))
 
 
@@ -244,6 +248,8 @@ def make_plan(
                 for other in range(count)
                 if other != number
             ),
+            stream_listen=Address(hosts.brokers[number], base_port + (_STREAM_LISTEN if proxy else _STREAMS)),
+            streams=Address(hosts.brokers[number], base_port + _STREAMS),
         )
         for number, (broker, group, slot) in enumerate(names)
     )
@@ -262,6 +268,7 @@ def _links(brokers: tuple[BrokerPlan, ...], coordinator: Address) -> tuple[Link,
     listens = {broker.name: broker.listen for broker in brokers}
     link_listens = {broker.name: broker.link_listen for broker in brokers}
     links = [Link(CLIENTS, broker.name, broker.advertised, broker.listen) for broker in brokers]
+    links += [Link(CLIENTS, broker.name, broker.streams, broker.stream_listen) for broker in brokers]
     for broker in brokers:
         links.append(Link(broker.name, COORDINATOR, broker.coordinator, coordinator))
         links += [Link(broker.name, peer, address, listens[peer]) for peer, address in broker.peers]

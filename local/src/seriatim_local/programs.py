@@ -73,8 +73,13 @@ class SeriatimPrograms:
         if peers:
             options["--peers"] = peers
         words = [*_OURS, "broker", *(word for option in options.items() for word in option)]
-        links = {"link_listen": str(broker.link_listen), "link_peers": _by_name(broker.link_peers)}
-        words += [word for name, value in links.items() if value for word in ("--set", f"{name}={value}")]
+        more = {
+            "link_listen": str(broker.link_listen),
+            "link_peers": _by_name(broker.link_peers),
+            "stream_listen": str(broker.stream_listen),
+            "stream_advertise_port": str(broker.streams.port),
+        }
+        words += [word for name, value in more.items() if value for word in ("--set", f"{name}={value}")]
         if self.tls is not None:
             for name, file in (("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)):
                 words += ["--set", f"tls_{name}={file}", "--set", f"coordinator_tls_{name}={file}"]

@@ -1218,6 +1218,85 @@ class AckConfirmed(_message.Message):
 Global___AckConfirmed: _TypeAlias = AckConfirmed  # noqa: Y015
 
 @_typing.final
+class GetStreamPortRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStreamPortRequest: _TypeAlias = GetStreamPortRequest  # noqa: Y015
+
+@_typing.final
+class GetStreamPortResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    """at the host that the client dialed for this call; 0: it takes streams only over gRPC"""
+    broker: _builtins.str
+    cluster_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+        broker: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster_id", b"cluster_id", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStreamPortResponse: _TypeAlias = GetStreamPortResponse  # noqa: Y015
+
+@_typing.final
+class StreamHello(_message.Message):
+    """---- streams over TCP -----------------------------------------------------------------------------------
+
+    The first frame on a connection to the port of `GetStreamPort` (docs/reference/wire.md).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
+    CONSUME_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    """from GetStreamPort, so that no other process takes the stream"""
+    broker: _builtins.str
+    @_builtins.property
+    def append(self) -> Global___ClientHello: ...
+    @_builtins.property
+    def consume(self) -> Global___ConsumerHello: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        broker: _builtins.str = ...,
+        append: Global___ClientHello | None = ...,
+        consume: Global___ConsumerHello | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "consume", b"consume", "stream", b"stream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "broker", b"broker", "cluster_id", b"cluster_id", "consume", b"consume", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_stream: _TypeAlias = _typing.Literal["append", "consume"]  # noqa: Y015
+    _WhichOneofArgType_stream: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_stream) -> _WhichOneofReturnType_stream | None: ...
+
+Global___StreamHello: _TypeAlias = StreamHello  # noqa: Y015
+
+@_typing.final
 class GetTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -212,6 +212,11 @@ class RoutingStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.ResolveConsumerRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.ResolveConsumerResponse.FromString,
                 _registered_method=True)
+        self.GetStreamPort = channel.unary_unary(
+                '/seriatim.v1.Routing/GetStreamPort',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.GetStreamPortRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.GetStreamPortResponse.FromString,
+                _registered_method=True)
 
 
 class RoutingServicer:
@@ -241,6 +246,13 @@ class RoutingServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStreamPort(self, request, context):
+        """Where this broker, and no other one, takes the streams of `Producing` and `Consuming` over TCP.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoutingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -258,6 +270,11 @@ def add_RoutingServicer_to_server(servicer, server):
                     servicer.ResolveConsumer,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.ResolveConsumerRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.ResolveConsumerResponse.SerializeToString,
+            ),
+            'GetStreamPort': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStreamPort,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.GetStreamPortRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.GetStreamPortResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -343,6 +360,33 @@ class Routing:
             '/seriatim.v1.Routing/ResolveConsumer',
             seriatim_dot_v1_dot_broker__pb2.ResolveConsumerRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.ResolveConsumerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStreamPort(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Routing/GetStreamPort',
+            seriatim_dot_v1_dot_broker__pb2.GetStreamPortRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.GetStreamPortResponse.FromString,
             options,
             channel_credentials,
             insecure,

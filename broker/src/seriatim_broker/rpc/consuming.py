@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import google_crc32c
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import (
     BadRequestError,
-    NotServingError,
     SeriatimError,
-    TooManyStreamsError,
     UnsupportedModeError,
 )
-from seriatim_api.frames import write_delivery_frame
+from seriatim_api.frames import delivery_frame_pieces
 from seriatim_api.ids import OFFSET_MAX, PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
-from ..bugs import end_at_bug
 from ..consumer_group_counts import ConsumerGroupCounts
 from ..core.values import effects as fx
 from ..core.values.events import (
@@ -49,9 +46,9 @@ from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
 from .addresses import Addresses
 from .limits import DELIVERY_FRAME_BYTES
-from .services import Services, abort, check_group, check_protocol
+from .served_streams import GrpcCarriage
+from .services import Services, check_group, check_protocol
 
-HELLO_DEADLINE_S = 10.0
 IN_FLIGHT_DEFAULT = 1_000
 IN_FLIGHT_MAX = 100_000
 ROWS_MAX = 100_000
@@ -70,8 +67,6 @@ CONFIRM_S = 0.5
 """A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
 costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
 
-_log = structlog.get_logger(__name__)
-
 
 class ConsumingServicer:
     """Serves `seriatim.v1.Consuming` with frames as raw bytes."""
@@ -87,73 +82,55 @@ class ConsumingServicer:
         )
 
     async def _consume(self, _requests: object, context: Any) -> None:
-        services = self._services
-        if services.is_stopping:
-            await abort(context, NotServingError("this broker is stopping: ask another one"))
-        if services.stream_count >= services.stream_count_max:
-            await abort(
-                context,
-                TooManyStreamsError(
-                    f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
-                ),
-            )
-        services.stream_count += 1
-        stream = _ConsumeStream(services, self._addresses, context)
-        try:
-            await stream.run()
-        except SeriatimError as exc:
-            _log.warning("consume_stream_refused", peer=context.peer(), error=str(exc))
-            await abort(context, exc)
-        finally:
-            stream.end()
-            services.stream_count -= 1
+        carriage = GrpcCarriage(context)
+
+        def begin(frame: bytes) -> ConsumeStream:
+            hello = _parse(frame)
+            if hello.WhichOneof("request") != "hello":
+                raise BadRequestError("the first request of a stream is a hello")
+            return ConsumeStream(self._services, self._addresses, hello.hello, carriage.wake)
+
+        await carriage.serve(self._services, begin, "consume")
 
 
-class _ConsumeStream:
-    """One consumer's stream."""
+class ConsumeStream:
+    """One consumer's stream. See `ServedStream`.
 
-    def __init__(self, services: Services, addresses: Addresses, context: Any) -> None:
+    Args:
+        services: The broker.
+        addresses: What the client is told about where brokers are.
+        hello: The consumer's hello.
+        wake: Called when `next_frame` has something.
+
+    Raises:
+        UnsupportedVersionError: The client speaks another protocol.
+    """
+
+    drains = False
+    owes = False
+
+    def __init__(
+        self, services: Services, addresses: Addresses, hello: broker_pb2.ConsumerHello, wake: Callable[[], None]
+    ) -> None:
+        check_protocol(hello.protocol)
         self._services = services
         self._addresses = addresses
-        self._context = context
+        self._wake = wake
         self._events: deque[tuple[int, fx.DeliveryEvent]] = deque()
-        self._wake = asyncio.Event()
         self._stream = services.driver.new_stream(self._deliver)
         self._counts: dict[int, ConsumerGroupCounts] = {}  # by subscription
         self._open: set[int] = set()  # subscriptions that joined, and that neither side has ended
         self._confirmed: dict[int, fx.AcksConfirmed] = {}  # the newest one of each subscription, which waits
         self._confirming: asyncio.TimerHandle | None = None
+        self._give_credit(hello.credit_bytes)
 
-    async def run(self) -> None:
-        """Serve until the client ends the stream.
-
-        Raises:
-            BadRequestError: The client sent something that is no request.
-            UnsupportedVersionError: The client speaks another protocol.
-        """
-        try:
-            async with asyncio.timeout(HELLO_DEADLINE_S):
-                frame = await self._context.read()
-        except TimeoutError as exc:
-            raise BadRequestError("a stream begins with a hello") from exc
-        if frame is grpc.aio.EOF:
-            return
-        hello = _parse(frame)
-        if hello.WhichOneof("request") != "hello":
-            raise BadRequestError("the first request of a stream is a hello")
-        check_protocol(hello.hello.protocol)
-        self._give_credit(hello.hello.credit_bytes)
-        writer = asyncio.create_task(self._write(), name="deliveries")
-        writer.add_done_callback(end_at_bug)
-        try:
-            while (frame := await self._context.read()) is not grpc.aio.EOF and not writer.done():
-                self._take(_parse(frame))
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+    @property
+    def waiting_count(self) -> int:
+        """See `ServedStream`."""
+        return len(self._events)
 
     def end(self) -> None:
-        """The stream has ended, and all its subscriptions with it."""
+        """See `ServedStream`. All subscriptions of the stream end with it."""
         if self._confirming is not None:
             self._confirming.cancel()
         for counts in self._counts.values():
@@ -162,6 +139,11 @@ class _ConsumeStream:
         self._services.driver.feed(ConsumerGone(self._stream))
 
     # ---- in ----
+
+    def take(self, frame: bytes | memoryview) -> Iterator[None]:
+        """See `ServedStream`."""
+        self._take(_parse(frame))
+        return iter(())
 
     def _take(self, request: broker_pb2.ConsumeRequest) -> None:
         feed = self._services.driver.feed
@@ -283,7 +265,7 @@ class _ConsumeStream:
         if self._confirmed:
             self._confirm()
         self._events.append((subscription, event))
-        self._wake.set()
+        self._wake()
 
     def _confirm(self) -> None:
         """The confirmations that wait leave now."""
@@ -292,16 +274,12 @@ class _ConsumeStream:
             self._confirming = None
         confirmed, self._confirmed = self._confirmed, {}
         self._events.extend(confirmed.items())
-        self._wake.set()
+        self._wake()
 
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._events:
-                await self._context.write(self._next_frame())
-
-    def _next_frame(self) -> bytes:
+    def next_frame(self) -> Sequence[bytes | memoryview] | None:
+        """See `ServedStream`."""
+        if not self._events:
+            return None
         events: list[bytes] = []
         rows: list[Batch] = []
         size = 0
@@ -328,7 +306,7 @@ class _ConsumeStream:
                     counts.repeated_grants += event.repeated_count
             elif isinstance(event, fx.SubscriptionRefused | fx.Revoked | fx.EndOfSegment):
                 self._count_for(subscription, None)  # it has ended
-        return write_delivery_frame(events, [(batch.header.raw, batch.body) for batch in rows])
+        return delivery_frame_pieces(events, [(batch.header.raw, batch.body) for batch in rows])
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:
         """Translate an event for consumers. No other code here depends on the kinds of these events."""
@@ -460,10 +438,10 @@ def _check_offset(offset: int) -> None:
         raise BadRequestError(f"{offset} is no offset")
 
 
-def _parse(frame: bytes) -> broker_pb2.ConsumeRequest:
+def _parse(frame: bytes | memoryview) -> broker_pb2.ConsumeRequest:
     if len(frame) > REQUEST_BYTES_MAX:
         raise BadRequestError(f"a request of a consumer has at most {REQUEST_BYTES_MAX} bytes")
     try:
-        return broker_pb2.ConsumeRequest.FromString(frame)
+        return broker_pb2.ConsumeRequest.FromString(bytes(frame))
     except DecodeError as exc:
         raise BadRequestError("not a consume request") from exc

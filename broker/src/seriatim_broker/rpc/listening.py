@@ -145,10 +145,12 @@ class Listening:
             asyncio.get_running_loop().remove_reader(listening)
             listening.close()
 
-    async def close(self) -> None:
-        """Take no more connections, and cancel all tasks of those that were accepted."""
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Take no more connections, and after `grace_s` cancel all tasks of those that were accepted."""
         self.stop_accepting()
         tasks = list(self._tasks)
+        if tasks and grace_s:
+            await asyncio.wait(tasks, timeout=grace_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Append streams: batches come in, replies go out.
+"""Append streams: batches come in, replies go out. `served_streams` carries them, over gRPC or TCP.
 
 The batches of a frame are checked one by one, and each goes to the core in its order. So does a batch that cannot be
 taken: `refuse` says why, and the core refuses the rest of that producer run with it. Replies of one turn of the event
@@ -7,13 +7,12 @@ loop leave together. Nothing is decided here about order or durability.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.errors import (
@@ -21,17 +20,14 @@ from seriatim_api.errors import (
     BatchMismatchError,
     ChecksumMismatchError,
     MessageTooLargeError,
-    NotServingError,
     OverloadedError,
     SeriatimError,
-    TooManyStreamsError,
 )
 from seriatim_api.frames import AppendEntry, FrameError, read_append_frame
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
-from ..bugs import end_at_bug
 from ..core.values.effects import AppendAccepted, AppendRefused
 from ..core.values.events import AckLevel, Append
 from ..core.values.producers import WINDOW_BATCHES
@@ -39,17 +35,13 @@ from ..runtime.driver import Reply
 from .addresses import Addresses
 from .arrow import row_count
 from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
-from .services import Services, abort, check_protocol
+from .served_streams import GrpcCarriage
+from .services import Services, check_protocol
 
 SLICE_S = 0.004
 """A frame is worked on for so long, and then everything else in the event loop has its turn."""
 
-HELLO_DEADLINE_S = 10.0
-"""A stream is ended if its first frame does not come within this time."""
-
 _PIECE = FLAG_STAGED | FLAG_PUBLISH
-
-_log = structlog.get_logger(__name__)
 
 
 class ProducingServicer:
@@ -66,88 +58,61 @@ class ProducingServicer:
         )
 
     async def _append(self, _requests: object, context: Any) -> None:
-        services = self._services
-        if services.stream_count >= services.stream_count_max or services.is_stopping:
-            await abort(context, _no_stream(services))
-        services.stream_count += 1
-        stream = _AppendStream(services, self._addresses, context)
-        try:
-            await stream.run()
-        except SeriatimError as exc:
-            _log.warning("append_stream_refused", peer=context.peer(), error=str(exc))
-            await abort(context, exc)
-        finally:
-            stream.end()
-            services.stream_count -= 1
+        carriage = GrpcCarriage(context)
+
+        def begin(frame: bytes) -> AppendStream:
+            return AppendStream(self._services, self._addresses, _hello_in(frame), carriage.wake)
+
+        await carriage.serve(self._services, begin, "append")
 
 
-def _no_stream(services: Services) -> SeriatimError:
-    if services.is_stopping:
-        return NotServingError("this broker is stopping: ask another one")
-    return TooManyStreamsError(
-        f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
-    )
+class AppendStream:
+    """One client's stream. See `ServedStream`.
 
+    Args:
+        services: The broker.
+        addresses: What the client is told about where brokers are.
+        hello: The client's hello.
+        wake: Called when `next_frame` has something.
 
-class _AppendStream:
-    """One client's stream."""
+    Raises:
+        UnsupportedVersionError: The client speaks another protocol.
+    """
 
-    def __init__(self, services: Services, addresses: Addresses, context: Any) -> None:
+    drains = True
+
+    def __init__(
+        self, services: Services, addresses: Addresses, hello: broker_pb2.ClientHello, wake: Callable[[], None]
+    ) -> None:
+        check_protocol(hello.protocol)
         self._services = services
         self._addresses = addresses
-        self._context = context
+        self._wake = wake
         self._bytes = 0
         self._partition_bytes: dict[int, int] = {}
         self._pending: dict[int, int] = {}  # request: size
         self._replies: list[broker_pb2.AppendReply] = []
-        self._unsent_count = 0
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._is_new = True
+        wake()
 
-    async def run(self) -> None:
-        """Serve until the client ends the stream.
+    @property
+    def owes(self) -> bool:
+        """See `ServedStream`."""
+        return bool(self._pending or self._replies)
 
-        Raises:
-            BadRequestError: The client sent something that is no frame.
-            UnsupportedVersionError: The client speaks another protocol.
-        """
-        try:
-            async with asyncio.timeout(HELLO_DEADLINE_S):
-                frame = await self._context.read()
-        except TimeoutError as exc:
-            raise BadRequestError("a stream begins with a hello") from exc
-        if frame is grpc.aio.EOF:
-            return
-        self._greet(frame)
-        await self._context.write(self._credit().SerializeToString())
-        writer = asyncio.create_task(self._write(), name="append replies")
-        writer.add_done_callback(end_at_bug)
-        try:
-            while frame is not grpc.aio.EOF and not writer.done():
-                await self._take(frame)
-                frame = await self._context.read()
-            await self._drain(writer)
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+    @property
+    def waiting_count(self) -> int:
+        """See `ServedStream`."""
+        return len(self._replies)
 
     def end(self) -> None:
-        """The stream has ended. Replies to it are dropped, and its bytes do not count any more."""
+        """See `ServedStream`. Replies to the stream are dropped, and its bytes do not count any more."""
         for request, size in self._pending.items():
             self._services.driver.forget_request(request)
             self._services.in_flight_bytes -= size
         self._pending.clear()
 
     # ---- in ----
-
-    def _greet(self, frame: bytes) -> None:
-        hello = _read_frame(frame).hello
-        if not hello:
-            raise BadRequestError("the first frame of a stream holds a hello")
-        try:
-            check_protocol(broker_pb2.ClientHello.FromString(hello).protocol)
-        except DecodeError as exc:
-            raise BadRequestError("the hello of the stream cannot be read") from exc
 
     def _credit(self) -> broker_pb2.AppendReplies:
         return broker_pb2.AppendReplies(
@@ -162,8 +127,8 @@ class _AppendStream:
             )
         )
 
-    async def _take(self, frame: bytes) -> None:
-        """Feed all batches of a frame in order. In a frame of many small batches, other work has its turn."""
+    def take(self, frame: bytes | memoryview) -> Iterator[None]:
+        """See `ServedStream`. All batches of the frame go to the core in their order."""
         counters, traffic = self._services.counters, self._services.traffic
         until_s = time.monotonic() + SLICE_S
         for entry, header, view in _read_frame(frame).batches:
@@ -175,7 +140,7 @@ class _AppendStream:
             traffic.add(header.partition, size)
             self._feed(entry, header, body, size)
             if time.monotonic() > until_s:
-                await asyncio.sleep(0)
+                yield
                 until_s = time.monotonic() + SLICE_S
 
     def _feed(self, entry: AppendEntry, header: BatchHeader, body: bytes, size: int) -> None:
@@ -263,32 +228,31 @@ class _AppendStream:
             if effect.route is not None:
                 reply.route.CopyFrom(self._addresses.route(effect.route))
         self._replies.append(reply)
-        self._unsent_count += 1
-        self._wake.set()
+        self._wake()
 
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            replies, self._replies = self._replies, []
-            await self._context.write(broker_pb2.AppendReplies(replies=replies).SerializeToString())
-            self._unsent_count -= len(replies)
-            if not self._pending and not self._unsent_count:
-                self._idle.set()
-
-    async def _drain(self, writer: asyncio.Task[None]) -> None:
-        """The client sends nothing more: send the replies that are still to come, as long as it stays."""
-        if not self._pending and not self._unsent_count:
-            return
-        self._idle.clear()
-        idle = asyncio.create_task(self._idle.wait(), name="append stream idle")
-        try:
-            await asyncio.wait([writer, idle], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            idle.cancel()
+    def next_frame(self) -> Sequence[bytes] | None:
+        """See `ServedStream`."""
+        if self._is_new:
+            self._is_new = False
+            return (self._credit().SerializeToString(),)
+        if not self._replies:
+            return None
+        replies, self._replies = self._replies, []
+        return (broker_pb2.AppendReplies(replies=replies).SerializeToString(),)
 
 
-def _read_frame(frame: bytes) -> Any:
+def _hello_in(frame: bytes) -> broker_pb2.ClientHello:
+    """The hello in the first frame of a stream over gRPC."""
+    hello = _read_frame(frame).hello
+    if not hello:
+        raise BadRequestError("the first frame of a stream holds a hello")
+    try:
+        return broker_pb2.ClientHello.FromString(hello)
+    except DecodeError as exc:
+        raise BadRequestError("the hello of the stream cannot be read") from exc
+
+
+def _read_frame(frame: bytes | memoryview) -> Any:
     try:
         return read_append_frame(frame)
     except FrameError as exc:

@@ -36,9 +36,17 @@ ANSWER_S = 0.5
 
 
 class RoutingServicer(broker_pb2_grpc.RoutingServicer):
-    """Serves `seriatim.v1.Routing`."""
+    """Serves `seriatim.v1.Routing`.
 
-    def __init__(self, services: Services, addresses: Addresses, news: TopicNews) -> None:
+    Args:
+        services: The broker.
+        addresses: What clients of this port are told about where brokers are.
+        news: Tells that a topic has changed.
+        stream_port: Where these clients reach this broker's port for streams over TCP; 0: it has none for them.
+    """
+
+    def __init__(self, services: Services, addresses: Addresses, news: TopicNews, stream_port: int = 0) -> None:
+        self._stream_port = stream_port
         self._services = services
         self._addresses = addresses
         self._news = news
@@ -68,6 +76,15 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             return broker_pb2.GetTopicResponse()  # this broker could not wait, for example because it has just begun
         answer: broker_pb2.GetTopicResponse = await self._share((request.topic, found), lambda: self._whole(topic))
         return answer
+
+    async def GetStreamPort(  # noqa: N802 - the contract's name
+        self, request: broker_pb2.GetStreamPortRequest, context: Any
+    ) -> broker_pb2.GetStreamPortResponse:
+        """Where this broker takes streams over TCP."""
+        identity = self._services.identity
+        return broker_pb2.GetStreamPortResponse(
+            port=self._stream_port, broker=identity.member.broker, cluster_id=identity.cluster_id
+        )
 
     async def _share(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Read, together with all calls that want the same in this turn of the loop. A later call reads anew.

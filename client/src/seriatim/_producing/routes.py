@@ -141,7 +141,7 @@ class Routes:
         if route.next_addresses:
             self._caller.learn(route.next_addresses)
             try:
-                self._channels.warm(route.next_addresses[0])
+                self._channels.carriages.warm(route.next_addresses[0])
             except Exception:
                 _log.warning(
                     "the client could not keep a connection warm to %s; a failover to it may take longer",

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import SeriatimError, UnavailableError, UnsupportedVersionError
-from seriatim_api.frames import AppendEntry, write_append_frame, write_field
-from seriatim_api.status import from_status
+from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
 from seriatim_api.v1 import broker_pb2
 
+from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
 
 PROTOCOL: Final = 1
@@ -51,9 +50,6 @@ PACE_S: Final = 0.0005
 gather messages."""
 
 GATHER_S_MAX: Final = 1.0
-
-_PATH: Final = "/seriatim.v1.Producing/Append"
-_FIELD_HELLO: Final = 1
 
 
 class AppendUser(Protocol):
@@ -87,6 +83,8 @@ class Credits(NamedTuple):
 class AppendLink:
     """One stream to one broker, from its opening to its end."""
 
+    is_finishing = False
+
     def __init__(self, links: AppendLinks, address: str, stream: int) -> None:
         self._links = links
         self.address = address
@@ -96,7 +94,7 @@ class AppendLink:
         self.waiting_for_room: dict[AppendUser, None] = {}
         self.waiting_for_calm: dict[AppendUser, None] = {}
         self._rows: deque[tuple[AppendEntry, bytes, bytes]] = deque()
-        self._wake = asyncio.Event()
+        self._carriage: Carriage | None = None  # set when the stream is opened
         self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
         self._unanswered_bytes = 0
         self._heard_at = 0.0
@@ -135,39 +133,34 @@ class AppendLink:
         self._unanswered[partition_id, producer, base_sequence, entry.run] = size
         self._unanswered_bytes += size
         self._rows.append((entry, header, body))
-        self._wake.set()
+        assert self._carriage is not None, "batches are written on a link that is up"
+        self._carriage.wake()
 
     async def run(self) -> None:
         """Open the stream and serve it until it ends. The users are told when it is up and when it has ended."""
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
-        channel = call = None
         try:
-            channel = self._links.channels.get(self.address, "append")
-            call = channel.stream_stream(_PATH)()
-            await self._open(call)
-            await self._serve(call)
+            await self._open()
+            await self._serve()
             reason = UnavailableError(f"{self.address} ended the stream")
-        except grpc.aio.AioRpcError as exc:
-            reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
-            exc.with_traceback(None)
-        except (TimeoutError, DecodeError, asyncio.InvalidStateError) as exc:
+        except (TimeoutError, DecodeError, FrameError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
-            self._links.channels.drop(self.address, "append", channel)
+            if self._carriage is not None:
+                self._carriage.give_up()
         except SeriatimError as exc:
-            reason = exc.with_traceback(None)  # its frames refer to the call, which keeps the whole channel alive
+            reason = exc.with_traceback(None)  # its frames refer to the carriage
         finally:
             # This also runs if the link's own code failed. Its users then open another link and resend their batches.
-            if call is not None:
-                call.cancel()
+            if self._carriage is not None:
+                self._carriage.close()
             self._links.ended(self, reason)
 
-    async def _open(self, call: Any) -> None:
+    async def _open(self) -> None:
         hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name)
         async with asyncio.timeout(OPEN_DEADLINE_S):
-            await call.write(b"".join(write_field(_FIELD_HELLO, [hello.SerializeToString()])))
-            first = await call.read()
-        if first is grpc.aio.EOF:
-            raise await _status_of(call)
+            self._carriage = await self._links.channels.carriages.choose(self.address, "append")
+            await self._carriage.open(hello)
+            first = await self._carriage.read()
         credit = broker_pb2.AppendReplies.FromString(first).credit
         if credit.protocol != PROTOCOL:
             raise UnsupportedVersionError(f"{self.address} speaks protocol {credit.protocol}, this client {PROTOCOL}")
@@ -176,10 +169,10 @@ class AppendLink:
         )
         self._links.opened(self)
 
-    async def _serve(self, call: Any) -> None:
+    async def _serve(self) -> None:
+        assert self._carriage is not None
         tasks = [
-            asyncio.create_task(self._write(call), name=f"append writer {self.address}"),
-            asyncio.create_task(self._read(call), name=f"append reader {self.address}"),
+            asyncio.create_task(self._carriage.carry(self), name=f"append carriage {self.address}"),
             asyncio.create_task(self._watch(), name=f"append watch {self.address}"),
         ]
         try:
@@ -191,34 +184,29 @@ class AppendLink:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write(self, call: Any) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._rows:
-                await call.write(self._next_frame())
-
-    def _next_frame(self) -> bytes:
+    def next_frame(self) -> Sequence[bytes | memoryview] | None:
+        """See `CarriedStream`."""
+        if not self._rows:
+            return None
         rows: list[tuple[AppendEntry, bytes, bytes]] = []
         size = 0
         while self._rows and (not rows or size + len(self._rows[0][2]) <= FRAME_BYTES_MAX):
             row = self._rows.popleft()
             rows.append(row)
             size += len(row[1]) + len(row[2])
-        return write_append_frame(rows)
+        return append_frame_pieces(rows)
 
-    async def _read(self, call: Any) -> None:
-        loop, silence = asyncio.get_running_loop(), self._links.channels.silence
-        while (data := await call.read()) is not grpc.aio.EOF:
-            self._heard_at = loop.time()
-            if silence.is_feared:
-                silence.ends(self.address)
-            for reply in broker_pb2.AppendReplies.FromString(data).replies:
-                key = (reply.partition_id, reply.producer, reply.base_sequence, reply.run)
-                self._unanswered_bytes -= self._unanswered.pop(key, 0)
-                self._links.dispatch(reply)
-            self._offer_room()
-        raise await _status_of(call)
+    def take(self, frame: bytes | memoryview) -> None:
+        """See `CarriedStream`. The frame has answers."""
+        silence = self._links.channels.silence
+        self._heard_at = asyncio.get_running_loop().time()
+        if silence.is_feared:
+            silence.ends(self.address)
+        for reply in broker_pb2.AppendReplies.FromString(bytes(frame)).replies:
+            key = (reply.partition_id, reply.producer, reply.base_sequence, reply.run)
+            self._unanswered_bytes -= self._unanswered.pop(key, 0)
+            self._links.dispatch(reply)
+        self._offer_room()
 
     def _offer_room(self) -> None:
         """Tell as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
@@ -257,10 +245,6 @@ def report_unexpected(task: asyncio.Task[None]) -> None:
     """Report a task that failed to the event loop. A link's task ends by itself or is cancelled; all else is a bug."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": f"{task.get_name()} failed", "exception": error})
-
-
-async def _status_of(call: Any) -> SeriatimError:
-    return from_status(await call.code(), await call.details(), await call.trailing_metadata())
 
 
 class AppendLinks:

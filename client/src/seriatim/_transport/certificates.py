@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import ssl
 from typing import Any, Final
 
 import grpc
 from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
+from seriatim_api.tls_contexts import TlsContexts
 
 from seriatim._tls import Tls
 
@@ -36,6 +38,8 @@ class Certificates:
     def __init__(self, asked: Tls) -> None:
         self.shows_certificate = asked.cert is not None
         self._source = tls.TlsSource(asked.files, _tell_change)
+        self._contexts = TlsContexts(self._source)
+        self._server_name = asked.server_name or ""
         self._options = (("grpc.ssl_target_name_override", asked.server_name),) if asked.server_name else ()
 
     @property
@@ -47,6 +51,10 @@ class Certificates:
         """The credentials and options for a new channel."""
         _, material = self._source.current()
         return grpc.ssl_channel_credentials(material.ca, material.key, material.cert), self._options
+
+    def dialing(self) -> tuple[ssl.SSLContext, str]:
+        """For a new connection without gRPC: the context, and the name to check if it is not the host."""
+        return self._contexts.dialing(), self._server_name
 
 
 def _tell_change(refused: PreconditionError | None) -> None:

@@ -11,6 +11,7 @@ connected when it is needed, the client replaces it too, because gRPC may be dia
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -21,9 +22,11 @@ from seriatim_api.dialing import DIAL_OPTIONS
 
 from seriatim._home import Home
 from seriatim._tls import Tls
+from seriatim._transport.carriage import Carriages
 from seriatim._transport.certificates import Certificates, explain
 from seriatim._transport.silence import Silence
 
+StreamPurpose = Literal["append", "consume"]
 Purpose = Literal["append", "consume", "range", "ask"]
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
@@ -71,6 +74,7 @@ class Channels:
 
     Attributes:
         home: Where the client of these channels works.
+        carriages: Opens streams to brokers.
 
     Raises:
         PreconditionError: The certificates cannot be used, or gRPC cannot be used in this process; the text says why.
@@ -79,6 +83,7 @@ class Channels:
     def __init__(self, tls: Tls | None = None) -> None:
         self.home = Home()
         self.silence = Silence()
+        self.carriages = Carriages(self)
         self._certificates = Certificates(tls) if tls is not None else None
         self._generation = 0
         self._channels: dict[tuple[str, Purpose], Any] = {}
@@ -116,6 +121,12 @@ class Channels:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
         credentials, options = self._certificates.credentials()
         return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *options))
+
+    def dialing(self) -> tuple[ssl.SSLContext | None, str]:
+        """For a connection without gRPC: what TLS needs (None: plain text), and the name to check if not the host."""
+        if self._certificates is None:
+            return None, ""
+        return self._certificates.dialing()
 
     def _is_slow(self, channel: Any) -> bool:
         """Whether the channel is not connected after `SLOW_S`."""
@@ -198,6 +209,7 @@ class Channels:
         """Close all channels. Calls under way are cancelled."""
         self.home.close()
         self.silence.stop()
+        await self.carriages.close()
         channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
         self._opened_at.clear()

@@ -1,0 +1,140 @@
+"""Streams of clients: what their carriages need of them, and the carriage over gRPC. The one over TCP is `tcp_streams`.
+
+A stream (`producing.AppendStream`, `consuming.ConsumeStream`) takes frames and has frames to send. It does not know how
+they travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import grpc
+import structlog
+from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, TooManyStreamsError
+
+from ..bugs import end_at_bug
+from .services import Services, abort
+
+HELLO_DEADLINE_S: Final = 10.0
+"""A stream over gRPC is ended if its first frame does not come within this time."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ServedStream(Protocol):
+    """One stream of a client."""
+
+    drains: bool
+    """Whether a client that has finished still waits for frames, as long as the stream `owes` them."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether answers are still to come."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Answers and events that wait for `next_frame`."""
+
+    def take(self, frame: bytes | memoryview) -> Iterator[None]:
+        """Take a frame. It is taken when the iterator ends. Between two steps of it, other work has its turn.
+
+        The frame stays valid until then.
+
+        Raises:
+            SeriatimError: The client must not send this. The stream ends.
+        """
+
+    def next_frame(self) -> Sequence[bytes | memoryview] | None:
+        """The next frame to send, in pieces; None if nothing waits."""
+
+    def end(self) -> None:
+        """The stream has ended."""
+
+
+@contextmanager
+def counted(services: Services) -> Iterator[None]:
+    """A stream counts while it is open.
+
+    Raises:
+        NotServingError: The broker is stopping.
+        TooManyStreamsError: It has as many streams as it may have.
+    """
+    if services.is_stopping:
+        raise NotServingError("this broker is stopping: ask another one")
+    if services.stream_count >= services.stream_count_max:
+        raise TooManyStreamsError(
+            f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
+        )
+    services.stream_count += 1
+    try:
+        yield
+    finally:
+        services.stream_count -= 1
+
+
+class GrpcCarriage:
+    """Carries one stream over a gRPC call.
+
+    Args:
+        context: Of the call.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._wake = asyncio.Event()
+        self._is_draining = False
+
+    def wake(self) -> None:
+        """The stream has frames to send."""
+        self._wake.set()
+
+    async def serve(self, services: Services, begin: Callable[[bytes], ServedStream], what: str) -> None:
+        """Carry the stream until the client ends it.
+
+        Args:
+            services: The broker.
+            begin: Makes the stream from its first frame.
+            what: The kind of the stream, for the log.
+        """
+        try:
+            with counted(services):
+                await self._run(begin)
+        except SeriatimError as exc:
+            _log.warning(f"{what}_stream_refused", peer=self._context.peer(), error=str(exc))
+            await abort(self._context, exc)
+
+    async def _run(self, begin: Callable[[bytes], ServedStream]) -> None:
+        try:
+            async with asyncio.timeout(HELLO_DEADLINE_S):
+                frame = await self._context.read()
+        except TimeoutError as exc:
+            raise BadRequestError("a stream begins with a hello") from exc
+        if frame is grpc.aio.EOF:
+            return
+        stream = begin(frame)
+        writer = asyncio.create_task(self._write(stream), name="stream writer")
+        writer.add_done_callback(end_at_bug)
+        try:
+            while (frame := await self._context.read()) is not grpc.aio.EOF and not writer.done():
+                for _ in stream.take(frame):
+                    await asyncio.sleep(0)
+            if stream.drains:
+                self._is_draining = True
+                self._wake.set()
+                await asyncio.wait([writer])
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            stream.end()
+
+    async def _write(self, stream: ServedStream) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (pieces := stream.next_frame()) is not None:
+                await self._context.write(b"".join(pieces))
+            if self._is_draining and not stream.owes:
+                return

@@ -1,0 +1,124 @@
+"""Carries streams to brokers: over TCP if the broker has a port for that and it can be reached, otherwise over gRPC.
+
+A link (`append.AppendLink`, `consume.ConsumeLink`) has frames to send and takes frames. It does not know how they
+travel. What is promised does not depend on it either: a link may end at any time, and its users then open another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from seriatim_api.errors import SeriatimError
+from seriatim_api.v1 import broker_pb2
+
+from seriatim._transport.grpc_carriage import GrpcCarriage
+from seriatim._transport.stream_ports import StreamPorts
+from seriatim._transport.tcp_carriage import TcpCarriage
+
+if TYPE_CHECKING:
+    from seriatim._transport.channels import Channels, StreamPurpose
+
+LOOK_AHEAD_S: Final = 1.0
+"""Seconds for the question about the port of a broker that may take over next."""
+
+
+class CarriedStream(Protocol):
+    """A link, as its carriage sees it."""
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the client ends the stream when nothing waits to be sent."""
+
+    def next_frame(self) -> Sequence[bytes | memoryview] | None:
+        """The next frame to send, in pieces; None if nothing waits."""
+
+    def take(self, frame: bytes | memoryview) -> None:
+        """Take a frame from the broker. It is valid until this returns.
+
+        Raises:
+            FrameError: The frame cannot be read.
+            DecodeError: A message in it cannot be read.
+        """
+
+
+class Carriage(Protocol):
+    """One stream on its way. The link that opened it closes it."""
+
+    async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
+        """Connect, and begin the stream.
+
+        Raises:
+            SeriatimError: There is no connection, or the broker refuses the stream.
+        """
+
+    async def read(self) -> bytes:
+        """Await one frame. Use it only before `carry`.
+
+        Raises:
+            SeriatimError: The stream has ended.
+        """
+
+    async def carry(self, stream: CarriedStream) -> None:
+        """Carry frames both ways. Returns when the broker has ended the stream after the client finished it.
+
+        Raises:
+            SeriatimError: The stream has ended: what the broker said, or `UnavailableError`.
+            FrameError: The broker sent what cannot be read.
+            DecodeError: The same.
+        """
+
+    def wake(self) -> None:
+        """The link has frames to send, or is finishing."""
+
+    def close(self) -> None:
+        """End the stream."""
+
+    def give_up(self) -> None:
+        """End the stream and its connection, because the broker may be gone."""
+
+
+class Carriages:
+    """Opens carriages.
+
+    Args:
+        channels: The gRPC connections.
+    """
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._ports = StreamPorts(channels)
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    async def choose(self, address: str, purpose: StreamPurpose) -> Carriage:
+        """The carriage for a stream to a broker. It is not open.
+
+        Raises:
+            SeriatimError: The broker does not answer, or this client is closed.
+        """
+        port = await self._ports.find(address)
+        if port is None:
+            return GrpcCarriage(self._channels, address, purpose)
+        return TcpCarriage(self._channels, self._ports, port)
+
+    def warm(self, address: str) -> None:
+        """Prepare for streams to a broker that may take over next. It only saves time later."""
+        if not address or address in self._looking or self._ports.knows(address):
+            return
+        task = self._looking[address] = asyncio.create_task(self._look(address), name=f"look ahead {address}")
+        task.add_done_callback(lambda _task: self._looking.pop(address, None))
+
+    async def _look(self, address: str) -> None:
+        with suppress(SeriatimError, TimeoutError):
+            async with asyncio.timeout(LOOK_AHEAD_S):
+                if await self._ports.find(address) is None:
+                    self._channels.warm(address)
+
+    async def close(self) -> None:
+        """Look ahead no more."""
+        looking = list(self._looking.values())
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""Where brokers take streams over TCP: each broker is asked for its port, over gRPC, and the answer is kept.
+
+A port can be out of reach: a firewall or a NetworkPolicy does not have it, or only the port for gRPC is forwarded. So
+after a failure the broker is asked again. If it answers, and its port fails once more, streams to it go over gRPC for a
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import grpc.aio
+from seriatim_api.errors import UnsupportedVersionError
+from seriatim_api.status import from_status
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+
+if TYPE_CHECKING:
+    from seriatim._transport.channels import Channels
+
+FAILURES_MAX: Final = 2
+"""After so many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""
+
+AVOIDED_S: Final = 600.0
+"""A port is avoided for so many seconds. A port that lets nothing through costs a stream a second each time."""
+
+PORTS_MAX: Final = 500
+"""The most brokers whose ports are kept. Beyond it, the one that was asked first is forgotten."""
+
+
+@dataclass(slots=True)
+class StreamPort:
+    """Where one broker takes streams over TCP.
+
+    Attributes:
+        address: The broker's address for gRPC, `host:port`.
+        port: The port for streams, at the same host.
+        broker: The broker's name.
+        cluster_id: The id of its cluster.
+    """
+
+    address: str
+    port: int
+    broker: str
+    cluster_id: str
+
+    @property
+    def host(self) -> str:
+        """The host to dial."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+
+class StreamPorts:
+    """Asks brokers for their ports.
+
+    Args:
+        channels: The gRPC connections.
+    """
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._known: dict[str, StreamPort] = {}
+        self._failures: dict[str, int] = {}
+        self._avoided_until_s: dict[str, float] = {}
+
+    def knows(self, address: str) -> bool:
+        """Whether the port of the broker at this address is known."""
+        return address in self._known
+
+    async def find(self, address: str) -> StreamPort | None:
+        """The port of the broker at this address; None if streams to it go over gRPC.
+
+        Raises:
+            SeriatimError: The broker does not answer, or this client is closed.
+        """
+        self._channels.home.check_open()
+        known = self._known.get(address)
+        if known is not None:
+            return known
+        if self._avoided_until_s.get(address, 0.0) > asyncio.get_running_loop().time():
+            return None
+        try:
+            answer = await self._ask(address)
+        except UnsupportedVersionError:  # a broker of version 0.3 or older
+            return None
+        if not answer.port:
+            return None
+        found = self._known[address] = StreamPort(address, answer.port, answer.broker, answer.cluster_id)
+        if len(self._known) > PORTS_MAX:
+            del self._known[next(iter(self._known))]
+        return found
+
+    async def _ask(self, address: str) -> broker_pb2.GetStreamPortResponse:
+        channel = self._channels.get(address, "ask")
+        stub = broker_pb2_grpc.RoutingStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            answer: broker_pb2.GetStreamPortResponse = await stub.GetStreamPort(broker_pb2.GetStreamPortRequest())
+        except grpc.aio.AioRpcError as exc:
+            reason, _ = self._channels.explain(exc.details())
+            error = from_status(exc.code(), f"{address}: {reason}", exc.trailing_metadata())
+        else:
+            return answer
+        raise error  # outside of the handler: what is in there refers to the channel
+
+    def works(self, port: StreamPort) -> None:
+        """A stream was opened there."""
+        self._failures.pop(port.address, None)
+
+    def failed(self, port: StreamPort) -> None:
+        """A stream could not be opened there."""
+        address = port.address
+        if self._known.get(address) is port:
+            del self._known[address]
+        failures = self._failures.pop(address, 0) + 1
+        if failures < FAILURES_MAX:
+            self._failures[address] = failures
+            if len(self._failures) > PORTS_MAX:
+                del self._failures[next(iter(self._failures))]
+            return
+        self._avoided_until_s.pop(address, None)
+        self._avoided_until_s[address] = asyncio.get_running_loop().time() + AVOIDED_S
+        if len(self._avoided_until_s) > PORTS_MAX:
+            del self._avoided_until_s[next(iter(self._avoided_until_s))]

@@ -1,0 +1,203 @@
+"""Carries one stream over a TCP or TLS connection of its own, without gRPC (`seriatim_api.stream_frames`).
+
+A frame is handled in the turn of the event loop in which it arrives, and what a turn has to send leaves at its end. No
+thread and no task is woken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, UnavailableError
+from seriatim_api.framed_connection import ConnectionEndedError, FramedConnection
+from seriatim_api.frames import FrameError
+from seriatim_api.status import error_from_proto
+from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
+from seriatim_api.v1 import broker_pb2, common_pb2
+
+if TYPE_CHECKING:
+    from seriatim._transport.carriage import CarriedStream
+    from seriatim._transport.channels import Channels
+    from seriatim._transport.stream_ports import StreamPort, StreamPorts
+
+FRAME_SIZE_BYTES_MAX: Final = 32 << 20
+"""The largest frame that a client takes, as over gRPC."""
+
+
+class _Connection(FramedConnection):
+    """The connection of one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream: CarriedStream | None = None
+        self._turn_is_open = False
+        self._has_finished = False
+        self._over: asyncio.Future[None] = self._loop.create_future()
+
+    async def carry(self, stream: CarriedStream) -> None:
+        self._stream = stream
+        self.begin_frames(FRAME_SIZE_BYTES_MAX)
+        await self._over
+
+    def wake(self) -> None:
+        if not self._turn_is_open:
+            self._turn_is_open = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_is_open = False
+        self._pump()
+
+    def pump(self) -> None:
+        """See `FramedConnection`."""
+        stream = self._stream
+        if stream is None or self._has_finished:
+            return
+        while not self.is_full:
+            pieces = stream.next_frame()
+            if pieces is not None:
+                self.write(MESSAGE, *pieces)
+                continue
+            if stream.is_finishing:
+                self._has_finished = True
+                self.write(FINISHED)
+            return
+
+    def frame_arrived(self, kind: int, content: memoryview) -> None:
+        """See `FramedConnection`."""
+        if self._over.done():
+            return
+        if kind == MESSAGE:
+            assert self._stream is not None
+            try:
+                self._stream.take(content)
+            except DecodeError as exc:
+                raise FrameError(str(exc)) from exc
+        elif kind == END:
+            error = _error_in(content)
+            if error is None:
+                self._over.set_result(None)
+            else:
+                self._over.set_exception(error)
+        else:
+            raise FrameError(f"a frame of kind {kind} does not come here")
+
+    def garbage_arrived(self, error: FrameError) -> None:
+        """See `FramedConnection`."""
+        self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """See `FramedConnection`."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def ended(self, reason: str) -> None:
+        """See `FramedConnection`."""
+        self.failed(UnavailableError(reason))
+
+
+class TcpCarriage:
+    """See `carriage.Carriage`.
+
+    Args:
+        channels: Has the certificates.
+        ports: Is told whether the port can be used.
+        port: Where the broker takes the stream.
+    """
+
+    def __init__(self, channels: Channels, ports: StreamPorts, port: StreamPort) -> None:
+        self._channels = channels
+        self._ports = ports
+        self._port = port
+        self._connection: _Connection | None = None
+        self._is_open = False
+
+    async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
+        """See `carriage.Carriage`."""
+        connection = self._connection = _Connection()
+        try:
+            await self._dial(connection)
+            connection.write(HELLO, self._hello(hello).SerializeToString())
+            kind, content = await connection.read()
+        except (OSError, ConnectionEndedError, FrameError) as exc:
+            self._ports.failed(self._port)
+            error: SeriatimError = UnavailableError(f"{self._where}: {exc}")
+        else:
+            if kind == OPENED:
+                self._ports.works(self._port)
+                self._is_open = True
+                return
+            refused = _error_in(content) if kind == END else None
+            error = refused or BadRequestError(f"{self._where} answered a hello with a frame of kind {kind}")
+            if isinstance(error, (NotServingError, BadRequestError)):
+                self._ports.failed(self._port)  # another process has the port, or the broker is about to end
+        raise error
+
+    @property
+    def _where(self) -> str:
+        return f"{self._port.host}:{self._port.port}"
+
+    def _hello(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> broker_pb2.StreamHello:
+        whole = broker_pb2.StreamHello(cluster_id=self._port.cluster_id, broker=self._port.broker)
+        if isinstance(hello, broker_pb2.ClientHello):
+            whole.append.CopyFrom(hello)
+        else:
+            whole.consume.CopyFrom(hello)
+        return whole
+
+    async def _dial(self, connection: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        context, server_name = self._channels.dialing()
+        if context is None:
+            await loop.create_connection(lambda: connection, self._port.host, self._port.port)
+        else:
+            await loop.create_connection(
+                lambda: connection, self._port.host, self._port.port, ssl=context,
+                server_hostname=server_name or self._port.host.rstrip("."),
+            )  # fmt: skip
+
+    async def read(self) -> bytes:
+        """See `carriage.Carriage`."""
+        assert self._connection is not None
+        try:
+            kind, content = await self._connection.read()
+        except ConnectionEndedError as exc:
+            error: SeriatimError | None = UnavailableError(f"{self._where}: {exc}")
+        else:
+            if kind == MESSAGE:
+                return content
+            error = _error_in(content) if kind == END else None
+        raise error or UnavailableError(f"{self._where} ended the stream")
+
+    async def carry(self, stream: CarriedStream) -> None:
+        """See `carriage.Carriage`."""
+        assert self._connection is not None
+        await self._connection.carry(stream)
+
+    def wake(self) -> None:
+        """See `carriage.Carriage`."""
+        if self._connection is not None:
+            self._connection.wake()
+
+    def close(self) -> None:
+        """See `carriage.Carriage`."""
+        if self._connection is not None:
+            self._connection.abort("the stream was closed")
+
+    def give_up(self) -> None:
+        """See `carriage.Carriage`. If the stream was not opened in time, the port counts as one that failed."""
+        if not self._is_open:
+            self._ports.failed(self._port)
+        self.close()
+
+
+def _error_in(content: bytes | memoryview) -> SeriatimError | None:
+    """The error in an `END`; None if it has none."""
+    if not content:
+        return None
+    try:
+        return error_from_proto(common_pb2.Error.FromString(bytes(content)))
+    except DecodeError:
+        return UnavailableError("the broker ended the stream, and its reason cannot be read")
