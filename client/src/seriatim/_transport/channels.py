@@ -188,6 +188,12 @@ class Channels:
             self._opened_at.pop(channel, None)
             self._close_later(address, channel.close(None))
 
+    def renew(self, address: str, purpose: Purpose, channel: Any) -> None:
+        """Use another channel for new calls, because this one may be silent. Calls under way on it go on."""
+        if self._channels.get((address, purpose)) is channel:
+            del self._channels[address, purpose]
+            self._retire(address, channel)
+
     def _close_later(self, address: str, closing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(closing, name=f"close {address}")
         self._closing.add(task)

@@ -26,6 +26,10 @@ FAILURES_MAX: Final = 2
 AVOIDED_S: Final = 600.0
 """A port is avoided for so many seconds. A port that lets nothing through costs a stream a second each time."""
 
+ASK_DEADLINE_S: Final = 0.6
+"""Seconds for a broker's answer. It answers from memory. A connection that gives none in this time is not used for new
+questions: the machine at its other end may be gone."""
+
 PORTS_MAX: Final = 500
 """The most brokers whose ports are kept. Beyond it, the one that was asked first is forgotten."""
 
@@ -96,8 +100,12 @@ class StreamPorts:
         channel = self._channels.get(address, "ask")
         stub = broker_pb2_grpc.RoutingStub(channel)  # type: ignore[no-untyped-call]
         try:
-            answer: broker_pb2.GetStreamPortResponse = await stub.GetStreamPort(broker_pb2.GetStreamPortRequest())
+            answer: broker_pb2.GetStreamPortResponse = await stub.GetStreamPort(
+                broker_pb2.GetStreamPortRequest(), timeout=ASK_DEADLINE_S
+            )
         except grpc.aio.AioRpcError as exc:
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._channels.renew(address, "ask", channel)
             reason, _ = self._channels.explain(exc.details())
             error = from_status(exc.code(), f"{address}: {reason}", exc.trailing_metadata())
         else:
