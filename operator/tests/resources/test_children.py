@@ -110,11 +110,21 @@ def test_brokers_are_found_before_they_are_ready_and_clients_find_ready_ones() -
     assert [port["port"] for port in services["orders"]["ports"]] == [7100]
 
 
+def test_each_port_of_a_broker_has_the_same_name_and_number_at_its_pod_and_at_its_host_name() -> None:
+    made = {(each["kind"], each["metadata"]["name"]): each.get("spec", {}) for each in all_of()}
+    [container] = made["Pod", "orders-g0-1-x7k2"]["containers"]
+    at_pod = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert at_pod == {"seriatim": 7100, "admin": 7101, "links": 7103, "streams": 7104}
+    at_host_name = made["Service", "orders-brokers"]["ports"]
+    assert {port["targetPort"]: port["port"] for port in at_host_name} == at_pod
+
+
 def test_brokers_are_reached_by_their_peers_the_operator_and_clients() -> None:
-    traffic, links, metrics = named("NetworkPolicy")["spec"]["ingress"]
+    traffic, links, streams, metrics = named("NetworkPolicy")["spec"]["ingress"]
     assert [port["port"] for port in traffic["ports"]] == [7100]
     peers, operator, clients = traffic["from"]
     assert links == {"from": [peers], "ports": [{"protocol": "TCP", "port": 7103}]}
+    assert streams == {"from": [clients], "ports": [{"protocol": "TCP", "port": 7104}]}
     assert peers["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
     assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "seriatim-system"}
     assert operator["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"

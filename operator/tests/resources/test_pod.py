@@ -66,6 +66,7 @@ def test_broker_is_told_who_it_is() -> None:
         "SERIATIM_ADVERTISE": "g0-1.orders-brokers.shop.svc:7100",
         "SERIATIM_STATUS_FILE": "/dev/termination-log",
         "SERIATIM_LINK_LISTEN": "0.0.0.0:7103",
+        "SERIATIM_STREAM_LISTEN": "0.0.0.0:7104",
     }
     assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("g0-1", "orders-brokers")
     assert made["spec"]["enableServiceLinks"] is False, "a Service called seriatim would look like settings"

@@ -33,10 +33,13 @@ EXTERNAL_PORT: Final = 7102
 """The brokers' second port, for clients outside. The Services have the same port."""
 LINK_PORT: Final = 7103
 """The brokers' port for links among themselves."""
+STREAM_PORT: Final = 7104
+"""The brokers' port for streams of clients over TCP. Clients ask the brokers for it, at `BROKER_PORT`."""
 BROKER_PORT_NAME: Final = "seriatim"
 ADMIN_PORT_NAME: Final = "admin"
 EXTERNAL_PORT_NAME: Final = "external"
 LINK_PORT_NAME: Final = "links"
+STREAM_PORT_NAME: Final = "streams"
 
 CONTAINER: Final = "broker"
 USER_ID: Final = 10001

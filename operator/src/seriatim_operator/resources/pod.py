@@ -27,6 +27,8 @@ from .names import (
     LINK_PORT,
     LINK_PORT_NAME,
     STATUS_FILE,
+    STREAM_PORT,
+    STREAM_PORT_NAME,
     TLS_DIRECTORY,
     USER_ID,
     VOLUME_PATH,
@@ -151,6 +153,7 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
             {"name": BROKER_PORT_NAME, "containerPort": BROKER_PORT, "protocol": "TCP"},
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
             {"name": LINK_PORT_NAME, "containerPort": LINK_PORT, "protocol": "TCP"},
+            {"name": STREAM_PORT_NAME, "containerPort": STREAM_PORT, "protocol": "TCP"},
         ],
         "startupProbe": _probe("/healthz", scheme, period_s=1, failures=STARTUP_S_MAX),
         "readinessProbe": _probe("/readyz", scheme, period_s=2, failures=2),
@@ -193,6 +196,7 @@ def _environment(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
         "SERIATIM_STATUS_FILE": STATUS_FILE,
         # Not in the settings file, which brokers of another image read too while the change rolls through the cluster.
         "SERIATIM_LINK_LISTEN": f"0.0.0.0:{LINK_PORT}",
+        "SERIATIM_STREAM_LISTEN": f"0.0.0.0:{STREAM_PORT}",
     }
     if cluster.spec.external is not None:
         variables["SERIATIM_EXTERNAL_LISTEN"] = f"0.0.0.0:{EXTERNAL_PORT}"

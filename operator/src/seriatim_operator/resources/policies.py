@@ -15,6 +15,7 @@ from .names import (
     LABEL_GROUP,
     LABEL_NAME,
     LINK_PORT,
+    STREAM_PORT,
     Manifest,
     broker_group_object_name,
     broker_group_selector_labels,
@@ -73,6 +74,8 @@ def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
         "ingress": [
             {"from": [brokers, operator, clients], "ports": [_tcp(BROKER_PORT)]},
             {"from": [brokers], "ports": [_tcp(LINK_PORT)]},
+            # No broker opens a stream, and neither does the operator.
+            {"from": [clients], "ports": [_tcp(STREAM_PORT)]},
             # Clients outside come from addresses that are of no pod, and often from those of nodes or load balancers.
             *([{"ports": [_tcp(EXTERNAL_PORT)]}] if cluster.spec.external is not None else []),
             # The port of the metrics is open to all pods, because monitoring may run in any namespace.

@@ -15,6 +15,8 @@ from .names import (
     LABEL_SLOT,
     LINK_PORT,
     LINK_PORT_NAME,
+    STREAM_PORT,
+    STREAM_PORT_NAME,
     Manifest,
     brokers_name,
     child,
@@ -39,13 +41,17 @@ def brokers_service(cluster: BrokerCluster) -> Manifest:
             _port(BROKER_PORT_NAME, BROKER_PORT),
             _port(ADMIN_PORT_NAME, ADMIN_PORT),
             _port(LINK_PORT_NAME, LINK_PORT),
+            _port(STREAM_PORT_NAME, STREAM_PORT),
         ],
     }
     return {**manifest, "spec": spec}
 
 
 def client_service(cluster: BrokerCluster) -> Manifest:
-    """The Service that leads to any ready broker. That broker tells clients which brokers to use."""
+    """The Service that leads to any ready broker. That broker tells clients which brokers to use.
+
+    Streams of clients go to the brokers' own names, so their port is not here.
+    """
     manifest = child(cluster, "v1", "Service", client_service_name(cluster.name))
     spec = {
         "type": "ClusterIP",
