@@ -686,7 +686,11 @@ class Broker:
                 "Producers in the largest producer table of this broker's open segments",
                 lambda: max(self._producer_counts(), default=0),
             ),
-            "streams": ("Append and consume streams", lambda: self._services.stream_count),
+            "streams": ("Append, consume and range streams", lambda: self._services.stream_count),
+            "tcp_streams": (
+                "Append and consume streams over TCP; the other streams go over gRPC",
+                lambda: self._streams.count if self._streams is not None else 0,
+            ),
             "in_flight_bytes": (
                 "Bytes of batches that this broker took and has not answered",
                 lambda: self._services.in_flight_bytes,

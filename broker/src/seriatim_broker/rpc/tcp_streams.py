@@ -201,6 +201,11 @@ class TcpStreams:
         self._connections: set[_StreamConnection] = set()
         self.listening = Listening("streams", self._serve, WAITING_COUNT_MAX, tls)
 
+    @property
+    def count(self) -> int:
+        """Streams that are open."""
+        return len(self._connections)
+
     async def start(self, address: str) -> str:
         """Listen. Returns the address, with the port that was taken; see `Listening.start`."""
         return await self.listening.start(address)
