@@ -14,7 +14,7 @@ def plan(groups: int = 3, members: int = 2, *, proxy: bool = True) -> ClusterPla
 
 def test_each_directed_pair_has_a_port_of_its_own() -> None:
     found = plan()
-    assert len(found.links) == 6 + 6 + 2 * 6 * 5
+    assert len(found.links) == 6 + 6 + 6 + 2 * 6 * 5
     assert len({link.listen for link in found.links}) == len(found.links)
     broker = found.broker("g1-0")
     assert broker.advertised == Address("127.0.0.4", 7000)
@@ -23,9 +23,11 @@ def test_each_directed_pair_has_a_port_of_its_own() -> None:
     assert dict(broker.link_peers)["g0-0"] == Address("127.0.0.2", 7052)
     [over_tcp] = [link for link in found.links if link.listen == Address("127.0.0.2", 7052)]
     assert (over_tcp.source, over_tcp.target) == ("g1-0", found.broker("g0-0").link_listen)
-    by_path = {(link.source, link.destination): link for link in found.links}
     assert found.broker("g0-0").listen in {link.target for link in found.links if link.source == "g1-0"}
-    assert by_path["clients", "g1-0"].listen == broker.advertised
+    to_clients = {link.listen: link.target for link in found.links if link.source == "clients"}
+    assert to_clients[broker.advertised] == broker.listen
+    assert to_clients[broker.streams] == broker.stream_listen
+    assert (broker.advertised.host, broker.streams.port) == (broker.streams.host, 7005)
 
 
 def test_all_ports_lie_in_the_range_also_of_the_largest_cluster() -> None:

@@ -466,7 +466,8 @@ def _wants_json() -> bool:
     "--listen",
     default="127.0.0.1:7400",
     show_default=True,
-    help="host:port of the first broker. The next two ports are for the second broker and the coordinator.",
+    help="host:port of the first broker. The next two ports are for the second broker and the coordinator. Two more, "
+    "for streams of clients, are chosen by the system.",
 )
 @click.option("--admin-listen", default="", help="host:port of metrics and health (default: not opened).")
 @click.option("--log-level", default="info", help="debug, info, warning or error (default info).")

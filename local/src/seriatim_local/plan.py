@@ -11,6 +11,8 @@ The ports of one address, counted from the cluster's base port:
     +2        the broker's admin port (health, metrics), never behind the proxy
     +3        for the other members of a real etcd
     +4        the broker's port of links over TCP
+    +5        for streams of clients over TCP: with the proxy, the proxy listens here and forwards to +6
+    +6        with the proxy: the broker listens here for these streams
     +10 + i   with the proxy: broker number i of the cluster connects here, so that each directed pair can be cut
     +50 + i   with the proxy: the same for links over TCP
 """
