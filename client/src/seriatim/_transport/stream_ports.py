@@ -87,7 +87,7 @@ class StreamPorts:
             return None
         try:
             answer = await self._ask(address)
-        except UnsupportedVersionError:  # a broker of version 0.3 or older
+        except UnsupportedVersionError:  # a broker of a version before 0.3.0
             return None
         if not answer.port:
             return None
