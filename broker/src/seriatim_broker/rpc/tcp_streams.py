@@ -243,7 +243,7 @@ class TcpStreams:
     async def _carry(self, connection: _StreamConnection, hello: broker_pb2.StreamHello) -> None:
         identity = self._services.identity
         if (hello.cluster_id, hello.broker) != (identity.cluster_id, identity.member.broker):
-            raise NotServingError(f"this is broker {identity.member.broker} of cluster {identity.cluster_id}")
+            raise BadRequestError(f"this is broker {identity.member.broker} of cluster {identity.cluster_id}")
         stream: ServedStream
         match hello.WhichOneof("stream"):
             case "append":

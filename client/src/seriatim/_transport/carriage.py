@@ -15,14 +15,17 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._transport.grpc_carriage import GrpcCarriage
-from seriatim._transport.stream_ports import StreamPorts
-from seriatim._transport.tcp_carriage import TcpCarriage
+from seriatim._transport.stream_ports import StreamPort, StreamPorts
+from seriatim._transport.tcp_carriage import PortFailedError, TcpCarriage
 
 if TYPE_CHECKING:
     from seriatim._transport.channels import Channels, StreamPurpose
 
 LOOK_AHEAD_S: Final = 1.0
 """Seconds for the question about the port of a broker that may take over next."""
+
+TCP_DEADLINE_S: Final = 0.5
+"""Seconds for a stream to begin over TCP. Half of the time of an opening is then left for gRPC."""
 
 
 class CarriedStream(Protocol):
@@ -80,6 +83,74 @@ class Carriage(Protocol):
         """End the stream and its connection, because the broker may be gone."""
 
 
+class _TcpFirst:
+    """Carries one stream over TCP, or over gRPC if the port cannot be used although the broker answers.
+
+    Both are tried in one opening. Without it: 1. A firewall lets nothing through to the port. 2. The client takes the
+    master for dead, and complains to another broker. 3. That broker believes it, and a healthy broker group loses the
+    open segment; and so for each partition of each client.
+    """
+
+    def __init__(self, channels: Channels, ports: StreamPorts, port: StreamPort, purpose: StreamPurpose) -> None:
+        self._channels = channels
+        self._ports = ports
+        self._port = port
+        self._purpose = purpose
+        self._chosen: Carriage = TcpCarriage(channels, port)
+        self._has_timed_out = False
+
+    async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
+        """See `Carriage`."""
+        if await self._open_over_tcp(hello):
+            return
+        self._chosen.close()
+        # The broker may have restarted with another port, or just have opened it. It is asked again, over gRPC.
+        self._ports.forget(self._port)
+        asked = await self._ports.find(self._port.address)
+        if asked is not None:
+            self._port = asked
+            self._chosen = TcpCarriage(self._channels, asked)
+            if not self._has_timed_out and await self._open_over_tcp(hello):
+                return
+            self._chosen.close()
+        self._chosen = GrpcCarriage(self._channels, self._port.address, self._purpose)
+        await self._chosen.open(hello)
+        self._ports.failed(self._port)
+
+    async def _open_over_tcp(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> bool:
+        """Whether the stream has begun."""
+        try:
+            async with asyncio.timeout(TCP_DEADLINE_S):
+                await self._chosen.open(hello)
+        except PortFailedError:
+            return False
+        except TimeoutError:
+            self._has_timed_out = True
+            return False
+        self._ports.works(self._port)
+        return True
+
+    async def read(self) -> bytes:
+        """See `Carriage`."""
+        return await self._chosen.read()
+
+    async def carry(self, stream: CarriedStream) -> None:
+        """See `Carriage`."""
+        await self._chosen.carry(stream)
+
+    def wake(self) -> None:
+        """See `Carriage`."""
+        self._chosen.wake()
+
+    def close(self) -> None:
+        """See `Carriage`."""
+        self._chosen.close()
+
+    def give_up(self) -> None:
+        """See `Carriage`."""
+        self._chosen.give_up()
+
+
 class Carriages:
     """Opens carriages.
 
@@ -101,7 +172,7 @@ class Carriages:
         port = await self._ports.find(address)
         if port is None:
             return GrpcCarriage(self._channels, address, purpose)
-        return TcpCarriage(self._channels, self._ports, port)
+        return _TcpFirst(self._channels, self._ports, port, purpose)
 
     def warm(self, address: str) -> None:
         """Prepare for streams to a broker that may take over next. It only saves time later."""

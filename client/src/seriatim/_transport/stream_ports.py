@@ -1,8 +1,8 @@
 """Where brokers take streams over TCP: each broker is asked for its port, over gRPC, and the answer is kept.
 
-A port can be out of reach: a firewall or a NetworkPolicy does not have it, or only the port for gRPC is forwarded. So
-after a failure the broker is asked again. If it answers, and its port fails once more, streams to it go over gRPC for a
-time.
+A port can be out of reach: a firewall or a NetworkPolicy does not have it, or only the port for gRPC is forwarded. A
+stream that cannot be opened there is opened over gRPC. If gRPC works and the port does not, twice in a row, streams to
+this broker go over gRPC for a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAILURES_MAX: Final = 2
 """After so many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""
 
 AVOIDED_S: Final = 600.0
-"""A port is avoided for so many seconds. A port that lets nothing through costs a stream a second each time."""
+"""A port is avoided for so many seconds. A port that lets nothing through costs a stream half a second each time."""
 
 ASK_DEADLINE_S: Final = 0.6
 """Seconds for a broker's answer. It answers from memory. A connection that gives none in this time is not used for new
@@ -116,11 +116,20 @@ class StreamPorts:
         """A stream was opened there."""
         self._failures.pop(port.address, None)
 
+    def forget(self, port: StreamPort) -> None:
+        """Ask the broker again before the next stream."""
+        if self._known.get(port.address) is port:
+            del self._known[port.address]
+
     def failed(self, port: StreamPort) -> None:
-        """A stream could not be opened there."""
+        """A stream could be opened over gRPC, and not there.
+
+        It counts once for each answer of the broker, however many streams a client opens at a time.
+        """
         address = port.address
-        if self._known.get(address) is port:
-            del self._known[address]
+        if self._known.get(address) is not port:
+            return
+        del self._known[address]
         failures = self._failures.pop(address, 0) + 1
         if failures < FAILURES_MAX:
             self._failures[address] = failures

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, UnavailableError
+from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
 from seriatim_api.framed_connection import ConnectionEndedError, FramedConnection
 from seriatim_api.frames import FrameError
 from seriatim_api.status import error_from_proto
@@ -20,10 +20,14 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 if TYPE_CHECKING:
     from seriatim._transport.carriage import CarriedStream
     from seriatim._transport.channels import Channels
-    from seriatim._transport.stream_ports import StreamPort, StreamPorts
+    from seriatim._transport.stream_ports import StreamPort
 
 FRAME_SIZE_BYTES_MAX: Final = 32 << 20
 """The largest frame that a client takes, as over gRPC."""
+
+
+class PortFailedError(Exception):
+    """The broker's port for streams cannot be used. This says nothing about the broker."""
 
 
 class _Connection(FramedConnection):
@@ -103,36 +107,36 @@ class TcpCarriage:
 
     Args:
         channels: Has the certificates.
-        ports: Is told whether the port can be used.
         port: Where the broker takes the stream.
     """
 
-    def __init__(self, channels: Channels, ports: StreamPorts, port: StreamPort) -> None:
+    def __init__(self, channels: Channels, port: StreamPort) -> None:
         self._channels = channels
-        self._ports = ports
         self._port = port
         self._connection: _Connection | None = None
-        self._is_open = False
 
     async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
-        """See `carriage.Carriage`."""
+        """See `carriage.Carriage`.
+
+        Raises:
+            SeriatimError: The broker refuses the stream.
+            PortFailedError: The port cannot be used.
+        """
         connection = self._connection = _Connection()
         try:
             await self._dial(connection)
             connection.write(HELLO, self._hello(hello).SerializeToString())
             kind, content = await connection.read()
         except (OSError, ConnectionEndedError, FrameError) as exc:
-            self._ports.failed(self._port)
-            error: SeriatimError = UnavailableError(f"{self._where}: {exc}")
+            error: Exception = PortFailedError(f"{self._where}: {exc}")
         else:
             if kind == OPENED:
-                self._ports.works(self._port)
-                self._is_open = True
                 return
             refused = _error_in(content) if kind == END else None
-            error = refused or BadRequestError(f"{self._where} answered a hello with a frame of kind {kind}")
-            if isinstance(error, (NotServingError, BadRequestError)):
-                self._ports.failed(self._port)  # another process has the port, or the broker is about to end
+            if refused is None or isinstance(refused, BadRequestError):  # another process has the port
+                error = PortFailedError(f"{self._where}: {refused or f'a frame of kind {kind} answers a hello'}")
+            else:
+                error = refused
         raise error
 
     @property
@@ -187,9 +191,7 @@ class TcpCarriage:
             self._connection.abort("the stream was closed")
 
     def give_up(self) -> None:
-        """See `carriage.Carriage`. If the stream was not opened in time, the port counts as one that failed."""
-        if not self._is_open:
-            self._ports.failed(self._port)
+        """See `carriage.Carriage`. The connection has only this stream."""
         self.close()
 
 
