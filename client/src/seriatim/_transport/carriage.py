@@ -104,15 +104,16 @@ class _TcpFirst:
         if await self._open_over_tcp(hello):
             return
         self._chosen.close()
-        # The broker may have restarted with another port, or just have opened it. It is asked again, over gRPC.
-        self._ports.forget(self._port)
-        asked = await self._ports.find(self._port.address)
-        if asked is not None:
-            self._port = asked
-            self._chosen = TcpCarriage(self._channels, asked)
-            if not self._has_timed_out and await self._open_over_tcp(hello):
-                return
-            self._chosen.close()
+        if not self._has_timed_out:
+            # The broker may have restarted with another port, or just have opened it. It is asked again, over gRPC.
+            self._ports.forget(self._port)
+            asked = await self._ports.find(self._port.address)
+            if asked is not None:
+                self._port = asked
+                self._chosen = TcpCarriage(self._channels, asked)
+                if await self._open_over_tcp(hello):
+                    return
+                self._chosen.close()
         self._chosen = GrpcCarriage(self._channels, self._port.address, self._purpose)
         await self._chosen.open(hello)
         self._ports.failed(self._port)
