@@ -14,7 +14,7 @@ def plan(groups: int = 3, members: int = 2, *, proxy: bool = True) -> ClusterPla
 
 def test_each_directed_pair_has_a_port_of_its_own() -> None:
     found = plan()
-    assert len(found.links) == 6 + 6 + 2 * 6 * 5
+    assert len(found.links) == 2 * 6 + 6 + 2 * 6 * 5
     assert len({link.listen for link in found.links}) == len(found.links)
     broker = found.broker("g1-0")
     assert broker.advertised == Address("127.0.0.4", 7000)
@@ -23,7 +23,9 @@ def test_each_directed_pair_has_a_port_of_its_own() -> None:
     assert dict(broker.link_peers)["g0-0"] == Address("127.0.0.2", 7052)
     [over_tcp] = [link for link in found.links if link.listen == Address("127.0.0.2", 7052)]
     assert (over_tcp.source, over_tcp.target) == ("g1-0", found.broker("g0-0").link_listen)
-    by_path = {(link.source, link.destination): link for link in found.links}
+    [of_streams] = [link for link in found.links if link.listen == broker.streams]
+    assert (of_streams.source, of_streams.target) == ("clients", broker.stream_listen)
+    by_path = {(link.source, link.destination): link for link in reversed(found.links)}  # the first one of each path
     assert found.broker("g0-0").listen in {link.target for link in found.links if link.source == "g1-0"}
     assert by_path["clients", "g1-0"].listen == broker.advertised
 
@@ -46,6 +48,7 @@ def test_without_the_proxy_everybody_is_reached_directly() -> None:
     assert found.links == ()
     assert dict(found.broker("g0-0").peers)["g0-1"] == found.broker("g0-1").listen == found.broker("g0-1").advertised
     assert dict(found.broker("g0-0").link_peers)["g0-1"] == found.broker("g0-1").link_listen
+    assert found.broker("g0-0").streams == found.broker("g0-0").stream_listen
     assert found.broker("g0-0").coordinator == found.coordinator
 
 
