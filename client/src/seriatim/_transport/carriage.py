@@ -6,12 +6,9 @@ travel. What is promised does not depend on it either: a link may end at any tim
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._transport.grpc_carriage import GrpcCarriage
@@ -20,9 +17,6 @@ from seriatim._transport.tcp_carriage import TcpCarriage
 
 if TYPE_CHECKING:
     from seriatim._transport.channels import Channels, StreamPurpose
-
-LOOK_AHEAD_S: Final = 1.0
-"""Seconds for the question about the port of a broker that may take over next."""
 
 
 class CarriedStream(Protocol):
@@ -74,7 +68,7 @@ class Carriage(Protocol):
         """The link has frames to send, or is finishing."""
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream. The carriage is not used any more."""
 
     def give_up(self) -> None:
         """End the stream and its connection, because the broker may be gone."""
@@ -90,7 +84,6 @@ class Carriages:
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
         self._ports = StreamPorts(channels)
-        self._looking: dict[str, asyncio.Task[None]] = {}
 
     async def choose(self, address: str, purpose: StreamPurpose) -> Carriage:
         """The carriage for a stream to a broker. It is not open.
@@ -98,27 +91,16 @@ class Carriages:
         Raises:
             SeriatimError: The broker does not answer, or this client is closed.
         """
-        port = await self._ports.find(address)
+        port = await self._ports.find(address, purpose)
         if port is None:
             return GrpcCarriage(self._channels, address, purpose)
         return TcpCarriage(self._channels, self._ports, port)
 
     def warm(self, address: str) -> None:
-        """Prepare for streams to a broker that may take over next. It only saves time later."""
-        if not address or address in self._looking or self._ports.knows(address):
-            return
-        task = self._looking[address] = asyncio.create_task(self._look(address), name=f"look ahead {address}")
-        task.add_done_callback(lambda _task: self._looking.pop(address, None))
+        """Connect to a broker that may take over next. It only saves time later.
 
-    async def _look(self, address: str) -> None:
-        with suppress(SeriatimError, TimeoutError):
-            async with asyncio.timeout(LOOK_AHEAD_S):
-                if await self._ports.find(address) is None:
-                    self._channels.warm(address)
-
-    async def close(self) -> None:
-        """Look ahead no more."""
-        looking = list(self._looking.values())
-        for task in looking:
-            task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        The broker is not asked for its port yet: closing the client would have to cancel that call, and gRPC would tell
+        of it when the event loop is closed.
+        """
+        if not self._ports.knows(address):
+            self._channels.warm(address)
