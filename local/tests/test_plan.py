@@ -48,6 +48,7 @@ def test_without_the_proxy_everybody_is_reached_directly() -> None:
     assert found.links == ()
     assert dict(found.broker("g0-0").peers)["g0-1"] == found.broker("g0-1").listen == found.broker("g0-1").advertised
     assert dict(found.broker("g0-0").link_peers)["g0-1"] == found.broker("g0-1").link_listen
+    assert found.broker("g0-0").streams == found.broker("g0-0").stream_listen
     assert found.broker("g0-0").coordinator == found.coordinator
 
 
