@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -32,10 +33,10 @@ class Services:
         self.driver = Driver()
 
 
-def stream() -> tuple[Any, list[Any]]:
+def stream(wake: Callable[[], None] = lambda: None) -> tuple[Any, list[Any]]:
     services: Any = Services()
     hello = broker_pb2.ConsumerHello(protocol=PROTOCOL)
-    return ConsumeStream(services, cast(Any, None), hello, lambda: None), services.driver.fed
+    return ConsumeStream(services, cast(Any, None), hello, wake), services.driver.fed
 
 
 def test_a_delay_has_a_limit() -> None:
@@ -90,29 +91,31 @@ def test_a_mode_is_one_that_is_known() -> None:
         consumer_mode(9)
 
 
-def events_of(frame: bytes) -> list[broker_pb2.DeliveryEvent]:
-    return [broker_pb2.DeliveryEvent.FromString(raw) for raw in read_delivery_frame(frame).events]
+def events_of(pieces: Sequence[bytes | memoryview]) -> list[broker_pb2.DeliveryEvent]:
+    return [broker_pb2.DeliveryEvent.FromString(raw) for raw in read_delivery_frame(b"".join(pieces)).events]
 
 
 async def test_confirmations_wait_for_messages_to_leave_with_and_the_newest_one_counts() -> None:
-    consuming, _ = stream()
+    woken = asyncio.Event()
+    consuming, _ = stream(woken.set)
     for number in (1, 2):
         consuming._deliver(5, fx.AcksConfirmed(number))
     consuming._deliver(6, fx.AcksConfirmed(9))
-    assert not consuming._wake.is_set()
+    assert not woken.is_set()
     consuming._deliver(5, fx.Paused(True))
-    events = events_of(consuming._next_frame())
+    events = events_of(consuming.next_frame())
     assert [(event.subscription, event.acks_confirmed.number) for event in events[:2]] == [(5, 2), (6, 9)]
     assert events[2].paused.paused
     assert consuming._confirming is None
 
 
 async def test_confirmations_leave_alone_after_a_while() -> None:
-    consuming, _ = stream()
+    woken = asyncio.Event()
+    consuming, _ = stream(woken.set)
     consuming._deliver(5, fx.AcksConfirmed(3))
     now = asyncio.get_running_loop().time()
     assert now < consuming._confirming.when() <= now + CONFIRM_S
     consuming._confirm()  # the timer calls it
-    assert consuming._wake.is_set()
-    (event,) = events_of(consuming._next_frame())
+    assert woken.is_set()
+    (event,) = events_of(consuming.next_frame())
     assert event.acks_confirmed.number == 3

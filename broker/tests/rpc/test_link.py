@@ -614,7 +614,7 @@ async def test_a_handshake_that_ends_when_its_time_is_over_leaves_nothing_behind
     def made_too_late(lane: Lane, transport: asyncio.BaseTransport) -> None:
         made(lane, transport)
         if transport.get_extra_info("sockname")[1] == int(where.rpartition(":")[2]):
-            [task] = [task for task in listener._tasks if task.get_name() == "accepted link"]
+            [task] = listener.listening._tasks
             task.cancel()
             cancelled.append(task)
 
