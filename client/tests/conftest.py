@@ -10,6 +10,8 @@ from __future__ import annotations
 import pytest
 from pytest_asyncio import is_async_test
 
+from .fake_broker import CARRIAGE
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Asynchronous tests share the session's loop."""
@@ -17,3 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_async_test(item):
             item.add_marker(shared, append=False)
+
+
+@pytest.fixture(params=["grpc", "tcp"])
+def carriage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How streams go to the fake brokers that the test makes."""
+    kind: str = request.param
+    monkeypatch.setattr(CARRIAGE, "kind", kind)
+    return kind

@@ -1,4 +1,4 @@
-"""Brokers in the test's own process: real gRPC servers over a log that is a list of batches.
+"""Brokers in the test's own process: real servers over a log that is a list of batches.
 
 They keep a master's rules (runs, sequences, repeats, bodies that match their headers) and an exclusive server's (one
 active consumer, cumulative acks under a token, the end of a segment once all is acknowledged). A test moves
@@ -9,6 +9,7 @@ partitions, refuses, stalls, truncates and breaks streams. There is no replicati
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,12 +22,23 @@ import grpc.aio
 from seriatim_api import errors
 from seriatim_api.batch import BatchHeader, place
 from seriatim_api.frames import AppendEntry, read_append_frame, write_delivery_frame
+from seriatim_api.framing import with_prefix
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.status import error_to_proto, to_status
+from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
 PROTOCOL = 1
 RESOLVE_WAIT_S = 0.3
+
+
+class Carriage:
+    """How new brokers take streams: `grpc`, or `tcp` as well; see the fixture `carriage`."""
+
+    kind = "grpc"
+
+
+CARRIAGE = Carriage()
 
 
 @dataclass
@@ -530,9 +542,14 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
         self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS
+        self.tls: Callable[[], ssl.SSLContext] | None = None  # the same, for streams over TCP
+        self.stream_port = 0
+        self.takes_tcp = CARRIAGE.kind == "tcp"
         self.ranges: grpc.GenericRpcHandler | None = None  # None: as a version that does not know them
         self.connections: set[str] = set()  # as the other side's address, of streams
         self._server: Any = None
+        self._streams: asyncio.Server | None = None
+        self.connected: set[_Connected] = set()
         cluster.brokers.append(self)
 
     async def start(self, port: int = 0) -> None:
@@ -554,13 +571,28 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         else:
             port = self._server.add_secure_port(f"127.0.0.1:{port}", self.credentials)
         self.address = f"127.0.0.1:{port}"
+        if self.takes_tcp:
+            tls = self.tls() if self.tls is not None else None
+            loop = asyncio.get_running_loop()
+            self._streams = await loop.create_server(lambda: _Connected(self), "127.0.0.1", 0, ssl=tls)
+            self.stream_port = self._streams.sockets[0].getsockname()[1]
         await self._server.start()
 
     async def stop(self) -> None:
         """As a kill: all streams break at once."""
         server, self._server = self._server, None
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams.close()
+        for connection in list(self.connected):
+            await connection.stop()
         if server is not None:
             await server.stop(None)
+
+    async def GetStreamPort(  # noqa: N802
+        self, _request: broker_pb2.GetStreamPortRequest, _context: Any
+    ) -> broker_pb2.GetStreamPortResponse:
+        return broker_pb2.GetStreamPortResponse(port=self.stream_port, broker=self.name, cluster_id="fakes")
 
     async def restart(self) -> None:
         await self.start(int(self.address.rpartition(":")[2]))
@@ -671,18 +703,124 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             await asyncio.Event().wait()
 
 
+class TcpContext:
+    """The broker's end of a stream over TCP, as gRPC would give it."""
+
+    def __init__(self, reader: Any, writer: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def frame(self) -> tuple[int, bytes]:
+        head = await self._reader.readexactly(5)
+        return head[4], await self._reader.readexactly(int.from_bytes(head[:4], "little"))
+
+    def send(self, kind: int, content: bytes = b"") -> None:
+        self._writer.write(b"".join(with_prefix(kind, (content,))))
+
+    def feed(self, frame: Any) -> None:
+        """What is read next."""
+        self._frames.put_nowait(frame)
+
+    def peer(self) -> str:
+        return str(self._writer.get_extra_info("peername"))
+
+    async def read(self) -> Any:
+        return await self._frames.get()
+
+    async def write(self, data: bytes) -> None:
+        self.send(MESSAGE, data)
+        await self._writer.drain()
+
+
+class _Connected(asyncio.Protocol):
+    """A connection to the port for streams."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._reader = asyncio.StreamReader(limit=64 << 20)
+        self._lost = asyncio.Event()
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._broker.connected.add(self)
+        self._task = asyncio.create_task(serve_tcp(self._broker, self._reader, self))
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed_data(data)
+
+    def eof_received(self) -> None:
+        self._reader.feed_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reader.feed_eof()
+        self._broker.connected.discard(self)
+        self._lost.set()
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.transport.get_extra_info(name)
+
+    async def drain(self) -> None:
+        """What waits has no limit here."""
+
+    async def stop(self) -> None:
+        """As a kill."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._lost.wait()
+
+
+async def serve_tcp(broker: FakeBroker, reader: Any, writer: Any) -> None:
+    """Serve one connection to the port for streams."""
+    context = TcpContext(reader, writer)
+    serving: asyncio.Task[None] | None = None
+    try:
+        kind, content = await context.frame()
+        hello = broker_pb2.StreamHello.FromString(content)
+        assert (kind, hello.broker, hello.cluster_id) == (HELLO, broker.name, "fakes")
+        context.send(OPENED)
+        if hello.WhichOneof("stream") == "append":
+            context.feed(hello.append.SerializeToString())
+            serving = asyncio.create_task(broker._append(None, context))
+        else:
+            context.feed(broker_pb2.ConsumeRequest(hello=hello.consume).SerializeToString())
+            serving = asyncio.create_task(broker._consume(None, context))
+        serving.add_done_callback(lambda _task: context.send(END))
+        while True:
+            kind, content = await context.frame()
+            assert kind in (MESSAGE, FINISHED)
+            context.feed(content if kind == MESSAGE else grpc.aio.EOF)
+    except (asyncio.IncompleteReadError, OSError):
+        pass  # the client has gone
+    finally:
+        if serving is not None:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        writer.transport.abort()
+
+
 async def abort(context: Any, error: errors.SeriatimError) -> None:
     code, text, metadata = to_status(error)
     await context.abort(code, text, metadata)
 
 
 @asynccontextmanager
-async def running(broker_count: int = 1, credentials: Any = None) -> AsyncIterator[FakeCluster]:
-    """A cluster of so many brokers, on free ports; with TLS if there are credentials."""
+async def running(
+    broker_count: int = 1, credentials: Any = None, tls: Callable[[], ssl.SSLContext] | None = None
+) -> AsyncIterator[FakeCluster]:
+    """A cluster of so many brokers, on free ports; with TLS if there are credentials.
+
+    Streams over TCP then need the same as `tls`.
+    """
     cluster = FakeCluster()
     for number in range(broker_count):
         broker = FakeBroker(cluster, f"fake-{number}")
         broker.credentials = credentials
+        broker.tls = tls
         await broker.start()
     try:
         yield cluster

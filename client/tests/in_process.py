@@ -20,11 +20,12 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 import pytest
 import seriatim
+from seriatim._transport.carriage import Carriages
 from seriatim._transport.silence import Silence
 from seriatim_api.errors import SeriatimError
 from seriatim_api.status import error_from_proto, from_status
 
-from .fake_broker import FakeBroker, FakeCluster
+from .fake_broker import FakeBroker, FakeCluster, serve_tcp
 
 T = TypeVar("T")
 
@@ -175,9 +176,122 @@ class _Channel:
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
 
-    def stream_stream(self, path: str) -> Any:
+    def unary_unary(self, path: str, **_options: Any) -> Any:
+        """It asks what the client's own transport asks."""
+        method = getattr(self._broker, path.rpartition("/")[2], None)
+        return lambda request, **_options: method(request, _Context(asyncio.Queue(), asyncio.Queue()))
+
+    def stream_stream(self, path: str, **_options: Any) -> Any:
         handler = self._broker._append if path.endswith("/Append") else self._broker._consume
         return lambda: _Call(handler)
+
+
+class _Transport(asyncio.Transport):
+    """The client's end of a connection. Like the event loop's, it ends if the protocol raises.
+
+    Args:
+        protocol: The client's.
+        reader: Gets what the client writes.
+    """
+
+    def __init__(self, protocol: asyncio.BufferedProtocol, reader: asyncio.StreamReader) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._protocol = protocol
+        self._reader = reader
+        self._waiting = bytearray()  # what the client has not read
+        self._is_paused = False
+        self._is_closed = False
+        self._has_ended = False
+        self._reads = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return _NoSocket() if name == "socket" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing waits."""
+
+    def write(self, data: Any) -> None:
+        if not self._is_closed:
+            self._loop.call_soon(self._reader.feed_data, bytes(data))
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        self._read_soon()
+
+    def arrived(self, data: bytes) -> None:
+        """The broker has sent this."""
+        self._waiting += data
+        self._read_soon()
+
+    def ended(self) -> None:
+        """The broker has gone."""
+        self._has_ended = True
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        self._reads = False
+        if self._is_closed or self._is_paused:
+            return
+        if not self._waiting:
+            if self._has_ended:
+                self._lose(None)
+            return
+        try:
+            place = self._protocol.get_buffer(-1)
+            count = min(len(place), len(self._waiting))
+            assert count, "there is room"
+            place[:count] = self._waiting[:count]  # type: ignore[index]
+            del self._waiting[:count]
+            self._protocol.buffer_updated(count)
+        except Exception as exc:
+            self._lose(exc)
+            return
+        self._read_soon()
+
+    def abort(self) -> None:
+        self._lose(None)
+
+    close = abort
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.call_soon(self._protocol.connection_lost, error)
+            self._reader.feed_eof()
+
+
+class _NoSocket:
+    def setsockopt(self, *_: object) -> None:
+        """There is nothing to set."""
+
+
+class _Writer:
+    """The broker's end."""
+
+    def __init__(self, transport: _Transport) -> None:
+        self._client = transport
+        self.transport = self
+
+    def get_extra_info(self, _name: str) -> str:
+        return "here"
+
+    def write(self, data: bytes) -> None:
+        self._client.arrived(data)
+
+    async def drain(self) -> None:
+        """Nothing waits."""
+
+    def abort(self) -> None:
+        self._client.ended()
 
 
 class _AnyHome:
@@ -197,7 +311,11 @@ class InProcess:
         self.home = _AnyHome()
         self.silence = Silence()
         for number in range(broker_count):
-            FakeBroker(self.cluster, f"fake-{number}").address = f"here:{number + 1}"
+            broker = FakeBroker(self.cluster, f"fake-{number}")
+            broker.address = f"here:{number + 1}"
+            broker.stream_port = number + 1 if broker.takes_tcp else 0
+        self.carriages = Carriages(self)  # type: ignore[arg-type]
+        self._serving: set[asyncio.Task[None]] = set()
 
     def _broker(self, address: str) -> FakeBroker:
         return next(broker for broker in self.cluster.brokers if broker.address == address)
@@ -206,6 +324,22 @@ class InProcess:
 
     def get(self, address: str, _purpose: str) -> _Channel:
         return _Channel(self._broker(address))
+
+    def dialing(self) -> tuple[None, str]:
+        """Without TLS. What is dialed next is in this process."""
+        loop: Any = asyncio.get_running_loop()
+        loop.create_connection = self._connect
+        return None, ""
+
+    async def _connect(self, make: Any, host: str, port: int) -> tuple[Any, Any]:
+        broker = self._broker(f"{host}:{port}")
+        protocol, reader = make(), asyncio.StreamReader(limit=64 << 20)
+        transport = _Transport(protocol, reader)
+        protocol.connection_made(transport)
+        task = asyncio.create_task(serve_tcp(broker, reader, _Writer(transport)))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return transport, protocol
 
     def drop(self, address: str, purpose: str, channel: Any) -> None:
         """There is nothing to give up."""

@@ -11,6 +11,8 @@ from seriatim_api import errors
 
 from ..fake_broker import FakeCluster, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 async def fill(producer: Producer, begin: int, end: int, partition: int = 0) -> None:
     for n in range(begin, end, 10):

@@ -11,6 +11,8 @@ from seriatim_api import errors
 
 from ..fake_broker import FakeCluster, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 def _answer(cluster: FakeCluster, number: int, error: errors.SeriatimError) -> None:
     """What waits is answered, as by a broker that learns of the tombstone."""

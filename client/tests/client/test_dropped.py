@@ -12,6 +12,8 @@ from seriatim_api.ids import make_offset
 
 from ..fake_broker import FakeCluster, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 GAP = Gap("t", 0, make_offset(1, 0), "dropped by retention", make_offset(1, 2), 2)
 
 

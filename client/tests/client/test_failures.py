@@ -18,6 +18,8 @@ from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import AppendStream, FakeCluster, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 async def test_a_turn_that_fails_ends_the_producer_and_settles_all_as_unknown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -101,16 +103,26 @@ async def test_a_link_that_cannot_be_made_is_tried_again(monkeypatch: pytest.Mon
     async with running() as cluster:
         cluster.create_topic("t")
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            real, failures = client._channels.get, 0
+            channels = client._channels
+            get_channel, dialing, failures = channels.get, channels.dialing, 0
 
-            def get(address: str, purpose: Any) -> Any:
+            def fail() -> None:
                 nonlocal failures
-                if purpose != "ask" and failures < 3:
+                if failures < 3:
                     failures += 1
                     raise errors.PreconditionError("certificates cannot be read now")
-                return real(address, purpose)
 
-            monkeypatch.setattr(client._channels, "get", get)
+            def get(address: str, purpose: Any) -> Any:
+                if purpose != "ask":
+                    fail()
+                return get_channel(address, purpose)
+
+            def dial() -> Any:
+                fail()
+                return dialing()
+
+            monkeypatch.setattr(channels, "get", get)
+            monkeypatch.setattr(channels, "dialing", dial)
             await asyncio.wait_for(await producer.send(b"a"), 5)
             assert failures == 3
             failures = 0

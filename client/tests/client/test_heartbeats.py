@@ -14,6 +14,8 @@ from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import FakeBroker, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:

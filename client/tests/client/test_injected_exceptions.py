@@ -28,6 +28,8 @@ from seriatim_api.batch import make_header, parse_header
 from ..fake_broker import AppendStream, FakePartition
 from ..in_process import Injector, InProcess, quiet_hooks, run
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 STEP = 7
 """The quick tests try one of so many calls; the slow one tries all, and those of built-in functions too."""
 

@@ -28,6 +28,8 @@ from ..fake_broker import FakeCluster, running, until
 from ..fake_keyed import FakeKeyed
 from ..in_process import InProcess, run
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 SHARED = records_pb2.CONSUMER_MODE_SHARED
 
 

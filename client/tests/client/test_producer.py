@@ -15,6 +15,8 @@ from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 async def test_a_message_gets_its_receipt() -> None:
     async with running() as cluster:

@@ -17,6 +17,8 @@ from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import abort, running, until
 
+pytestmark = pytest.mark.usefixtures("carriage")
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._transport.grpc_carriage import GrpcCarriage
@@ -20,9 +18,6 @@ from seriatim._transport.tcp_carriage import PortFailedError, TcpCarriage
 
 if TYPE_CHECKING:
     from seriatim._transport.channels import Channels, StreamPurpose
-
-LOOK_AHEAD_S: Final = 1.0
-"""Seconds for the question about the port of a broker that may take over next."""
 
 TCP_DEADLINE_S: Final = 0.5
 """Seconds for a stream to begin over TCP. Half of the time of an opening is then left for gRPC."""
@@ -77,7 +72,7 @@ class Carriage(Protocol):
         """The link has frames to send, or is finishing."""
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream. The carriage is not used any more."""
 
     def give_up(self) -> None:
         """End the stream and its connection, because the broker may be gone."""
@@ -107,7 +102,7 @@ class _TcpFirst:
         if not self._has_timed_out:
             # The broker may have restarted with another port, or just have opened it. It is asked again, over gRPC.
             self._ports.forget(self._port)
-            asked = await self._ports.find(self._port.address)
+            asked = await self._ports.find(self._port.address, self._purpose)
             if asked is not None:
                 self._port = asked
                 self._chosen = TcpCarriage(self._channels, asked)
@@ -162,7 +157,6 @@ class Carriages:
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
         self._ports = StreamPorts(channels)
-        self._looking: dict[str, asyncio.Task[None]] = {}
 
     async def choose(self, address: str, purpose: StreamPurpose) -> Carriage:
         """The carriage for a stream to a broker. It is not open.
@@ -170,27 +164,16 @@ class Carriages:
         Raises:
             SeriatimError: The broker does not answer, or this client is closed.
         """
-        port = await self._ports.find(address)
+        port = await self._ports.find(address, purpose)
         if port is None:
             return GrpcCarriage(self._channels, address, purpose)
         return _TcpFirst(self._channels, self._ports, port, purpose)
 
     def warm(self, address: str) -> None:
-        """Prepare for streams to a broker that may take over next. It only saves time later."""
-        if not address or address in self._looking or self._ports.knows(address):
-            return
-        task = self._looking[address] = asyncio.create_task(self._look(address), name=f"look ahead {address}")
-        task.add_done_callback(lambda _task: self._looking.pop(address, None))
+        """Connect to a broker that may take over next. It only saves time later.
 
-    async def _look(self, address: str) -> None:
-        with suppress(SeriatimError, TimeoutError):
-            async with asyncio.timeout(LOOK_AHEAD_S):
-                if await self._ports.find(address) is None:
-                    self._channels.warm(address)
-
-    async def close(self) -> None:
-        """Look ahead no more."""
-        looking = list(self._looking.values())
-        for task in looking:
-            task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        The broker is not asked for its port yet: closing the client would have to cancel that call, and gRPC would tell
+        of it when the event loop is closed.
+        """
+        if not self._ports.knows(address):
+            self._channels.warm(address)

@@ -215,7 +215,6 @@ class Channels:
         """Close all channels. Calls under way are cancelled."""
         self.home.close()
         self.silence.stop()
-        await self.carriages.close()
         channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
         self._opened_at.clear()

@@ -98,13 +98,16 @@ class GrpcCarriage:
         self._wake.set()
 
     def close(self) -> None:
-        """See `carriage.Carriage`."""
-        if self._call is not None:
-            self._call.cancel()
+        """See `carriage.Carriage`. The call is forgotten: as long as it is referred to, gRPC keeps the whole channel,
+        and tells of its end when the event loop may be closed."""
+        call, self._call, self._channel = self._call, None, None
+        if call is not None:
+            call.cancel()
 
     def give_up(self) -> None:
         """See `carriage.Carriage`. Other streams on the connection end too."""
-        self.close()
+        if self._call is not None:
+            self._call.cancel()
         if self._channel is not None:
             self._channels.drop(self._address, self._purpose, self._channel)
 

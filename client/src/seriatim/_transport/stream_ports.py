@@ -18,7 +18,7 @@ from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
 if TYPE_CHECKING:
-    from seriatim._transport.channels import Channels
+    from seriatim._transport.channels import Channels, StreamPurpose
 
 FAILURES_MAX: Final = 2
 """After so many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""
@@ -73,8 +73,12 @@ class StreamPorts:
         """Whether the port of the broker at this address is known."""
         return address in self._known
 
-    async def find(self, address: str) -> StreamPort | None:
+    async def find(self, address: str, purpose: StreamPurpose) -> StreamPort | None:
         """The port of the broker at this address; None if streams to it go over gRPC.
+
+        Args:
+            address: The broker's address.
+            purpose: The kind of the stream. The broker is asked on the connection that the stream has over gRPC.
 
         Raises:
             SeriatimError: The broker does not answer, or this client is closed.
@@ -86,18 +90,21 @@ class StreamPorts:
         if self._avoided_until_s.get(address, 0.0) > asyncio.get_running_loop().time():
             return None
         try:
-            answer = await self._ask(address)
+            answer = await self._ask(address, purpose)
         except UnsupportedVersionError:  # a broker of a version before 0.3.0
             return None
         if not answer.port:
             return None
-        found = self._known[address] = StreamPort(address, answer.port, answer.broker, answer.cluster_id)
+        found = StreamPort(address, answer.port, answer.broker, answer.cluster_id)
+        if (known := self._known.get(address)) == found:
+            return known  # another stream has asked meanwhile
+        self._known[address] = found
         if len(self._known) > PORTS_MAX:
             del self._known[next(iter(self._known))]
         return found
 
-    async def _ask(self, address: str) -> broker_pb2.GetStreamPortResponse:
-        channel = self._channels.get(address, "ask")
+    async def _ask(self, address: str, purpose: StreamPurpose) -> broker_pb2.GetStreamPortResponse:
+        channel = self._channels.get(address, purpose)
         stub = broker_pb2_grpc.RoutingStub(channel)  # type: ignore[no-untyped-call]
         try:
             answer: broker_pb2.GetStreamPortResponse = await stub.GetStreamPort(
@@ -105,7 +112,7 @@ class StreamPorts:
             )
         except grpc.aio.AioRpcError as exc:
             if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self._channels.renew(address, "ask", channel)
+                self._channels.renew(address, purpose, channel)
             reason, _ = self._channels.explain(exc.details())
             error = from_status(exc.code(), f"{address}: {reason}", exc.trailing_metadata())
         else:
