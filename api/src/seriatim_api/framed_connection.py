@@ -149,6 +149,14 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _deliver(self) -> None:
+        """Handle the frames that have arrived.
+
+        After an error nothing more is read, not even in this turn of the event loop:
+
+        1. Garbage arrives over TLS, with many bytes behind it. Its owner will end the connection in its next turn.
+        2. asyncio has decrypted as much as there was room for, and asks for room again before that turn.
+        3. The reader has no room: it has not read what it has. Its assertion would end a broker.
+        """
         try:
             while not self._end_reason and not self._is_held and self._discarded is None:
                 frame = self._reader.read()
@@ -156,8 +164,10 @@ class FramedConnection(asyncio.BufferedProtocol):
                     return
                 self.frame_arrived(*frame)
         except FrameError as exc:
+            self.discard()
             self.garbage_arrived(exc)
         except Exception as exc:
+            self.discard()
             self.failed(exc)
 
     def _pump(self) -> None:

@@ -112,8 +112,8 @@ def core() -> QuietCore:
     return QuietCore()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def services(core: QuietCore) -> Services:
+async def make_services(core: QuietCore) -> Services:
+    """A broker with this core, on the loop that runs."""
     storage = MemoryStorage()
     driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None, SimulatedBodies())
     nowhere: Any = Mock()  # nothing is asked of it
@@ -130,6 +130,11 @@ async def services(core: QuietCore) -> Services:
         checksum=google_crc32c.extend,
         batch_bytes_max=1 << 20,
     )
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def services(core: QuietCore) -> Services:
+    return await make_services(core)
 
 
 def release(services: Services) -> None:
