@@ -552,6 +552,11 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.connected: set[_Connected] = set()
         cluster.brokers.append(self)
 
+    @property
+    def has_streams_over_tcp(self) -> bool:
+        """Whether there was one."""
+        return not all(peer.startswith("ipv") for peer in self.connections)
+
     async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server(
             options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 << 20))

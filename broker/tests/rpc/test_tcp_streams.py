@@ -183,8 +183,8 @@ async def place(services: Services) -> AsyncIterator[Place]:
         (frame(HELLO, hello("something else")), errors.BadRequestError),
         (frame(HELLO, hello(protocol=99)), errors.UnsupportedVersionError),
         (frame(HELLO, hello("consume", protocol=99)), errors.UnsupportedVersionError),
-        (frame(HELLO, hello(broker="g0-1")), errors.NotServingError),
-        (frame(HELLO, hello(cluster="other")), errors.NotServingError),
+        (frame(HELLO, hello(broker="g0-1")), errors.BadRequestError),
+        (frame(HELLO, hello(cluster="other")), errors.BadRequestError),
     ],
 )
 async def test_what_is_no_hello_for_this_broker_is_refused_with_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,14 @@ class Authority:
         issued = self.ca.issue_cert(*(names or ("127.0.0.1",)), **validity)
         pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())
         return grpc.ssl_server_certificate_configuration([pair], believes or self.ca.cert_pem.bytes())
+
+    def context(self, *names: str) -> ssl.SSLContext:
+        """Of the same server, for streams over TCP."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.verify_mode = ssl.CERT_REQUIRED
+        self.ca.configure_trust(made)
+        self.ca.issue_cert(*(names or ("127.0.0.1",))).configure_cert(made)
+        return made
 
     def client(self, directory: Path, **validity: datetime) -> Tls:
         """Files of a client; replaces those that are there."""
@@ -66,12 +75,27 @@ async def send_and_read(client: Client, values: list[bytes]) -> None:
     assert seen == values
 
 
-async def test_what_is_sent_arrives(tmp_path: Path) -> None:
+async def test_what_is_sent_arrives(tmp_path: Path, carriage: str) -> None:
     authority = Authority()
-    async with running(2, Server(authority.configuration()).credentials) as cluster:
+    async with running(2, Server(authority.configuration()).credentials, authority.context) as cluster:
         cluster.create_topic("t", 1)
         async with Client.connect(cluster.brokers[0].address, tls=authority.client(tmp_path / "c")) as client:
             await send_and_read(client, [b"%d" % n for n in range(100)])
+        assert cluster.brokers[0].has_streams_over_tcp == (carriage == "tcp")
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+@pytest.mark.parametrize("fault", ["another name", "another authority"])
+async def test_a_port_for_streams_that_shows_another_certificate_is_not_used(
+    tmp_path: Path, carriage: str, fault: str
+) -> None:
+    authority = Authority()
+    shows = Authority().context if fault == "another authority" else lambda: authority.context("orders.example")
+    async with running(1, Server(authority.configuration()).credentials, shows) as cluster:
+        cluster.create_topic("t", 1)
+        async with Client.connect(cluster.brokers[0].address, tls=authority.client(tmp_path / "c")) as client:
+            await send_and_read(client, [b"%d" % n for n in range(10)])
+        assert not cluster.brokers[0].has_streams_over_tcp
 
 
 async def test_the_server_name_stands_for_what_is_dialed(tmp_path: Path) -> None:
