@@ -19,6 +19,11 @@ WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
 overtake them, and they are not in memory twice."""
 
 
+SLICE_S: Final = 0.004
+"""Frames that have arrived are handled for so many seconds, and then everything else in the event loop has its turn. One
+read of the socket can bring thousands of small frames."""
+
+
 class ConnectionEndedError(Exception):
     """The connection has ended before the frame that was awaited."""
 
@@ -39,6 +44,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._end_error: BaseException | None = None
         self._has_begun = False
         self._is_held = False
+        self._is_resting = False  # other work has its turn
         self._discarded: memoryview | None = None  # the place for what is not read any more
         self.is_full = False
 
@@ -127,9 +133,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.ended(self._end_reason)
             return False
         assert self._transport is not None
-        self._deliver()
-        if not self._is_held:
-            self._transport.resume_reading()
+        self._deliver_and_read()
         self._pump()
         return True
 
@@ -144,8 +148,23 @@ class FramedConnection(asyncio.BufferedProtocol):
         if not self._is_held or self._end_reason:
             return
         self._is_held = False
+        if not self._is_resting:
+            self._deliver_and_read()
+
+    def _rest(self) -> None:
+        assert self._transport is not None
+        self._is_resting = True
+        self._transport.pause_reading()
+        self._loop.call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        if not self._is_held:
+            self._deliver_and_read()
+
+    def _deliver_and_read(self) -> None:
         self._deliver()
-        if not self._is_held and self._transport is not None and not self._end_reason:
+        if not (self._is_held or self._is_resting or self._end_reason) and self._transport is not None:
             self._transport.resume_reading()
 
     def _deliver(self) -> None:
@@ -157,8 +176,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         2. asyncio has decrypted as much as there was room for, and asks for room again before that turn.
         3. The reader has no room: it has not read what it has. Its assertion would end a broker.
         """
+        until_s = self._loop.time() + SLICE_S
         try:
             while not self._end_reason and not self._is_held and self._discarded is None:
+                if self._loop.time() > until_s:
+                    self._rest()
+                    return
                 frame = self._reader.read()
                 if frame is None:
                     return

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import trustme
+from seriatim_api import host_lookup
 from seriatim_api.framing import with_prefix
+from seriatim_api.host_lookup import HostLookup
 from seriatim_api.ids import PartitionId
 from seriatim_api.tls import TlsSource
 from seriatim_api.tls_contexts import TlsContexts
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
-from seriatim_broker.rpc import host_lookup, link, listening, peer_frames
-from seriatim_broker.rpc.host_lookup import HostLookup
+from seriatim_broker.rpc import link, listening, peer_frames
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
 from seriatim_broker.rpc.link_lane import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, Lane

@@ -107,6 +107,7 @@ class ConsumeStream:
     """
 
     drains = False
+    frame_size_bytes_max = REQUEST_BYTES_MAX
     owes = False
 
     def __init__(

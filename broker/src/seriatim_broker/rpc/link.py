@@ -19,12 +19,12 @@ import structlog
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.framed_connection import ConnectionEndedError
 from seriatim_api.frames import FrameError
+from seriatim_api.host_lookup import HostLookup
 from seriatim_api.tls_contexts import TlsContexts
 
 from ..core.values.messages import Message
 from ..interfaces.link import LINK_SCHEME, Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
-from .host_lookup import HostLookup
 from .link_lane import CONTROL_HELLO, DATA_HELLO, REFUSAL, Lane
 from .listening import Accepted, Listening
 from .peer_hello import read_hello, write_hello

@@ -34,7 +34,7 @@ from ..core.values.producers import WINDOW_BATCHES
 from ..runtime.driver import Reply
 from .addresses import Addresses
 from .arrow import row_count
-from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
+from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
 from .served_streams import GrpcCarriage
 from .services import Services, check_protocol
 
@@ -80,6 +80,7 @@ class AppendStream:
     """
 
     drains = True
+    frame_size_bytes_max = MESSAGE_SIZE_BYTES_MAX
 
     def __init__(
         self, services: Services, addresses: Addresses, hello: broker_pb2.ClientHello, wake: Callable[[], None]

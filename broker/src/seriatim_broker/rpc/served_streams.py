@@ -30,6 +30,9 @@ class ServedStream(Protocol):
     drains: bool
     """Whether a client that has finished still waits for frames, as long as the stream `owes` them."""
 
+    frame_size_bytes_max: int
+    """The largest frame that it takes."""
+
     @property
     def owes(self) -> bool:
         """Whether answers are still to come."""
@@ -75,6 +78,12 @@ def counted(services: Services) -> Iterator[None]:
         services.stream_count -= 1
 
 
+def log_refusal(what: str, peer: str, error: SeriatimError) -> None:
+    """Log that a stream was refused. That this broker takes no more streams is ordinary, and its clients try again."""
+    is_ordinary = isinstance(error, (NotServingError, TooManyStreamsError))
+    (_log.debug if is_ordinary else _log.warning)(f"{what}_stream_refused", peer=peer, error=str(error))
+
+
 class GrpcCarriage:
     """Carries one stream over a gRPC call.
 
@@ -103,7 +112,7 @@ class GrpcCarriage:
             with counted(services):
                 await self._run(begin)
         except SeriatimError as exc:
-            _log.warning(f"{what}_stream_refused", peer=self._context.peer(), error=str(exc))
+            log_refusal(what, self._context.peer(), exc)
             await abort(self._context, exc)
 
     async def _run(self, begin: Callable[[bytes], ServedStream]) -> None:
@@ -126,9 +135,9 @@ class GrpcCarriage:
                 self._wake.set()
                 await asyncio.wait([writer])
         finally:
+            stream.end()  # before anything is awaited: gRPC cancels this task when the client is gone
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
-            stream.end()
 
     async def _write(self, stream: ServedStream) -> None:
         while True:

@@ -26,7 +26,7 @@ from .consuming import ConsumeStream
 from .limits import MESSAGE_SIZE_BYTES_MAX
 from .listening import Accepted, Listening
 from .producing import AppendStream
-from .served_streams import ServedStream, counted
+from .served_streams import ServedStream, counted, log_refusal
 from .services import Services
 
 HELLO_DEADLINE_S: Final = 5.0
@@ -42,9 +42,10 @@ deliveries have a limit of their own, the client's credit."""
 LINGER_S: Final = 1.0
 """After the last frame the broker waits so long for the client to end the connection, and then ends it."""
 
-KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 """A client whose machine has vanished holds its stream for a minute: seconds until the first probe and between probes,
-and the number of probes. Systems without one of these options have their own times."""
+the number of probes, and milliseconds for what was sent and is not acknowledged. Systems without one of these options
+have their own times."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,11 +67,13 @@ class _StreamConnection(FramedConnection):
         """Carry the stream to its end. Returns when both sides know of it, or when the client has gone."""
         self._stream = stream
         self.write(OPENED)
-        if not self.begin_frames(MESSAGE_SIZE_BYTES_MAX):
+        if not self.begin_frames(stream.frame_size_bytes_max):
             return
         self.wake()
         error = await self._over
         if not self.has_ended:
+            if stream.drains and (pieces := stream.next_frame()) is not None:
+                self.write(MESSAGE, *pieces)  # the answers of this turn
             await self._say_end(error)
 
     def wake(self) -> None:
@@ -110,16 +113,21 @@ class _StreamConnection(FramedConnection):
         stream = self._stream
         if stream is None or self._over.done():
             return
-        while not self.is_full:
+        while not self.is_full and not self._is_done(stream):
             pieces = stream.next_frame()
             if pieces is None:
-                if self._is_finished and self._steps is None and not (stream.drains and stream.owes):
-                    self._over.set_result(None)
                 break
             self.write(MESSAGE, *pieces)
+        if self._is_done(stream):
+            self._over.set_result(None)
+            return
         if self._is_behind and stream.waiting_count < BEHIND_COUNT_MAX:
             self._is_behind = False
             self._go_on()
+
+    def _is_done(self, stream: ServedStream) -> bool:
+        """Whether the client has finished, and waits for nothing more."""
+        return self._is_finished and self._steps is None and not (stream.drains and stream.owes)
 
     def frame_arrived(self, kind: int, content: memoryview) -> None:
         """See `FramedConnection`."""
@@ -221,29 +229,39 @@ class TcpStreams:
         connection = _StreamConnection()
         what = "stream"
         try:
-            async with asyncio.timeout(HELLO_DEADLINE_S):
-                await accepted.take_up(connection, HELLO_DEADLINE_S)
-                hello = _parse(*await connection.read())
-            accepted.admit()
-            _keep_alive(connection.info("socket"))
-            what = hello.WhichOneof("stream") or what
-            with counted(self._services):
-                await self._carry(connection, hello)
-        except TimeoutError:
-            await self._refuse(connection, BadRequestError("a stream begins with a hello"), what, accepted)
-        except FrameError as exc:
-            await self._refuse(connection, BadRequestError(str(exc)), what, accepted)
+            hello = await self._begin(connection, accepted)
+            if hello is not None:
+                what = hello.WhichOneof("stream") or what
+                with counted(self._services):
+                    accepted.admit()
+                    await self._carry(connection, hello)
         except SeriatimError as exc:
-            await self._refuse(connection, exc, what, accepted)
-        except (OSError, ConnectionEndedError) as exc:
-            _log.debug("stream_not_begun", peer=accepted.caller, error=str(exc))
+            log_refusal(what, accepted.caller, exc)
+            if connection.is_made:
+                await connection.refuse(exc)
         finally:
             connection.abort("the stream has ended")
 
-    async def _carry(self, connection: _StreamConnection, hello: broker_pb2.StreamHello) -> None:
+    async def _begin(self, connection: _StreamConnection, accepted: Accepted) -> broker_pb2.StreamHello | None:
+        """The hello of an accepted connection; None if the other side has gone."""
         identity = self._services.identity
+        try:
+            async with asyncio.timeout(HELLO_DEADLINE_S):
+                await accepted.take_up(connection, HELLO_DEADLINE_S)
+                hello = _parse(*await connection.read())
+        except TimeoutError as exc:
+            raise BadRequestError("a stream begins with a hello") from exc
+        except FrameError as exc:
+            raise BadRequestError(str(exc)) from exc
+        except (OSError, ConnectionEndedError) as exc:
+            _log.debug("stream_not_begun", peer=accepted.caller, error=str(exc))
+            return None
         if (hello.cluster_id, hello.broker) != (identity.cluster_id, identity.member.broker):
             raise BadRequestError(f"this is broker {identity.member.broker} of cluster {identity.cluster_id}")
+        _keep_alive(connection.info("socket"))
+        return hello
+
+    async def _carry(self, connection: _StreamConnection, hello: broker_pb2.StreamHello) -> None:
         stream: ServedStream
         match hello.WhichOneof("stream"):
             case "append":
@@ -258,11 +276,6 @@ class TcpStreams:
         finally:
             self._connections.discard(connection)
             stream.end()
-
-    async def _refuse(self, connection: _StreamConnection, error: SeriatimError, what: str, accepted: Accepted) -> None:
-        _log.warning(f"{what}_stream_refused", peer=accepted.caller, error=str(error))
-        if connection.is_made:
-            await connection.refuse(error)
 
 
 def _parse(kind: int, content: bytes) -> broker_pb2.StreamHello:

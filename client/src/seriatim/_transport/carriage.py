@@ -99,19 +99,19 @@ class _TcpFirst:
         if await self._open_over_tcp(hello):
             return
         self._chosen.close()
-        if not self._has_timed_out:
-            # The broker may have restarted with another port, or just have opened it. It is asked again, over gRPC.
-            self._ports.forget(self._port)
-            asked = await self._ports.find(self._port.address, self._purpose)
-            if asked is not None:
-                self._port = asked
+        # Is it the port, or the broker? It is asked again, over gRPC. It may also have restarted with another port.
+        self._ports.forget(self._port)
+        asked = await self._ports.find(self._port.address, self._purpose)
+        if asked is not None:
+            if not self._has_timed_out:
                 self._chosen = TcpCarriage(self._channels, asked)
+                self._port = asked
                 if await self._open_over_tcp(hello):
                     return
                 self._chosen.close()
+            self._ports.failed(asked)
         self._chosen = GrpcCarriage(self._channels, self._port.address, self._purpose)
         await self._chosen.open(hello)
-        self._ports.failed(self._port)
 
     async def _open_over_tcp(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> bool:
         """Whether the stream has begun."""
@@ -175,5 +175,4 @@ class Carriages:
         The broker is not asked for its port yet: closing the client would have to cancel that call, and gRPC would tell
         of it when the event loop is closed.
         """
-        if not self._ports.knows(address):
-            self._channels.warm(address)
+        self._channels.warm(address)

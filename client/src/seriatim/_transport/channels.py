@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import grpc
 import grpc.aio
 from seriatim_api.dialing import DIAL_OPTIONS
+from seriatim_api.host_lookup import HostLookup
 
 from seriatim._home import Home
 from seriatim._tls import Tls
@@ -74,6 +75,7 @@ class Channels:
 
     Attributes:
         home: Where the client of these channels works.
+        lookup: Looks up hosts for connections without gRPC.
         carriages: Opens streams to brokers.
 
     Raises:
@@ -83,6 +85,7 @@ class Channels:
     def __init__(self, tls: Tls | None = None) -> None:
         self.home = Home()
         self.silence = Silence()
+        self.lookup = HostLookup()
         self.carriages = Carriages(self)
         self._certificates = Certificates(tls) if tls is not None else None
         self._generation = 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
-from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.errors import SeriatimError
 from seriatim_api.frames import write_field
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
@@ -121,7 +121,7 @@ async def _typed(call: Awaitable[_T]) -> _T:
     try:
         return await call
     except grpc.aio.AioRpcError as exc:
-        error = from_status(exc.code(), exc.details(), exc.trailing_metadata())
-    except asyncio.InvalidStateError as exc:  # the call has ended
-        error = UnavailableError(str(exc))
+        error: Exception = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+    except asyncio.InvalidStateError as exc:  # the call has ended, perhaps with its connection
+        error = TimeoutError(str(exc))
     raise error

@@ -26,9 +26,9 @@ FAILURES_MAX: Final = 2
 AVOIDED_S: Final = 600.0
 """A port is avoided for so many seconds. A port that lets nothing through costs a stream half a second each time."""
 
-ASK_DEADLINE_S: Final = 0.6
-"""Seconds for a broker's answer. It answers from memory. A connection that gives none in this time is not used for new
-calls: the machine at its other end may be gone."""
+ASK_DEADLINE_S: Final = 0.9
+"""Seconds for a broker's answer, with the time to connect. It answers from memory. A connection that gives none in this
+time is not used for new calls: the machine at its other end may be gone."""
 
 PORTS_MAX: Final = 500
 """The most brokers whose ports are kept. Beyond it, the one that was asked first is forgotten."""
@@ -69,10 +69,6 @@ class StreamPorts:
         self._failures: dict[str, int] = {}
         self._avoided_until_s: dict[str, float] = {}
 
-    def knows(self, address: str) -> bool:
-        """Whether the port of the broker at this address is known."""
-        return address in self._known
-
     async def find(self, address: str, purpose: StreamPurpose) -> StreamPort | None:
         """The port of the broker at this address; None if streams to it go over gRPC.
 
@@ -111,7 +107,8 @@ class StreamPorts:
                 broker_pb2.GetStreamPortRequest(), timeout=ASK_DEADLINE_S
             )
         except grpc.aio.AioRpcError as exc:
-            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and is_connected:
                 self._channels.renew(address, purpose, channel)
             reason, _ = self._channels.explain(exc.details())
             error = from_status(exc.code(), f"{address}: {reason}", exc.trailing_metadata())
@@ -129,7 +126,7 @@ class StreamPorts:
             del self._known[port.address]
 
     def failed(self, port: StreamPort) -> None:
-        """A stream could be opened over gRPC, and not there.
+        """The broker answered over gRPC, and a stream could not be opened there.
 
         It counts once for each answer of the broker, however many streams a client opens at a time.
         """

@@ -7,7 +7,8 @@ thread and no task is woken for it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
@@ -33,8 +34,9 @@ class PortFailedError(Exception):
 class _Connection(FramedConnection):
     """The connection of one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str) -> None:
         super().__init__()
+        self._where = where
         self._stream: CarriedStream | None = None
         self._turn_is_open = False
         self._has_finished = False
@@ -99,7 +101,7 @@ class _Connection(FramedConnection):
 
     def ended(self, reason: str) -> None:
         """See `FramedConnection`."""
-        self.failed(UnavailableError(reason))
+        self.failed(UnavailableError(f"{self._where}: {reason}"))
 
 
 class TcpCarriage:
@@ -122,12 +124,11 @@ class TcpCarriage:
             SeriatimError: The broker refuses the stream.
             PortFailedError: The port cannot be used.
         """
-        connection = self._connection = _Connection()
         try:
-            await self._dial(connection)
+            connection = await self._dial()
             connection.write(HELLO, self._hello(hello).SerializeToString())
             kind, content = await connection.read()
-        except (OSError, ConnectionEndedError, FrameError) as exc:
+        except (OSError, UnicodeError, ConnectionEndedError, FrameError) as exc:
             error: Exception = PortFailedError(f"{self._where}: {exc}")
         else:
             if kind == OPENED:
@@ -151,16 +152,30 @@ class TcpCarriage:
             whole.consume.CopyFrom(hello)
         return whole
 
-    async def _dial(self, connection: _Connection) -> None:
-        loop = asyncio.get_running_loop()
+    async def _dial(self) -> _Connection:
+        """A connection to the first address of the host at which somebody listens.
+
+        Raises:
+            OSError: There is none, or TLS failed.
+            UnicodeError: The host cannot be one.
+        """
+        host = self._port.host
         context, server_name = self._channels.dialing()
-        if context is None:
-            await loop.create_connection(lambda: connection, self._port.host, self._port.port)
-        else:
-            await loop.create_connection(
-                lambda: connection, self._port.host, self._port.port, ssl=context,
-                server_hostname=server_name or self._port.host.rstrip("."),
-            )  # fmt: skip
+        tls: dict[str, Any] = {}
+        if context is not None:
+            tls = {"ssl": context, "server_hostname": server_name or host.rstrip(".")}
+        failure = OSError(f"{host} has no address")
+        for where in await self._channels.lookup.addresses(host):
+            connection = self._connection = _Connection(self._where)
+            try:
+                await asyncio.get_running_loop().create_connection(
+                    partial(_itself, connection), where, self._port.port, **tls
+                )
+            except OSError as exc:
+                failure = exc
+            else:
+                return connection
+        raise failure
 
     async def read(self) -> bytes:
         """See `carriage.Carriage`."""
@@ -193,6 +208,10 @@ class TcpCarriage:
     def give_up(self) -> None:
         """See `carriage.Carriage`. The connection has only this stream."""
         self.close()
+
+
+def _itself(connection: _Connection) -> _Connection:
+    return connection
 
 
 def _error_in(content: bytes | memoryview) -> SeriatimError | None:

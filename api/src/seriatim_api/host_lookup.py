@@ -1,7 +1,7 @@
 """Looks up the addresses of hosts, in threads of its own.
 
 A lookup that no name server answers keeps its thread for up to a minute. asyncio looks names up in the few threads that
-the rest of the broker uses too. Dials to some other brokers would keep all of them.
+the rest of the program uses too. Dials to some brokers would keep all of them, and the program could not end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 LOOKUP_COUNT_MAX: Final = 64
-"""Lookups that have no answer yet. One more fails at once. Each takes a thread. A broker dials some dozen others."""
+"""Lookups that have no answer yet. One more fails at once. Each takes a thread. A program dials some dozen brokers."""
 
 
 class HostLookup:
