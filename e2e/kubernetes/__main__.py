@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from e2e.kubernetes.release import Images, operators_of_all
 from e2e.kubernetes.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.kubernetes.run import Options, Suite
 from tools.kubernetes.api import Cluster
+from tools.kubernetes.cgroups import Cgroup
 from tools.kubernetes.errors import ClusterError, MachineError
 from tools.kubernetes.layout import ROOT, Layout, default_layout
 from tools.kubernetes.lifecycle import Lifecycle
@@ -131,10 +133,28 @@ def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
         command += [f"--{name.replace('_', '-')}"] * bool(getattr(options, name))
     command += ["--only", *options.only] if options.only else []
     environment = {**os.environ, **cluster.environment(), OUTSIDE_VARIABLE: str(os.getpid())}
-    inside = subprocess.Popen(cluster.inside_dns(command), env=environment, cwd=ROOT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the suite gets Ctrl-C too, and clears up
-    signal.signal(signal.SIGTERM, lambda *_: inside.terminate())
-    return inside.wait()
+    with _machine_of_clients() as machine:
+        inside = subprocess.Popen(cluster.inside_dns(command), env=environment, cwd=ROOT)
+        machine.add(inside.pid)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the suite gets Ctrl-C too, and clears up
+        signal.signal(signal.SIGTERM, lambda *_: inside.terminate())
+        return inside.wait()
+
+
+@contextmanager
+def _machine_of_clients() -> Iterator[Cgroup]:
+    """The cgroup of the suite and its clients, which weighs as much as a node.
+
+    Without it, the clients get an eighth of a node's share when processors are scarce, and the longest pause is the
+    time for which a client waited for a processor.
+    """
+    machine = Cgroup("seriatim-clients")
+    machine.create()
+    try:
+        yield machine
+    finally:
+        machine.kill()
+        machine.remove()
 
 
 def _ours() -> Layout:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from e2e.bench.machine import MachineCpu
 from e2e.faults.load import Clients
 from e2e.kubernetes.machines import Machines
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
@@ -57,6 +58,11 @@ class Stage:
     def figure(self, name: str, value: float, unit: str = "s", limit: float | None = None) -> None:
         """Add a figure that was measured."""
         self.figures.append(Figure(name, value, unit, limit))
+
+    def processors(self, used: MachineCpu) -> None:
+        """Add how busy the machine's processors were. A pause counts for little if they were full."""
+        self.figure("processors busy", 100 * used.busy_s / used.total_s, "%")
+        self.figure("taken by other machines", 100 * used.stolen_s / used.total_s, "%")
 
     def note(self, text: str) -> None:
         """Note what was done or seen."""

@@ -22,5 +22,4 @@ async def nothing_broken(stage: Stage) -> None:
         await traffic.load.goes_on(CALM_MESSAGES)
         used = machine_cpu() - before
         stage.figure("longest pause", await traffic.load.gap_s(began))
-        stage.figure("processors busy", 100 * used.busy_s / used.total_s, "%")
-        stage.figure("taken by other machines", 100 * used.stolen_s / used.total_s, "%")
+        stage.processors(used)

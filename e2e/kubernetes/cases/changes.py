@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from e2e.bench.machine import machine_cpu
 from e2e.kubernetes.place import Manifest, condition
 from e2e.kubernetes.release import CLUSTER, GROUPS, topic_manifest
 from e2e.kubernetes.stage import Stage
@@ -24,7 +25,7 @@ async def settings_rolled(stage: Stage) -> None:
     async with stage.traffic() as traffic:
         before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await stage.pods()}
         value = "61" if (await stage.cluster())["spec"].get("settings", {}).get("heal_after_s") == "60" else "60"
-        began = time.monotonic()
+        began, before_cpu = time.monotonic(), machine_cpu()
         async with traffic.struck("roll settings", "all"):
             await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"settings": {"heal_after_s": value}}})
             await stage.wait_until("every member has restarted", lambda: _all_new(stage, before), ROLL_S)
@@ -32,6 +33,7 @@ async def settings_rolled(stage: Stage) -> None:
             stage.figure("rolled after", time.monotonic() - began)
             stage.figure("gap", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
             stage.figure("longest hand-over", traffic.hand_over_s(), limit=ROLL_GAP_LIMIT_S)
+            stage.processors(machine_cpu() - before_cpu)
         names = {pod["metadata"]["name"] for pod in await stage.pods()}
         if names != set(before):
             stage.problem(f"disks changed: {sorted(before)}, then {sorted(names)}")
@@ -63,7 +65,7 @@ async def image_rolled(stage: Stage) -> None:
             stage.note(f"waiting for the image: {', '.join(touched)}; the cluster says: {said}")
             if len(touched) != 1:
                 stage.problem(f"an image that is nowhere stopped {len(touched)} members: {touched}")
-        began = time.monotonic()
+        began, before_cpu = time.monotonic(), machine_cpu()
         async with traffic.struck("roll image", "all"):
             await _use_image(stage, other)
             await stage.wait_until("every member runs it", lambda: _all_run(stage, other), ROLL_S)
@@ -71,6 +73,7 @@ async def image_rolled(stage: Stage) -> None:
             stage.figure("rolled after", time.monotonic() - began)
             stage.figure("gap", await traffic.gap_s(), limit=ROLL_GAP_LIMIT_S)
             stage.figure("longest hand-over", traffic.hand_over_s(), limit=ROLL_GAP_LIMIT_S)
+            stage.processors(machine_cpu() - before_cpu)
         async with traffic.struck("roll image back", "all"):
             await _use_image(stage, None)
             await stage.wait_until("every member runs the former", lambda: _all_run(stage, image), ROLL_S)

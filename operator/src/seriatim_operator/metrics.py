@@ -78,7 +78,7 @@ class OperatorMetrics:
         )
         queue.on_pass(self._count)
 
-    def _count(self, key: Hashable, took_s: float, error: Exception | None) -> None:
+    def _count(self, key: Hashable, took_s: float, error: BaseException | None) -> None:
         part = getattr(key, "part", "")
         self._took.labels(part).observe(took_s)
         if error is not None:

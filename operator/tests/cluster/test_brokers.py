@@ -25,9 +25,12 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self.is_frozen = False
         self.watches = 0
         self.questions = 0
+        self.is_watched = asyncio.Event()
+        self.is_asked = asyncio.Event()
 
     async def WatchTopics(self, _request: Any, _context: Any) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:  # noqa: N802
         self.watches += 1
+        self.is_watched.set()
         if not self.is_frozen:
             first = broker_pb2.WatchTopicsResponse(is_whole=True)
             first.changed.add().topic.name = self.name
@@ -45,6 +48,12 @@ class Admin(broker_pb2_grpc.AdminServicer):
         if self.is_frozen:
             await asyncio.Event().wait()
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no name")
+
+    async def ListConsumerGroups(self, _request: Any, _context: Any) -> broker_pb2.ListConsumerGroupsResponse:  # noqa: N802
+        self.is_asked.set()
+        if self.is_frozen:
+            await asyncio.Event().wait()
+        return broker_pb2.ListConsumerGroupsResponse(groups=[self.name])
 
 
 @asynccontextmanager
@@ -111,4 +120,24 @@ async def test_a_broker_that_is_not_there_is_asked_last() -> None:
             await anext(brokers.watch_topics())
         response = await anext(brokers.watch_topics())
         assert response.changed[0].topic.name == "there"
+        await brokers.close()
+
+
+async def test_a_call_goes_on_with_another_broker_when_its_connection_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    leaves, stays = Admin("leaves"), Admin("stays")
+    leaves.is_frozen = True
+    brokers = Brokers("orders", lambda: 1)
+    async with served(leaves, stays) as (old, new):
+        brokers.reach([old], None)
+        asked = asyncio.create_task(brokers.list_consumer_groups("orders"))
+        watched = asyncio.create_task(anext(brokers.watch_topics()))  # type: ignore[arg-type]
+        await leaves.is_asked.wait()
+        await leaves.is_watched.wait()
+        brokers.reach([new], None)
+        assert await asked == ["stays"]
+        with pytest.raises(UnavailableError, match="was closed"):
+            await watched
         await brokers.close()

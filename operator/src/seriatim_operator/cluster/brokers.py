@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,10 @@ PARTITIONS_PER_CALL = 1000
 WATCH_SILENCE_S = 10.0
 """A broker sends something on a watch every 3 s. After this many seconds of silence the operator asks whether it is
 there."""
+
+CLOSE_S = 1.0
+"""Seconds that calls under way get when their connection is closed, because its broker has left or the certificates
+have changed."""
 
 CALL_S = 8.0
 PAUSE_S = 0.1
@@ -94,7 +98,7 @@ class Brokers:
         for address in stale:
             channel = self._channels.pop(address)
             self._retired = [task for task in self._retired if not task.done()]
-            self._retired.append(asyncio.create_task(channel.close(1.0), name=f"close {address}"))
+            self._retired.append(asyncio.create_task(channel.close(CLOSE_S), name=f"close {address}"))
         self._addresses = tuple(addresses)
         self._credentials = credentials
 
@@ -212,6 +216,8 @@ class Brokers:
                     if await self._is_there(address):
                         continue
                     raise UnavailableError(f"{address} tells nothing of its topics, and does not answer")
+                if reading.cancelled():  # by gRPC: `reach` has closed the connection
+                    raise UnavailableError(f"the connection to {address} was closed")
                 response = reading.result()
                 if response is grpc.aio.EOF:
                     raise UnavailableError(f"{address} ended the watch")
@@ -242,10 +248,13 @@ class Brokers:
         The call is one that every broker refuses at once.
         """
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+        call = stub.DescribeGroup(broker_pb2.DescribeGroupRequest(), timeout=ATTEMPT_S, metadata=self._metadata())
         try:
-            await stub.DescribeGroup(broker_pb2.DescribeGroupRequest(), timeout=ATTEMPT_S, metadata=self._metadata())
-        except grpc.aio.AioRpcError as exc:
-            return not isinstance(_error(exc), UnavailableError)
+            await _answer(call, address)
+        except UnavailableError:
+            return False
+        except SeriatimError:
+            pass  # it refuses, so it is there
         return True
 
     async def create_consumer_group(
@@ -364,15 +373,16 @@ class Brokers:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     raise last
+                call = getattr(stub(self._channel(address)), method)
                 try:
-                    call = getattr(stub(self._channel(address)), method)
-                    answer = await call(request, timeout=min(left_s, attempt_s), metadata=self._metadata())
-                except grpc.aio.AioRpcError as exc:
-                    last = _error(exc)
-                    if not isinstance(last, UnavailableError | RoutingError):
-                        raise last from exc
-                    if isinstance(last, UnavailableError):
-                        self._forget(address)
+                    answer = await _answer(
+                        call(request, timeout=min(left_s, attempt_s), metadata=self._metadata()), address
+                    )
+                except UnavailableError as exc:
+                    last = exc
+                    self._forget(address)
+                except RoutingError as exc:
+                    last = exc
                 else:
                     self._good = address
                     return answer
@@ -404,6 +414,25 @@ class Brokers:
                 channel = grpc.aio.secure_channel(address, secure, options=(*_OPTIONS, override))
             self._channels[address] = channel
         return channel
+
+
+async def _answer(call: Awaitable[Any], address: str) -> Any:
+    """The answer to a call.
+
+    Raises:
+        SeriatimError: The broker answered with an error or not at all, or the connection was closed.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as exc:
+        raise _error(exc) from exc
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # gRPC cancels calls under way when their channel is closed, as `reach` does. Without this, the caller would
+        # believe that it was cancelled itself.
+        raise UnavailableError(f"the connection to {address} was closed") from exc
 
 
 def _error(exc: grpc.aio.AioRpcError) -> SeriatimError:

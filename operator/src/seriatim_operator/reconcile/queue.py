@@ -21,7 +21,7 @@ LAST_PAUSE_S = 60.0
 WORKERS = 4
 """Passes at once. Most of the time they wait for the API or for brokers."""
 
-OnPass = Callable[[Hashable, float, Exception | None], None]
+OnPass = Callable[[Hashable, float, BaseException | None], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -108,9 +108,13 @@ class WorkQueue:
                 again_s = await self._work(key)
                 self._failures.pop(key, None)
                 self._on_pass(key, self._clock() - self._running[key], None)
-            except (asyncio.CancelledError, AssertionError):
-                raise  # it was cancelled, or our code has a mistake: then the process ends, and a new one starts
-            except Exception as exc:
+            except AssertionError:
+                raise  # our code has a mistake: the process ends, and a new one starts
+            except (Exception, asyncio.CancelledError) as exc:
+                if _is_cancelled():
+                    raise
+                # A library may cancel what the pass awaits, and not the pass. Without this, the worker would end, and
+                # with the last worker the process.
                 failures = self._failures[key] = self._failures.get(key, 0) + 1
                 again_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LAST_PAUSE_S)
                 self._on_pass(key, self._clock() - self._running[key], exc)
@@ -144,3 +148,9 @@ class WorkQueue:
                 await asyncio.wait_for(self._changed.wait(), pause_s)
             except TimeoutError:
                 continue
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task is being cancelled, and not only something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -105,6 +105,14 @@ class Quiescence(State):
         self.queued: list[Append] = []
         self.reported = False
 
+    def is_expected(self, broker: BrokerState) -> bool:
+        """Whether the plan may still end in time, so that a batch is worth holding back behind the fence.
+
+        It is then refused with the new route. If it were refused at once, its producer would have to ask another broker
+        for the route, and that broker would read the chain record first.
+        """
+        return broker.now.mono_us < self.deadline_us
+
     def hold(self, broker: BrokerState, event: Append) -> None:
         """Keep a batch until the plan is over.
 

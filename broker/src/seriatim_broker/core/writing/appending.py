@@ -42,6 +42,9 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     if log is None or not log.active or not log.unbroken or _is_overtaken(partition, log):
         error: errors.SeriatimError
         if log is not None and log.record.fenced:
+            if partition.quiescence is not None and partition.quiescence.is_expected(broker):
+                partition.quiescence.hold(broker, event)
+                return
             error = errors.SegmentMovedError(
                 f"segment {log.no} is fenced: the next segment opens elsewhere; this batch is not stored here"
             )
