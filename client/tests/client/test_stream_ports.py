@@ -260,7 +260,7 @@ async def test_only_so_many_ports_are_kept() -> None:
         return broker_pb2.GetStreamPortResponse(port=5, broker=address, cluster_id="c")
 
     ports._ask = ask  # type: ignore[method-assign]
-    for n in range(PORTS_MAX + 3):
+    for n in range(2 * PORTS_MAX + 10):
         for _ in range(3):
             found = await ports.find(f"h:{n}", "append")
             if found is not None and n % 2:
