@@ -65,8 +65,8 @@ class Port:
             await self._serve(TcpContext(reader, writer))
             while await reader.read(1 << 16):
                 pass
-        except (OSError, asyncio.IncompleteReadError):
-            pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client has gone, or the test ends
         finally:
             self.ended += 1
             self.tasks.discard(task)
