@@ -114,12 +114,19 @@ def batches(*partitions: int) -> bytes:
     return write_append_frame([batch(partition) for partition in partitions])
 
 
+class Nowhere:
+    """Addresses of brokers, of which none is known."""
+
+    def of(self, _member: object) -> str:
+        return ""
+
+
 class Place:
     """A broker's port for streams."""
 
     def __init__(self, services: Services, contexts: TlsContexts | None = None) -> None:
         self.services = services
-        self.streams = TcpStreams(services, cast(Any, None), contexts)
+        self.streams = TcpStreams(services, cast(Any, Nowhere()), contexts)
         self.port = 0
         self._raws: list[Raw] = []
 

@@ -1,0 +1,157 @@
+"""Clients of the version before have streams over gRPC only. A broker with a port for TCP serves them as before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import grpc
+import pytest
+import pytest_asyncio
+from seriatim_api.errors import SeriatimError
+from seriatim_api.frames import read_delivery_frame, write_field
+from seriatim_api.status import error_from_proto, from_status
+from seriatim_api.stream_frames import FINISHED, HELLO, MESSAGE
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
+from seriatim_broker.rpc.consuming import ConsumingServicer
+from seriatim_broker.rpc.limits import SERVER_OPTIONS
+from seriatim_broker.rpc.producing import ProducingServicer
+from seriatim_broker.rpc.routing import RoutingServicer
+from seriatim_broker.rpc.services import Services
+
+from .test_producing import QuietCore, core, release, services
+from .test_tcp_streams import Nowhere, Place, batches, listening
+
+__all__ = ["core", "services"]
+
+PATHS = {"append": "/seriatim.v1.Producing/Append", "consume": "/seriatim.v1.Consuming/Consume"}
+DEADLINE_S = 5.0
+
+
+class Broker:
+    """One broker with both ports."""
+
+    def __init__(self, place: Place, services: Services) -> None:
+        nowhere = cast(Any, Nowhere())
+        self.place = place
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        handlers = ProducingServicer(services, nowhere).handler(), ConsumingServicer(services, nowhere).handler()
+        self.server.add_generic_rpc_handlers(handlers)
+        routing = RoutingServicer(services, nowhere, nowhere, place.port)
+        broker_pb2_grpc.add_RoutingServicer_to_server(routing, self.server)
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def broker(services: Services) -> AsyncIterator[Broker]:
+    """It serves on both."""
+    async with listening(services) as place:
+        made = Broker(place, services)
+        await made.server.start()
+        yield made
+        await made.channel.close()
+        await made.server.stop(None)
+
+
+async def over_grpc(broker: Broker, kind: str, sent: bytes, served: Callable[[], Any]) -> list[Any]:
+    """What a client of the version before gets: the frames, and how the stream ends."""
+    call = broker.channel.stream_stream(PATHS[kind])()
+    if kind == "append":
+        hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()]))
+    else:
+        begins = broker_pb2.ConsumerHello(protocol=1, credit_bytes=1 << 20)
+        hello = broker_pb2.ConsumeRequest(hello=begins).SerializeToString()
+    found: list[Any] = []
+    try:
+        await call.write(hello)
+        if kind == "append":
+            found.append(await call.read())
+        await call.write(sent)
+        await served()
+        await call.done_writing()
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            found.append(frame)
+        ended: SeriatimError | None = None
+    except grpc.aio.AioRpcError as exc:
+        ended = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+    return [*found, (type(ended), str(ended))]
+
+
+async def over_tcp(broker: Broker, kind: str, sent: bytes, served: Callable[[], Any]) -> list[Any]:
+    """The same of a new client. It begins with what the broker says about its port."""
+    said = await broker_pb2_grpc.RoutingStub(broker.channel).GetStreamPort(broker_pb2.GetStreamPortRequest())
+    assert (said.port, said.broker, said.cluster_id) == (broker.place.port, "g0-0", "c")
+    raw = await broker.place.raw()
+    hello = broker_pb2.StreamHello(cluster_id=said.cluster_id, broker=said.broker)
+    if kind == "append":
+        hello.append.protocol = 1
+    else:
+        hello.consume.protocol = 1
+        hello.consume.credit_bytes = 1 << 20
+    raw.send(HELLO, hello.SerializeToString())
+    raw.send(MESSAGE, sent)
+    await served()
+    raw.send(FINISHED)
+    found: list[Any] = []
+    await raw.read()  # it is open
+    while (frame := await raw.read())[0] == MESSAGE:
+        found.append(frame[1])
+    ended = None if not frame[1] else error_from_proto(common_pb2.Error.FromString(frame[1]))
+    return [*found, (type(ended), str(ended))]
+
+
+@pytest.mark.parametrize("way", [over_grpc, over_tcp])
+async def test_batches_are_taken_and_answered(broker: Broker, core: QuietCore, services: Services, way: Any) -> None:
+    async def served() -> None:
+        await core.until_count(2)
+        release(services)
+
+    *frames, ended = await way(broker, "append", batches(1, 2), served)
+    assert ended == (type(None), "None")
+    first, *others = [broker_pb2.AppendReplies.FromString(frame) for frame in frames]
+    assert (first.credit.protocol, first.credit.broker) == (1, "g0-0")
+    assert [(reply.partition_id, reply.offset) for more in others for reply in more.replies] == [(1, 5), (2, 5)]
+    await broker.place.idle()
+
+
+@pytest.mark.parametrize("way", [over_grpc, over_tcp])
+@pytest.mark.parametrize("kind", ["append", "consume"])
+async def test_what_cannot_be_read_ends_a_stream_with_the_same_error(broker: Broker, way: Any, kind: str) -> None:
+    async def served() -> None:
+        pass
+
+    *_, (kind_of_error, text) = await way(broker, kind, b"\xff\xff no message", served)
+    assert kind_of_error.__name__ == "BadRequestError"
+    assert "not a" in text
+    await broker.place.idle()
+
+
+@pytest.mark.parametrize("way", [over_grpc, over_tcp])
+async def test_a_consumer_that_is_refused_is_told_in_a_delivery(broker: Broker, way: Any) -> None:
+    join = broker_pb2.Join(subscription=3, partition_id=1, group="g", consumer="", mode=0)
+
+    async def served() -> None:
+        await asyncio.sleep(0)
+
+    request = broker_pb2.ConsumeRequest(join=join).SerializeToString()
+    found: list[Any] = []
+    if way is over_tcp:
+        *found, _ = await way(broker, "consume", request, served)
+    else:  # over gRPC the end does not wait for what is to be written
+        call = broker.channel.stream_stream(PATHS["consume"])()
+        await call.write(broker_pb2.ConsumeRequest(hello=broker_pb2.ConsumerHello(protocol=1)).SerializeToString())
+        await call.write(request)
+        found.append(await asyncio.wait_for(call.read(), DEADLINE_S))
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+    [delivery] = [read_delivery_frame(frame) for frame in found]
+    [event] = [broker_pb2.DeliveryEvent.FromString(raw) for raw in delivery.events]
+    assert (event.subscription, event.refused.error.number) == (3, 100)
+    await broker.place.idle()
+
+
+async def test_without_a_port_for_streams_a_broker_says_so(services: Services) -> None:
+    routing = RoutingServicer(services, cast(Any, None), cast(Any, None))
+    answer = await routing.GetStreamPort(broker_pb2.GetStreamPortRequest(), None)
+    assert (answer.port, answer.broker) == (0, "g0-0")
