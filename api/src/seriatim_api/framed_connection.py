@@ -153,6 +153,8 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def _rest(self) -> None:
         assert self._transport is not None
+        if self._end_reason or self._discarded is not None:
+            return
         self._is_resting = True
         self._transport.pause_reading()
         self._loop.call_soon(self._end_rest)
@@ -179,13 +181,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         until_s = self._loop.time() + SLICE_S
         try:
             while not self._end_reason and not self._is_held and self._discarded is None:
-                if self._loop.time() > until_s:
-                    self._rest()
-                    return
                 frame = self._reader.read()
                 if frame is None:
                     return
                 self.frame_arrived(*frame)
+                if self._loop.time() > until_s:
+                    self._rest()
+                    return
         except FrameError as exc:
             self.discard()
             self.garbage_arrived(exc)

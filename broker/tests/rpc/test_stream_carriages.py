@@ -130,15 +130,16 @@ async def test_what_cannot_be_read_ends_a_stream_with_the_same_error(broker: Bro
 @pytest.mark.parametrize("way", [over_grpc, over_tcp])
 async def test_a_consumer_that_is_refused_is_told_in_a_delivery(broker: Broker, way: Any) -> None:
     join = broker_pb2.Join(subscription=3, partition_id=1, group="g", consumer="", mode=0)
-
-    async def served() -> None:
-        await asyncio.sleep(0)
-
     request = broker_pb2.ConsumeRequest(join=join).SerializeToString()
-    found: list[Any] = []
+    found: list[bytes] = []  # a consumer that has finished is told nothing more
     if way is over_tcp:
-        *found, _ = await way(broker, "consume", request, served)
-    else:  # over gRPC the end does not wait for what is to be written
+        raw = await broker.place.raw()
+        await raw.opened("consume")
+        raw.send(MESSAGE, request)
+        found.append((await raw.read())[1])
+        raw.send(FINISHED)
+        assert await raw.end() is None
+    else:
         call = broker.channel.stream_stream(PATHS["consume"])()
         await call.write(broker_pb2.ConsumeRequest(hello=broker_pb2.ConsumerHello(protocol=1)).SerializeToString())
         await call.write(request)
@@ -155,3 +156,46 @@ async def test_without_a_port_for_streams_a_broker_says_so(services: Services) -
     routing = RoutingServicer(services, cast(Any, None), cast(Any, None))
     answer = await routing.GetStreamPort(broker_pb2.GetStreamPortRequest(), None)
     assert (answer.port, answer.broker) == (0, "g0-0")
+
+
+class _Driver:
+    """Counts the streams of consumers that have begun and ended."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+        self.begins: asyncio.Queue[None] = asyncio.Queue()
+        self.gone = asyncio.Event()
+
+    def new_stream(self, _deliver: object) -> int:
+        self.begun += 1
+        self.begins.put_nowait(None)
+        return self.begun
+
+    def forget_stream(self, _stream: int) -> None:
+        self.ended += 1
+        self.gone.set()
+
+    def feed(self, _event: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_half_closed", [False, True])
+async def test_a_stream_over_grpc_ends_however_its_client_goes(
+    broker: Broker, services: Services, is_half_closed: bool
+) -> None:
+    """gRPC cancels the call of a client that has gone, at whatever it awaits just then."""
+    driver = services.driver = cast(Any, _Driver())
+    for _ in range(20):
+        call = broker.channel.stream_stream(PATHS["consume"])()
+        begins = broker_pb2.ConsumerHello(protocol=1, credit_bytes=1 << 20)
+        await call.write(broker_pb2.ConsumeRequest(hello=begins).SerializeToString())
+        async with asyncio.timeout(DEADLINE_S):
+            await driver.begins.get()
+        if is_half_closed:
+            await call.done_writing()
+        call.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        while driver.ended < driver.begun:
+            driver.gone.clear()
+            await driver.gone.wait()
+    assert driver.begun == 20

@@ -20,7 +20,7 @@ import pytest_asyncio
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seriatim_api import errors, tls
+from seriatim_api import errors, framed_connection, tls
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, write_append_frame
 from seriatim_api.framing import HELLO_SIZE_BYTES_MAX, with_prefix
@@ -615,3 +615,44 @@ async def test_new_streams_follow_a_change_of_the_authority_and_old_ones_go_on(
         await new.opened()
         standing.send(FINISHED)
         assert await standing.end() is None
+
+
+async def test_many_small_frames_let_others_have_their_turn_and_keep_their_order(
+    place: Place, core: QuietCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read of a socket brings thousands of them."""
+    monkeypatch.setattr(framed_connection, "SLICE_S", -1.0)  # a slice is one frame
+    raw = await place.raw()
+    await raw.opened()
+    raw.writer.write(b"".join(frame(MESSAGE, batches(n)) for n in range(60)) + frame(FINISHED))
+    async with asyncio.timeout(DEADLINE_S):
+        while len(core.appends) < 60:
+            before = len(core.appends)
+            await asyncio.sleep(0)
+            assert len(core.appends) <= before + 1
+    assert [append.partition for append in core.appends] == list(range(60))
+    release(place.services)
+    assert len(await raw.replies(60)) == 60
+    assert await raw.end() is None
+
+
+async def test_a_consumer_that_has_finished_gets_nothing_more(place: Place) -> None:
+    """Else a consumer on a slow line would end only when all that its credit allows has come."""
+    connection = tcp_streams._StreamConnection()
+    written: list[int] = []
+
+    class Waiting:
+        drains = owes = False
+        waiting_count = 1
+        frame_size_bytes_max = 1 << 20
+
+        def next_frame(self) -> Sequence[bytes]:
+            written.append(1)
+            return (b"delivery",)
+
+    connection._stream = cast(Any, Waiting())
+    connection.is_full = True
+    connection.frame_arrived(FINISHED, memoryview(b""))
+    connection.pump()
+    assert connection._over.done()
+    assert not written
