@@ -15,7 +15,7 @@ from e2e.bench.timeline.stamps import BROKER, PlaceGoneError, installed, write
 if __name__ == "__main__":
     file = Path(sys.argv.pop(1))
     try:
-        with installed(BROKER, has_streams=True) as times:
+        with installed(BROKER) as times:
             try:
                 main(prog_name="seriatim")
             finally:

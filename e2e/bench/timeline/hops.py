@@ -39,7 +39,7 @@ class Hop:
 
 HOPS: Final = (
     Hop("client_writes", "the client writes the encoded message", "client", "frame made"),
-    Hop("master_has", "the master has it (gRPC)", "master", "append taken"),
+    Hop("master_has", "the master has it", "master", "append taken"),
     Hop("master_sends", "the master sends it to the slave", "master", "batch sent"),
     Hop("slave_has", "the slave has it", "slave", "batch taken"),
     Hop("submitted", "the slave's write is submitted", "slave", "submitted"),
@@ -49,7 +49,7 @@ HOPS: Final = (
     Hop("master_hears", "the master has the answer", "master", "answer taken"),
     Hop("reply_made", "the master has made the reply", "master", "reply made"),
     Hop("reply_written", "the master writes it", "master", REPLY_WRITTEN),
-    Hop("client_has", "the client has it (gRPC)", "client", "reply taken"),
+    Hop("client_has", "the client has it", "client", "reply taken"),
     Hop("program", "the program goes on", "client", ""),
 )
 """The way of a message, in order."""

@@ -90,7 +90,7 @@ async def measure_timelines(directory: Path, groups: int, count: int, progress: 
     programs = StampedPrograms(directory=directory)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
     messages: list[tuple[int, int]] = []
-    with stamps.installed(stamps.CLIENT, has_streams=False) as client_times:
+    with stamps.installed(stamps.CLIENT) as client_times:
         async with (
             LocalCluster(
                 directory / "cluster", groups=groups, proxy=False, name="bench", programs=programs,

@@ -70,11 +70,10 @@ def _sent(stamp: str, of: str) -> Place:
 
 REPLY_WRITTEN: Final = "reply written"
 
-STREAM: Final = "seriatim_broker.rpc.producing:_AppendStream"
-"""The class whose replies are stamped when gRPC gets them. The object that writes is its argument `context`."""
+_STREAM: Final = "seriatim_broker.rpc.producing:AppendStream"
 
 BROKER: Final = (
-    Place("append taken", f"{STREAM}._take"),
+    Place("append taken", f"{_STREAM}.take"),
     _sent("batch sent", "Replicate"),
     _received("batch taken", "Replicate"),
     Place("submitted", "seriatim_broker.adapters.rocks.writer:Writer.submit"),
@@ -82,11 +81,12 @@ BROKER: Final = (
     Place("flush ended", "seriatim_broker.adapters.rocks.engine:Engine.flush_wal", at="return"),
     _sent("answer sent", "ReplicateAck"),
     _received("answer taken", "ReplicateAck"),
-    Place("reply made", f"{STREAM}._replied"),
+    Place("reply made", f"{_STREAM}._replied"),
+    Place(REPLY_WRITTEN, f"{_STREAM}.next_frame", at="return"),
 )
 
 CLIENT: Final = (
-    Place("frame made", "seriatim._transport.append:AppendLink._next_frame", at="return"),
+    Place("frame made", "seriatim._transport.append:AppendLink.next_frame", at="return"),
     Place("reply taken", "seriatim._transport.append:AppendLinks.dispatch"),
 )
 
@@ -102,19 +102,17 @@ class PlaceGoneError(NotMeasuredError):
 
 
 @contextmanager
-def installed(places: Sequence[Place], *, has_streams: bool) -> Iterator[Times]:
+def installed(places: Sequence[Place]) -> Iterator[Times]:
     """Read the clock at these places until the block ends.
 
     Args:
         places: The functions.
-        has_streams: Whether replies are stamped too (`REPLY_WRITTEN`), when gRPC gets them.
 
     Raises:
         PlaceGoneError: A place is not there. Then nothing is changed.
     """
     times: Times = {place.stamp: [] for place in places}
     found = [(place, *_function(place.target), _filter(place)) for place in places]
-    stream_class, begin_stream = _function(f"{STREAM}.__init__") if has_streams else (object, None)
     before: list[tuple[type, str, Any]] = []
     try:
         for place, owner, _, wanted in found:
@@ -122,11 +120,6 @@ def installed(places: Sequence[Place], *, has_streams: bool) -> Iterator[Times]:
             present = owner.__dict__[name]  # stamped already, if two places name one function
             before.append((owner, name, present))
             setattr(owner, name, _stamped(present, times[place.stamp].append, place.at, wanted))
-        if begin_stream is not None:
-            times[REPLY_WRITTEN] = []
-            name = "__init__"
-            before.append((stream_class, name, begin_stream))
-            setattr(stream_class, name, _with_stamped_context(begin_stream, times[REPLY_WRITTEN].append))
         yield times
     finally:
         for owner, name, function in reversed(before):
@@ -139,8 +132,8 @@ def check() -> None:
     Raises:
         PlaceGoneError: One is not.
     """
-    for places, has_streams in ((BROKER, True), (CLIENT, False)):
-        with installed(places, has_streams=has_streams):
+    for places in (BROKER, CLIENT):
+        with installed(places):
             pass
 
 
@@ -185,8 +178,6 @@ def _function(target: str) -> tuple[type, Callable[..., Any]]:
     function = vars(owner).get(name)
     if not inspect.isfunction(function):
         raise PlaceGoneError(target, f"{path} defines no function {name}")
-    if name == "__init__" and list(inspect.signature(function).parameters)[-1] != "context":
-        raise PlaceGoneError(target, "its last parameter is not 'context'")
     return owner, function
 
 
@@ -218,7 +209,7 @@ def _stamped(
     at: Literal["call", "return"],
     wanted: Callable[[tuple[Any, ...]], bool] | None,
 ) -> Callable[..., Any]:
-    """The function with a stamp. Of a coroutine, the time is that at which it was made."""
+    """The function with a stamp. Of a generator, the time is that at which it was made."""
     now = time.monotonic_ns
 
     @functools.wraps(function)
@@ -235,27 +226,3 @@ def _stamped(
         return result
 
     return at_call if at == "call" else at_return
-
-
-class _StampedContext:
-    """What a stream writes its replies to."""
-
-    def __init__(self, context: Any, note: Callable[[int], None]) -> None:
-        self._context = context
-        self._note = note
-
-    def write(self, message: bytes) -> Any:
-        self._note(time.monotonic_ns())
-        return self._context.write(message)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
-
-
-def _with_stamped_context(function: Callable[..., None], note: Callable[[int], None]) -> Callable[..., None]:
-    @functools.wraps(function)
-    def begin(*arguments: Any) -> None:
-        *others, context = arguments
-        function(*others, _StampedContext(context, note))
-
-    return begin

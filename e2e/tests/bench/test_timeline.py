@@ -59,7 +59,7 @@ def test_a_function_that_is_gone_is_named_and_nothing_is_changed(place: Place, s
     before = Worker.__dict__["work"]
     with (
         pytest.raises(PlaceGoneError, match=said) as raised,
-        installed([WORK, place], has_streams=False),
+        installed([WORK, place]),
     ):
         pytest.fail("a place is gone")
     assert place.target in str(raised.value)
@@ -71,7 +71,7 @@ def test_calls_are_stamped_by_their_argument_until_the_block_ends() -> None:
     before = Worker.__dict__["work"]
     begun = replace(WORK, stamp="begun", parameter="what", of=f"{HERE}:Batch")
     ended = replace(begun, stamp="ended", at="return")
-    with installed([begun, ended], has_streams=False) as times:
+    with installed([begun, ended]) as times:
         batch = Batch()
         assert Worker().work(batch) is batch
         Worker().work("no batch")
@@ -149,7 +149,7 @@ def test_the_picture_has_a_bar_for_each_hop() -> None:
 
 
 def test_a_stamped_function_may_be_called_with_named_arguments() -> None:
-    with installed([WORK, replace(WORK, stamp="worked", at="return")], has_streams=False) as times:
+    with installed([WORK, replace(WORK, stamp="worked", at="return")]) as times:
         assert Worker().work(what="ops") == "ops"
     assert [len(stamped) for stamped in times.values()] == [1, 1]
 
