@@ -277,12 +277,14 @@ async def test_only_so_many_ports_are_kept() -> None:
 
 
 async def test_a_broker_that_does_not_answer_is_asked_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_ports, "ASK_DEADLINE_S", 0.1)
-    async with port(silent) as mute:
-        channels = Channels()
-        address = f"127.0.0.1:{mute.number}"
+    async def never(_broker: FakeBroker, _request: Any, _context: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", never)
+    async with running() as cluster:
+        channels, address = Channels(), cluster.brokers[0].address
         before = channels.get(address, "append")
-        with pytest.raises(errors.SeriatimError):
+        with pytest.raises(errors.DeadlineExceededError):
             await StreamPorts(channels).find(address, "append")
         assert channels.get(address, "append") is not before
         await channels.close()
