@@ -294,6 +294,12 @@ class _Writer:
         self._client.ended()
 
 
+class _Names:
+    async def addresses(self, host: str) -> list[str]:
+        """They stand for themselves."""
+        return [host]
+
+
 class _AnyHome:
     """There is one event loop."""
 
@@ -309,6 +315,7 @@ class InProcess:
     def __init__(self, broker_count: int = 2) -> None:
         self.cluster = FakeCluster()
         self.home = _AnyHome()
+        self.lookup = _Names()
         self.silence = Silence()
         for number in range(broker_count):
             broker = FakeBroker(self.cluster, f"fake-{number}")

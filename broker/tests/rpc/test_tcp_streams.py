@@ -211,7 +211,7 @@ async def test_what_is_no_hello_for_this_broker_is_refused_with_one_line(
 async def test_a_hello_that_does_not_come_in_time_is_not_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(tcp_streams, "HELLO_DEADLINE_S", 0.05)
+    monkeypatch.setattr(tcp_streams, "HELLO_DEADLINE_S", 0.5)
     raw = await place.raw()
     raw.writer.write(sent)
     assert isinstance(await raw.end(), errors.BadRequestError)

@@ -276,32 +276,18 @@ async def test_only_so_many_ports_are_kept() -> None:
     await channels.close()
 
 
-class _Mute(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """It takes calls, and answers none."""
+async def test_a_broker_that_does_not_answer_is_asked_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_broker: FakeBroker, _request: Any, _context: Any) -> None:
+        await asyncio.Event().wait()
 
-    def service(self, _details: object) -> grpc.RpcMethodHandler:
-        async def wait(_request: bytes, _context: object) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        return grpc.unary_unary_rpc_method_handler(wait)
-
-
-async def test_a_broker_that_is_connected_and_does_not_answer_is_asked_on_another_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stream_ports, "ASK_DEADLINE_S", 0.3)
-    server = grpc.aio.server(handlers=(_Mute(),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    channels = Channels()
-    before = channels.get(address, "append")
-    await before.channel_ready()
-    with pytest.raises(errors.SeriatimError):
-        await StreamPorts(channels).find(address, "append")
-    assert channels.get(address, "append") is not before
-    await channels.close()
-    await server.stop(None)
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", never)
+    async with running() as cluster:
+        channels, address = Channels(), cluster.brokers[0].address
+        before = channels.get(address, "append")
+        with pytest.raises(errors.DeadlineExceededError):
+            await StreamPorts(channels).find(address, "append")
+        assert channels.get(address, "append") is not before
+        await channels.close()
 
 
 async def test_a_connection_that_is_slow_to_be_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +297,7 @@ async def test_a_connection_that_is_slow_to_be_made_is_not_made_again(monkeypatc
         channels = Channels()
         address = f"127.0.0.1:{mute.number}"
         before = channels.get(address, "append")
-        with pytest.raises(errors.SeriatimError):
+        with pytest.raises(errors.DeadlineExceededError):
             await StreamPorts(channels).find(address, "append")
         assert channels.get(address, "append") is before
         await channels.close()
