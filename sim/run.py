@@ -8,7 +8,8 @@ python -m sim --mutants               the table of planted bugs: seeds until eac
 
 There are four worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
 ten times faster (`cores`); whole brokers whose disks the real storage adapter writes (`disks`); and whole brokers with
-an operator that changes what it wants of broker groups (`groups`).
+an operator that changes what it wants of broker groups (`groups`). Some profiles are about something that not every
+kind simulates. There they would test something else, so the command says which kind to name, and ends with status 2.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ import structlog
 
 from .cluster import ClusterKind
 from .cores.cluster import CORES
-from .faults import PROFILES
-from .injecting import NoSuchFaultError
+from .faults import PROFILES, NotSimulatedError, check_world
 from .mutations import MUTATIONS, OVERLAPPING, applied
 from .whole.cluster import BROKERS, DISKS, GROUPS
 from .world import Result, World
@@ -75,7 +75,12 @@ class Task:
     detailed: bool = False
 
     def run(self) -> Result:
-        """Run it."""
+        """Run it.
+
+        Raises:
+            NotSimulatedError: The world does not simulate what the profile is about.
+        """
+        check_world(self.profile, self.world)
         silence()
         began_s = time.process_time()
         with applied(MUTANTS[self.mutation] if self.mutation else None):
@@ -225,28 +230,17 @@ def main(arguments: list[str] | None = None) -> int:
         options.seed or 0, world, options.mutation, options.profile, options.steps, left_out, trace=options.trace
     )
     try:
+        check_world(task.profile, task.world)
         return _one(task, options.last) if options.seed is not None else _many(task, options)
-    except NoSuchFaultError as error:
+    except NotSimulatedError as error:
         print(f"sim: {error}", file=sys.stderr)
         return 2
 
 
-CORES_ONLY = (
-    "late-operations",
-    "moved-and-dropped",
-    "keyed-moved",
-    "keyed-dropped",
-    "keyed-halves",
-    "keyed-late",
-    "keyed-begins",
-    "keyed-words",
-)
-"""Profiles with faults that only bare cores have."""
-
-
 def _world_of(profile: str) -> str:
-    """The kind of world, unless the command line names one. Programs publish in worlds of bare cores only."""
-    return "cores" if profile.endswith("publications") or profile in CORES_ONLY else "brokers"
+    """The kind of world, unless the command line names one: whole brokers, if they have what the profile is about."""
+    only = PROFILES[profile].only if profile else None
+    return "brokers" if only is None or "brokers" in only.worlds else only.worlds[0]
 
 
 def _one(task: Task, last: int) -> int:

@@ -6,7 +6,7 @@ module has the mixes of worlds that look for something rare. `profiles` names th
 
 from .kinds import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
 from .options import Options, draw_latency_us
-from .profiles import PROFILES, draw, draw_for_brokers
+from .profiles import PROFILES, NotSimulatedError, check_world, draw, draw_for_brokers
 
 __all__ = [
     "DISK_KINDS",
@@ -16,7 +16,9 @@ __all__ = [
     "PROFILES",
     "RUNTIME_KINDS",
     "SERVING_KINDS",
+    "NotSimulatedError",
     "Options",
+    "check_world",
     "draw",
     "draw_for_brokers",
     "draw_latency_us",

@@ -31,14 +31,15 @@ class Options:
         part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
         old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
             (bare cores only).
-        range_readers: A reader without a consumer group reads each partition (bare cores only).
+        range_readers: A reader without a consumer group reads each partition.
         keyed_consumers: How many consumers of each consumer group in which order is by key read each partition.
         keyed_groups: How many such consumer groups there are, if `keyed_consumers` is not 0.
         keyed_limits: The windows, memories and lists of these consumer groups are so small that they are often full.
         keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
         dead_letters: Consumers of that group give messages up for good (bare cores only).
         keyed_failures: The share of messages on which these consumers fail.
-        mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
+        mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
+            cores only).
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.

@@ -16,12 +16,51 @@ from .options import Options
 
 
 @dataclass(frozen=True)
+class Only:
+    """Something that not every kind of world simulates.
+
+    Attributes:
+        what: The words behind "is about".
+        worlds: The kinds of worlds that simulate it, the usual one first.
+    """
+
+    what: str
+    worlds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Profile:
-    """A kind of mix, and how often it is drawn."""
+    """A kind of mix.
+
+    Attributes:
+        draw: Draws the options.
+        weight: How often it is drawn.
+        only: What it is about, if some kinds of worlds do not simulate that; there it would test something else.
+    """
 
     draw: Callable[[random.Random, Options], Options]
     weight: int
+    only: Only | None = None
 
+
+WHOLE = ("brokers", "disks", "groups")
+LATE_CURSORS = Only("writes of cursors that are carried out late", ("cores",))
+LONG_PAST = Only("chains that begin with thousands of segments", ("cores",))
+PARTS = Only("messages that travel in parts", ("cores",))
+PUBLISHING = Only("publications", ("cores",))
+MODES = Only("at-most-once groups, which a person makes", ("cores",))
+LETTERS = Only("dead letters that go to another partition", ("cores",))
+HALVES = Only("a member that joins again and gets half of a state", ("cores",))
+REBUILDS = Only("rebuilds that are not needed", ("cores",))
+BEGUN = Only("a server that ends before another member knows that it has begun", ("cores",))
+PAGES = Only("chain records with pages", WHOLE)
+SPREAD = Only("a controller that spreads open segments", WHOLE)
+RECORD_LOST = Only("a coordinator that goes back when one broker alone knows what it wrote", WHOLE)
+DAMAGED = Only("damage on disks", WHOLE)
+DIRECTORIES = Only("copies of directories that are started", WHOLE)
+MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", WHOLE)
+FLUSH_FAILS = Only("flushes that fail", ("disks",))
+OPERATORS = Only("an operator that changes broker groups", ("groups",))
 
 PROFILES: dict[str, Profile] = {
     "anything": Profile(ordinary.as_it_is, 5),
@@ -36,43 +75,43 @@ PROFILES: dict[str, Profile] = {
     "nothing-fails": Profile(chains.nothing_fails, 0),
     "mixed-levels": Profile(producing.mixed_levels, 0),
     "gaps": Profile(chains.gaps, 0),
-    "long-chains": Profile(chains.long_chains, 0),
-    "thousands": Profile(chains.thousands, 0),
+    "long-chains": Profile(chains.long_chains, 0, PAGES),
+    "thousands": Profile(chains.thousands, 0, LONG_PAST),
     "ranges": Profile(serving.ranges, 0),
     "chatty": Profile(chains.chatty, 0),
     "torn-and-chatty": Profile(chains.torn_and_chatty, 0),
     "producers-crash": Profile(producing.weak_levels, 0),
     "three-members": Profile(ordinary.three_members, 0),
     "idle-producers": Profile(producing.idle_producers, 0),
-    "tables-in-parts": Profile(links.parts, 0),
-    "failing-disks": Profile(disks.failing_disks, 0),
-    "damage": Profile(disks.damage, 0),
+    "tables-in-parts": Profile(links.parts, 0, PARTS),
+    "failing-disks": Profile(disks.failing_disks, 0, FLUSH_FAILS),
+    "damage": Profile(disks.damage, 0, DAMAGED),
     "hung-disks": Profile(disks.hung_disks, 0),
     "full-disks": Profile(disks.full_disks, 0),
     "older-disks": Profile(disks.older_disks, 0),
     "contradicted": Profile(disks.contradicted, 0),
-    "started-copies": Profile(disks.started_copies, 0),
-    "topics-again": Profile(retaining.topics_again, 0),
-    "groups-again": Profile(retaining.groups_again, 0),
-    "publications": Profile(producing.publications, 0),
-    "late-publications": Profile(producing.late_publications, 0),
-    "lost-publications": Profile(producing.lost_publications, 0),
-    "unflushed-publications": Profile(producing.unflushed_publications, 0),
+    "started-copies": Profile(disks.started_copies, 0, DIRECTORIES),
+    "topics-again": Profile(retaining.topics_again, 0, MADE_AGAIN),
+    "groups-again": Profile(retaining.groups_again, 0, MADE_AGAIN),
+    "publications": Profile(producing.publications, 0, PUBLISHING),
+    "late-publications": Profile(producing.late_publications, 0, PUBLISHING),
+    "lost-publications": Profile(producing.lost_publications, 0, PUBLISHING),
+    "unflushed-publications": Profile(producing.unflushed_publications, 0, PUBLISHING),
     "group-operations": Profile(retaining.group_operations, 0),
-    "late-operations": Profile(retaining.late_operations, 0),
+    "late-operations": Profile(retaining.late_operations, 0, LATE_CURSORS),
     "keyed": Profile(keyed.keyed, 0),
-    "modes": Profile(keyed.modes, 0),
-    "modes-blind": Profile(keyed.modes_blind, 0),
+    "modes": Profile(keyed.modes, 0, MODES),
+    "modes-blind": Profile(keyed.modes_blind, 0, MODES),
     "keyed-parked": Profile(keyed.keyed_parked, 0),
-    "dead-letters": Profile(forwarding.dead_letters, 0),
+    "dead-letters": Profile(forwarding.dead_letters, 0, LETTERS),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
     "keyed-lost": Profile(keyed.keyed_lost, 0),
     "keyed-full": Profile(keyed.keyed_full, 0),
-    "keyed-halves": Profile(keyed.keyed_halves, 0),
+    "keyed-halves": Profile(keyed.keyed_halves, 0, HALVES),
     "keyed-slow": Profile(keyed.keyed_slow, 0),
-    "keyed-late": Profile(keyed.keyed_late, 0),
-    "keyed-begins": Profile(keyed.keyed_begins, 0),
+    "keyed-late": Profile(keyed.keyed_late, 0, REBUILDS),
+    "keyed-begins": Profile(keyed.keyed_begins, 0, BEGUN),
     "keyed-words": Profile(keyed.keyed_words, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),
     "keyed-restored": Profile(keyed.keyed_restored, 0),
@@ -82,7 +121,7 @@ PROFILES: dict[str, Profile] = {
     "held-frames": Profile(serving.held_frames, 0),
     "refusing": Profile(links.refusing, 0),
     "restored": Profile(links.restored, 0),
-    "restored-alone": Profile(links.restored_alone, 0),
+    "restored-alone": Profile(links.restored_alone, 0, RECORD_LOST),
     "restored-unanswered": Profile(links.restored_unanswered, 0),
     "clocks": Profile(links.clocks, 0),
     "broken-links": Profile(links.broken_links, 1),
@@ -95,15 +134,37 @@ PROFILES: dict[str, Profile] = {
     "late-words": Profile(serving.late_words, 0),
     "told-first": Profile(serving.told_first, 0),
     "serving": Profile(serving.any_serving, 1),
-    "groups-change": Profile(chains.groups_change, 0),
+    "groups-change": Profile(chains.groups_change, 0, OPERATORS),
     "false-certificates": Profile(links.false_certificates, 0),
-    "balance": Profile(chains.balanced, 0),
+    "balance": Profile(chains.balanced, 0, SPREAD),
     "retention": Profile(retaining.retention, 0),
     "servers-lost": Profile(chains.servers_lost, 0),
     "stubs-copied": Profile(retaining.stubs_copied, 0),
     "unread": Profile(retaining.unread, 0),
     "moved-and-dropped": Profile(retaining.moved_and_dropped, 0),
 }
+
+
+class NotSimulatedError(ValueError):
+    """The profile is about something that worlds of this kind do not simulate."""
+
+
+def check_world(profile: str, world: str) -> None:
+    """Raise an error that says what to do, if such a world does not have what the profile is about.
+
+    Args:
+        profile: A name of `PROFILES`, or empty for any, which only draws what every world has.
+        world: A kind of world.
+
+    Raises:
+        NotSimulatedError: The world would test something else.
+    """
+    only = PROFILES[profile].only if profile else None
+    if only is not None and world not in only.worlds:
+        names = " or ".join(f"--world {name}" for name in only.worlds)
+        raise NotSimulatedError(
+            f"the profile {profile} is about {only.what}, and --world {world} does not simulate that: use {names}"
+        )
 
 
 MORE: tuple[str, ...] = (
@@ -168,6 +229,7 @@ def draw_for_brokers(
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     kinds.pop("trim", None)  # it is the brokers' own duty here
+    kinds.pop("late_operation", None)  # bare cores only: in whole brokers, people move consumer groups in time
     if not profile or profile == "anything":
         for kind in ("island", "clock_jump", *RUNTIME_KINDS):
             if rng.random() < 0.4:

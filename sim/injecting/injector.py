@@ -64,10 +64,7 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
             if not hasattr(self, f"inject_{kind}"):
-                raise NoSuchFaultError(
-                    f"this profile draws the fault {kind}, which worlds of this kind do not have; name another kind "
-                    "with --world (cores, brokers, disks or groups)"
-                )
+                raise NoSuchFaultError(f"worlds of this kind do not have the fault {kind}")
             fault = Fault(now + self._rng.randint(0, self._options.fault_span_us), kind, self._rng.getrandbits(32))
             if number not in self._left_out:
                 self._schedule.at(fault.at_us, self._inject, fault)

@@ -120,11 +120,6 @@ def test_worlds_with_something_more_keep_every_promise(
     assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
 
 
-def test_a_profile_says_which_fault_a_world_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--profile", "late-operations", "--world", "brokers", "--seed", "0"]) == 2
-    assert "late_operation, which worlds of this kind do not have" in capsys.readouterr().err
-
-
 def test_a_mutation_is_looked_for_in_worlds_of_its_own_kind(capsys: pytest.CaptureFixture[str]) -> None:
     wanted = MUTATIONS["refusals-stay"]
     in_its_world = Task(0, wanted.world, "refusals-stay", wanted.profile, wanted.batch_count).run()
