@@ -1084,3 +1084,33 @@ def test_a_fenced_member_waits_longer_for_a_switcher_that_carries_a_large_table(
         assert bench.part.switch is None
         bench.wait(2000 + bench.config.transfer_us(2 * len(table.rows)) // 10)
         assert bench.part.switch is not None
+
+
+def _held_behind_a_fence() -> tuple[Any, int]:
+    bench = opened_master()
+    bench.link(M20)
+    bench.hear(M20, msg.QuiesceRequest(P, 1, b"s" * 16))
+    bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    held = bench.append(0, starts=True)
+    bench.persist()
+    assert not bench.refused()
+    return bench, held
+
+
+def test_a_held_batch_is_refused_when_its_segment_is_declared_lost() -> None:
+    bench, held = _held_behind_a_fence()
+    chain = sealed_chain(first_chain(), 0, 0)
+    lost = replace(chain.segments[0], state=SegmentState.LOST)
+    bench.hear(M20, msg.ChainUpdate(replace(chain, segments=(lost, *chain.segments[1:]), epoch=chain.epoch + 3), 9))
+    bench.persist()
+    assert held in bench.refused()
+    assert bench.part.quiescence is None
+
+
+def test_a_held_batch_is_refused_when_retention_has_dropped_its_segment() -> None:
+    bench, held = _held_behind_a_fence()
+    chain = sealed_chain(sealed_chain(first_chain(), 0, 0), 0, 0, (M00, M01))
+    bench.hear(M20, msg.ChainUpdate(replace(chain, segments=chain.segments[-1:], epoch=chain.epoch + 3), 9))
+    bench.persist()
+    assert held in bench.refused()
+    assert bench.part.quiescence is None

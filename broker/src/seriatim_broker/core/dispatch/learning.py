@@ -115,6 +115,8 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
         broker.out.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
             broker.out.write(DropPreparation(partition.id, no, log.opened_with.switch_attempt))
+    if partition.open_log() is None:
+        quiescence.end(broker, partition)
     for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
         partition.cursors = drop(partition.cursors, cursor.consumer_group)
         if cursor.segment_no not in own:  # the others go with their segments
@@ -164,6 +166,7 @@ def _agree(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
         log.fence(broker)
         appending.abandon_waiting(broker, log, partition.route())
     elif not log.record.lost:
+        quiescence.end(broker, partition)
         log.update(broker, fenced=True, lost=True)
         appending.abandon_waiting(broker, log, partition.route())
     if partition.fenced_at_us is not None and not partition.has_unsealed:
