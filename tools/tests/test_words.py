@@ -33,6 +33,7 @@ EXCEPTIONS = {
     # the words of others
     "operator/*: *generation": "Kubernetes counts the changes of an object so",
     "api/src/seriatim_api/tls.py: *generation": "public: how often the certificates were read anew",
+    "api/src/seriatim_api/tls_contexts.py: *generation": "that of the certificates",
     "broker/*: *generation": "that of the certificates",
     "client/*: *generation": "that of the certificates",
     "*: *LEADER*": "etcd's leader",

@@ -14,7 +14,8 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.metrics import Counters
-from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, _ConsumeStream, _parse
+from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, ConsumeStream, _parse
+from seriatim_broker.rpc.limits import PROTOCOL
 
 from .keyed_support import KeyedServing
 from .support import GROUP, MS, STREAM, P, Serving
@@ -31,7 +32,8 @@ class Raw:
         self.driver = self
         self.deliver: Any = None
         services: Any = self
-        self.stream = _ConsumeStream(services, cast(Any, None), None)
+        hello = broker_pb2.ConsumerHello(protocol=PROTOCOL)
+        self.stream = ConsumeStream(services, cast(Any, None), hello, lambda: None)
 
     def new_stream(self, deliver: Any) -> int:
         """The stream of the bench."""

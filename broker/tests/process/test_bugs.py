@@ -24,8 +24,8 @@ PLANTED = {
     "the upkeep of a link": "Links._maintain",
     "a callback that nothing guards": "Broker._watch_directory",
     "a call": "AdminServicer.CreateTopic",
-    "a stream": "_AppendStream._greet",
-    "the task that writes to a stream": "_ConsumeStream._write",
+    "a stream": "AppendStream.__init__",
+    "the task that writes to a stream": "GrpcCarriage._write",
     "a stream of the embedded coordinator": "LeaseService.LeaseKeepAlive",
 }
 
@@ -37,15 +37,15 @@ from seriatim_broker import composition, serving
 from seriatim_broker.adapters.rocks import storage, writer
 from seriatim_broker.core import broker
 from seriatim_local.embedded import service
-from seriatim_broker.rpc import admin, consuming, producing
+from seriatim_broker.rpc import admin, producing, served_streams
 from seriatim_broker.runtime import coordination, links
 
 place = sys.argv[1]
 homes = {
     "BrokerCore": broker.BrokerCore, "RocksStorage": storage.RocksStorage, "Links": links.Links,
     "CoordinatorWork": coordination.CoordinatorWork, "Broker": composition.Broker, "Writer": writer.Writer,
-    "AdminServicer": admin.AdminServicer, "_AppendStream": producing._AppendStream,
-    "_ConsumeStream": consuming._ConsumeStream, "LeaseService": service.LeaseService,
+    "AdminServicer": admin.AdminServicer, "AppendStream": producing.AppendStream,
+    "GrpcCarriage": served_streams.GrpcCarriage, "LeaseService": service.LeaseService,
 }
 name, method = place.split(".")
 count = 0
