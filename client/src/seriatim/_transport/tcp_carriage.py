@@ -153,7 +153,7 @@ class TcpCarriage:
         return whole
 
     async def _dial(self) -> _Connection:
-        """A connection to the first address of the host at which somebody listens.
+        """A connection to the first address of the host that takes one.
 
         Raises:
             OSError: There is none, or TLS failed.
