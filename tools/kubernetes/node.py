@@ -140,7 +140,12 @@ class Node:
 
     def _is_ready(self) -> bool:
         if not self.is_running:
-            raise EndedError("its kubelet or containerd ended")
+            if not self._processes.is_running(self._containerd):
+                raise EndedError("its containerd ended")
+            # As an init system does it. A kubelet ends if containerd serves `ctr` already, and not the kubelet yet.
+            self._processes.end(self._kubelet, grace_s=0)
+            self._start(self._kubelet, configs.kubelet_argv(self._cluster, self.layout))
+            return False
         node = json.loads(kubectl(self._cluster, "get", "node", self.name, "-o=json"))
         return any(
             condition["type"] == "Ready"
