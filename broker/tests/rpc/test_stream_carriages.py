@@ -158,6 +158,21 @@ async def test_without_a_port_for_streams_a_broker_says_so(services: Services) -
     assert (answer.port, answer.broker) == (0, "g0-0")
 
 
+async def test_batches_in_the_first_frame_over_grpc_are_taken_too(
+    broker: Broker, core: QuietCore, services: Services
+) -> None:
+    call = broker.channel.stream_stream(PATHS["append"])()
+    hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()]))
+    await call.write(hello + batches(1, 2))
+    await core.until_count(2)
+    assert [append.partition for append in core.appends] == [1, 2]
+    release(services)
+    await call.done_writing()
+    async with asyncio.timeout(DEADLINE_S):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+
 class _Driver:
     """Counts the streams of consumers that have begun and ended."""
 

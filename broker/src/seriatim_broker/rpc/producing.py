@@ -63,7 +63,7 @@ class ProducingServicer:
         def begin(frame: bytes) -> AppendStream:
             return AppendStream(self._services, self._addresses, _hello_in(frame), carriage.wake)
 
-        await carriage.serve(self._services, begin, "append")
+        await carriage.serve(self._services, begin, "append", takes_first=True)
 
 
 class AppendStream:

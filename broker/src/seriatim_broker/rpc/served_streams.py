@@ -100,22 +100,25 @@ class GrpcCarriage:
         """The stream has frames to send."""
         self._wake.set()
 
-    async def serve(self, services: Services, begin: Callable[[bytes], ServedStream], what: str) -> None:
+    async def serve(
+        self, services: Services, begin: Callable[[bytes], ServedStream], what: str, *, takes_first: bool = False
+    ) -> None:
         """Carry the stream until the client ends it.
 
         Args:
             services: The broker.
             begin: Makes the stream from its first frame.
             what: The kind of the stream, for the log.
+            takes_first: Whether the first frame may have more than the hello.
         """
         try:
             with counted(services):
-                await self._run(begin)
+                await self._run(begin, takes_first)
         except SeriatimError as exc:
             log_refusal(what, self._context.peer(), exc)
             await abort(self._context, exc)
 
-    async def _run(self, begin: Callable[[bytes], ServedStream]) -> None:
+    async def _run(self, begin: Callable[[bytes], ServedStream], takes_first: bool) -> None:
         try:
             async with asyncio.timeout(HELLO_DEADLINE_S):
                 frame = await self._context.read()
@@ -127,9 +130,12 @@ class GrpcCarriage:
         writer = asyncio.create_task(self._write(stream), name="stream writer")
         writer.add_done_callback(end_at_bug)
         try:
-            while (frame := await self._context.read()) is not grpc.aio.EOF and not writer.done():
+            if not takes_first:
+                frame = await self._context.read()
+            while frame is not grpc.aio.EOF and not writer.done():
                 for _ in stream.take(frame):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # other work has its turn
+                frame = await self._context.read()
             if stream.drains:
                 self._is_draining = True
                 self._wake.set()
