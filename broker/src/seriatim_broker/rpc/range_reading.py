@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, TooManyStreamsError
+from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, PartitionId, make_offset, split_offset
 from seriatim_api.status import error_to_proto
@@ -24,6 +24,7 @@ from ..core.values.events import ReadRange
 from ..core.values.log import Batch
 from ..core.values.positions import Place
 from .addresses import Addresses
+from .served_streams import counted
 from .services import Services, abort, check_protocol
 
 OPEN_DEADLINE_S: Final = 10.0
@@ -45,24 +46,12 @@ class RangeReader:
 
     async def serve(self, _requests: object, context: Any) -> None:
         """Serve one stream to its end."""
-        services = self._services
-        if services.is_stopping:
-            await abort(context, NotServingError("this broker is stopping: ask another one"))
-        if services.stream_count >= services.stream_count_max:
-            await abort(
-                context,
-                TooManyStreamsError(
-                    f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
-                ),
-            )
-        services.stream_count += 1
         try:
-            await _RangeStream(services, self._addresses, context).run()
+            with counted(self._services):
+                await _RangeStream(self._services, self._addresses, context).run()
         except SeriatimError as exc:
             _log.info("range_refused", peer=context.peer(), error=str(exc))
             await abort(context, exc)
-        finally:
-            services.stream_count -= 1
 
 
 class _RangeStream:
