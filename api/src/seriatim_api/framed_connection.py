@@ -6,6 +6,7 @@ loop in which it arrives. Links between brokers and streams of clients are such 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import socket
@@ -18,7 +19,6 @@ WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
 """Bytes that wait in the connection, besides those of one frame, before frames wait outside: there others can still
 overtake them, and they are not in memory twice."""
 
-
 SLICE_S: Final = 0.004
 """Frames that have arrived are handled for so many seconds, and then everything else in the event loop has its turn.
 One read of the socket can bring thousands of small frames."""
@@ -28,7 +28,7 @@ class ConnectionEndedError(Exception):
     """The connection has ended before the frame that was awaited."""
 
 
-class FramedConnection(asyncio.BufferedProtocol):
+class FramedConnection(asyncio.BufferedProtocol, abc.ABC):
     """One connection. Its owner gives it to asyncio, which makes it. Subclasses say what happens with frames.
 
     Attributes:
@@ -50,29 +50,29 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # ---- what subclasses say ----
 
+    @abc.abstractmethod
     def frame_arrived(self, kind: int, content: memoryview) -> None:
         """A frame has arrived. The content is valid until this returns, or, after `hold`, until `go_on`.
 
         Raises:
             FrameError: The frame, or its content, is not what may come now.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def garbage_arrived(self, error: FrameError) -> None:
         """The other side sent what is no frame, or `frame_arrived` refused one. Nothing more is read."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def failed(self, error: Exception) -> None:
         """`frame_arrived` or `pump` raised an error that is a bug."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def ended(self, reason: str) -> None:
         """The connection has ended. This is called once, and only after `begin_frames`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def pump(self) -> None:
         """Write frames that wait, until `is_full`."""
-        raise NotImplementedError
 
     # ---- frames that are awaited ----
 
@@ -109,11 +109,6 @@ class FramedConnection(asyncio.BufferedProtocol):
     def has_ended(self) -> bool:
         """Whether the connection has ended."""
         return bool(self._end_reason)
-
-    @property
-    def end_error(self) -> BaseException | None:
-        """The error of TLS or of the socket that ended the connection, if there was one."""
-        return self._end_error
 
     def info(self, name: str) -> Any:
         """What asyncio knows about the connection; see `asyncio.BaseTransport.get_extra_info`. None without one."""
