@@ -749,13 +749,7 @@ def test_queued_batches_are_refused_with_the_new_route_only_after_the_transactio
 
 
 def test_a_batch_behind_the_fence_waits_for_the_new_route_as_long_as_the_plan_has_time() -> None:
-    bench = opened_master()
-    bench.link(M20)
-    bench.hear(M20, msg.QuiesceRequest(P, 1, b"s" * 16))
-    bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
-    held = bench.append(0, starts=True)
-    bench.persist()
-    assert not bench.refused()
+    bench, held = _held_behind_a_fence()
     bench.wait(bench.config.planned_switch_us, (M01, M20))
     late = bench.append(1)
     assert list(bench.refused()) == [late], "the plan may have failed, so its producer asks another broker"

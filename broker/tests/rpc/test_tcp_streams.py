@@ -299,6 +299,16 @@ async def test_a_client_that_does_not_go_is_left_after_a_while(place: Place, mon
 # ---- order, room and work -------------------------------------------------------------------------------
 
 
+async def taken_one_in_each_turn(core: QuietCore) -> None:
+    """60 batches reach the core in their order, at most one in each turn of the event loop."""
+    async with asyncio.timeout(DEADLINE_S):
+        while len(core.appends) < 60:
+            before = len(core.appends)
+            await asyncio.sleep(0)
+            assert len(core.appends) <= before + 1
+    assert [append.partition for append in core.appends] == list(range(60))
+
+
 async def test_a_frame_of_much_work_lets_others_have_their_turn_and_keeps_the_order(
     place: Place, core: QuietCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,14 +319,7 @@ async def test_a_frame_of_much_work_lets_others_have_their_turn_and_keeps_the_or
     for n in range(0, 60, 20):
         raw.send(MESSAGE, write_append_frame([batch(n + m, small) for m in range(20)]))
     raw.send(FINISHED)
-    turns = 0
-    async with asyncio.timeout(DEADLINE_S):
-        while len(core.appends) < 60:
-            before = len(core.appends)
-            await asyncio.sleep(0)
-            assert len(core.appends) <= before + 1
-            turns += 1
-    assert [append.partition for append in core.appends] == list(range(60))
+    await taken_one_in_each_turn(core)
     replies = await raw.replies(60)  # each is refused: these bytes are no batch
     assert [reply.partition_id for reply in replies] == list(range(60))
     assert await raw.end() is None
@@ -625,12 +628,7 @@ async def test_many_small_frames_let_others_have_their_turn_and_keep_their_order
     raw = await place.raw()
     await raw.opened()
     raw.writer.write(b"".join(frame(MESSAGE, batches(n)) for n in range(60)) + frame(FINISHED))
-    async with asyncio.timeout(DEADLINE_S):
-        while len(core.appends) < 60:
-            before = len(core.appends)
-            await asyncio.sleep(0)
-            assert len(core.appends) <= before + 1
-    assert [append.partition for append in core.appends] == list(range(60))
+    await taken_one_in_each_turn(core)
     release(place.services)
     assert len(await raw.replies(60)) == 60
     assert await raw.end() is None

@@ -84,7 +84,7 @@ async def port(serve: Serve) -> AsyncIterator[Port]:
         server.close()
         for task in made.tasks.copy():
             task.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.gather(*made.tasks, return_exceptions=True)
 
 
 async def silent(_context: TcpContext) -> None:
