@@ -41,7 +41,7 @@ async def run_faults(
             begun_at = time.monotonic()
             await _strike(load, cluster, master)
             await sender.wait_for_ack_after(time.monotonic())
-            if load.fault == "kill":
+            if load.fault != "freeze":
                 await cluster.start_again(master)
             after = await observer.wait_until(Snapshot.settled, "the partition accepts again", DEADLINE_S)
             assert after.chains[0].open_segment.no > before.no, "the master's segment was left"
@@ -60,7 +60,7 @@ async def _strike(load: Fault, cluster: LocalCluster, master: str) -> None:
         case "kill":
             await cluster.kill(master)
         case "restart":
-            await cluster.restart(master)
+            await cluster.stop_gracefully(master)
         case "freeze":
             await cluster.freeze(master)
             await asyncio.sleep(FROZEN_S)
