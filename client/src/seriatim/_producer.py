@@ -105,7 +105,7 @@ class Producer:
         self._backlog = Backlog(settings.buffer_size_bytes)
         self._unclosed = weakref.finalize(self, _warn_of_unsettled, self._backlog, topic.name, os.getpid())
         self._turns = Turns(self._failure)
-        self._routes = Routes(topic, caller, channels, self._topic_gone, self._failure.happened)
+        self._routes = Routes(topic, caller, links, self._topic_gone, self._failure.happened)
         self._partitions = self._make_partitions(topic, routes, recorder)
         self._partitioning = Partitioning(
             topic.name,

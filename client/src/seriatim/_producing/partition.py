@@ -273,6 +273,8 @@ class PartitionSender:
             self._shared.routes.learned(route)
 
     def _open(self, address: str) -> None:
+        if self.core.route is not None:  # perhaps the first one, which came with the topic
+            self._shared.routes.learned(self.core.route)
         link = self._shared.links.open(address, self)
         if link is not None:
             self._link_up(link)

@@ -17,8 +17,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._core.producer import Resolve, Route
 from seriatim._records import Topic
-from seriatim._transport.append import AppendLink
-from seriatim._transport.channels import Channels
+from seriatim._transport.append import AppendLink, AppendLinks
 from seriatim._transport.unary import Caller
 
 COMPLAINT_DEADLINE_S: Final = 2.0
@@ -60,7 +59,7 @@ class Routes:
     Args:
         topic: The producer's topic.
         caller: Asks any broker.
-        channels: Keeps connections warm.
+        links: Keeps streams ready.
         gone: Called if the topic was deleted.
         failed: Called with an unexpected exception of a question.
     """
@@ -69,7 +68,7 @@ class Routes:
         self,
         topic: Topic,
         caller: Caller,
-        channels: Channels,
+        links: AppendLinks,
         gone: Callable[[UnknownTopicError], None],
         failed: Callable[[BaseException], Any],
     ) -> None:
@@ -80,7 +79,7 @@ class Routes:
         self._is_looking = False
         self._is_gone = False
         self._caller = caller
-        self._channels = channels
+        self._links = links
         self._questions: set[asyncio.Task[None]] = set()
         self._suspected: set[Routed] = set()
 
@@ -137,14 +136,14 @@ class Routes:
         self._start(look(), f"whether {self._topic} exists")
 
     def learned(self, route: Route) -> None:
-        """Keep a connection warm to the broker group that would be next. It only saves time later."""
+        """Keep a stream ready to the broker group that would be next. It only saves time later."""
         if route.next_addresses:
             self._caller.learn(route.next_addresses)
             try:
-                self._channels.carriages.warm(route.next_addresses[0])
+                self._links.keep_ready(route.next_addresses[0])
             except Exception:
                 _log.warning(
-                    "the client could not keep a connection warm to %s; a failover to it may take longer",
+                    "the client could not keep a stream ready to %s; a failover to it may take longer",
                     route.next_addresses[0],
                     exc_info=True,
                 )

@@ -14,12 +14,13 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import SeriatimError, UnavailableError, UnsupportedVersionError
+from seriatim_api.errors import SeriatimError, UnsupportedVersionError
 from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
+from seriatim._transport.standby import Standby
 
 PROTOCOL: Final = 1
 
@@ -98,6 +99,7 @@ class AppendLink:
         self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
         self._unanswered_bytes = 0
         self._heard_at = 0.0
+        self._begins_to_wait: asyncio.Future[None] | None = None  # set while the watch waits for a batch
 
     @property
     def is_up(self) -> bool:
@@ -130,6 +132,10 @@ class AppendLink:
         size = len(header) + len(body)
         if not self._unanswered:
             self._heard_at = asyncio.get_running_loop().time()
+            if self._begins_to_wait is not None:
+                if not self._begins_to_wait.done():
+                    self._begins_to_wait.set_result(None)
+                self._begins_to_wait = None
         self._unanswered[partition_id, producer, base_sequence, entry.run] = size
         self._unanswered_bytes += size
         self._rows.append((entry, header, body))
@@ -138,22 +144,19 @@ class AppendLink:
 
     async def run(self) -> None:
         """Open the stream and serve it until it ends. The users are told when it is up and when it has ended."""
-        reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         try:
             await self._open()
             await self._serve()
-            reason = UnavailableError(f"{self.address} ended the stream")
-        except (TimeoutError, DecodeError, FrameError) as exc:
-            reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
+        except (TimeoutError, DecodeError, FrameError):
             if self._carriage is not None:
                 self._carriage.give_up()
-        except SeriatimError as exc:
-            reason = exc.with_traceback(None)  # its frames refer to the carriage
+        except SeriatimError:
+            pass  # its users open another link, or ask where to
         finally:
             # This also runs if the link's own code failed. Its users then open another link and resend their batches.
             if self._carriage is not None:
                 self._carriage.close()
-            self._links.ended(self, reason)
+            self._links.ended(self)
 
     async def _open(self) -> None:
         hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name)
@@ -221,10 +224,13 @@ class AppendLink:
         pause_s = SUSPICIOUS_S / 2
         while True:
             await asyncio.sleep(pause_s)
+            if not self._unanswered:  # perhaps for hours
+                self._begins_to_wait = loop.create_future()
+                await self._begins_to_wait
+                pause_s = SUSPICIOUS_S
+                continue
             silent_s = loop.time() - self._heard_at
             pause_s = SUSPICIOUS_S / 2
-            if not self._unanswered:
-                continue
             if silent_s < SUSPICIOUS_S:
                 pause_s = min(pause_s, SUSPICIOUS_S - silent_s)
                 continue
@@ -258,7 +264,7 @@ class AppendLinks:
         self._users: dict[tuple[int, bytes], AppendUser] = {}
         self._stream_count = 0
         self._closed = False
-        self.last_error: SeriatimError | None = None
+        self._standby = Standby(self._stand_by)
 
     def register(self, partition_id: int, producer: bytes, user: AppendUser) -> None:
         """Give the replies for this producer on this partition to `user`."""
@@ -281,15 +287,34 @@ class AppendLinks:
     def open(self, address: str, user: AppendUser) -> AppendLink | None:
         """The link, if it is up. Else open it; `user` is told by `link_up` or `link_down`."""
         assert not self._closed
-        link = self._links.get(address)
-        if link is None:
-            self._stream_count += 1
-            link = AppendLink(self, address, self._stream_count)
-            task = asyncio.create_task(link.run(), name=f"append link {address}")
-            self._links[address], self._tasks[link] = link, task
-            task.add_done_callback(partial(self._task_ended, link))
+        link = self._links.get(address) or self._begin(address)
         link.users[user] = None
         return link if link.is_up else None
+
+    def _begin(self, address: str) -> AppendLink:
+        self._stream_count += 1
+        link = AppendLink(self, address, self._stream_count)
+        task = asyncio.create_task(link.run(), name=f"append link {address}")
+        self._links[address], self._tasks[link] = link, task
+        task.add_done_callback(partial(self._task_ended, link))
+        return link
+
+    def keep_ready(self, address: str) -> None:
+        """Keep a link to a broker that may take over next. It only saves time later; see `standby`."""
+        self.channels.warm(address)
+        self._standby.keep(address)
+
+    async def _stand_by(self, address: str) -> None:
+        """See `Standby`."""
+        if not await self.channels.carriages.has_port(address, "append"):
+            return
+        link = self._links.get(address) or self._begin(address)
+        task = self._tasks[link]
+        try:
+            await asyncio.wait([task])
+        finally:
+            if not link.users:
+                task.cancel()
 
     def opened(self, link: AppendLink) -> None:
         """A link is up: tell its users."""
@@ -300,13 +325,12 @@ class AppendLinks:
         """A link's task has ended, for any reason. Its users must not wait for it any more."""
         report_unexpected(task)
         if link in self._tasks:
-            self.ended(link, UnavailableError(f"the stream to {link.address} was given up"))
+            self.ended(link)
 
-    def ended(self, link: AppendLink, reason: SeriatimError) -> None:
+    def ended(self, link: AppendLink) -> None:
         """A link has ended: tell its users."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
-        self.last_error = reason
         stream = link.stream if link.is_up else None
         link.credits = None
         if not self._closed:
@@ -323,6 +347,7 @@ class AppendLinks:
     async def close(self) -> None:
         """End all links, and wait until their tasks have ended."""
         self._closed = True
+        await self._standby.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

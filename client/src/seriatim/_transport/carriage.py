@@ -169,10 +169,10 @@ class Carriages:
             return GrpcCarriage(self._channels, address, purpose)
         return _TcpFirst(self._channels, self._ports, port, purpose)
 
-    def warm(self, address: str) -> None:
-        """Connect to a broker that may take over next. It only saves time later.
+    async def has_port(self, address: str, purpose: StreamPurpose) -> bool:
+        """Whether streams to a broker go over TCP. The answer is kept for the streams that are opened later.
 
-        The broker is not asked for its port yet: closing the client would have to cancel that call, and gRPC would tell
-        of it when the event loop is closed.
+        Raises:
+            SeriatimError: The broker does not answer, or this client is closed.
         """
-        self._channels.warm(address)
+        return await self._ports.find(address, purpose) is not None

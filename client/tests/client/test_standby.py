@@ -1,0 +1,180 @@
+"""Standby streams: when a partition moves, the client has a stream to its new broker already."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from seriatim import Client
+from seriatim._producing.partition import PartitionSender
+from seriatim._transport import append, standby
+from seriatim._transport.append import AppendLink
+from seriatim._transport.standby import STANDBY_MAX, Standby
+from seriatim_api import errors
+
+from ..fake_broker import FakeBroker, FakeCluster, running, until
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "SPREAD_S", 0.01)
+
+
+def stands_by(client: Client, broker: FakeBroker) -> bool:
+    assert client._links is not None
+    link = client._links._links.get(broker.address)
+    return link is not None and link.is_up and not link.users
+
+
+def streams_to(broker: FakeBroker) -> int:
+    return len(broker.append_streams)
+
+
+async def moved(cluster: FakeCluster, producer: Any, to: FakeBroker) -> None:
+    """Move the partition, and send a message to it there."""
+    cluster.switch(cluster.partition("t"), to)
+    await asyncio.wait_for(await producer.send(b"x"), 10)
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_partition_that_moves_finds_a_stream_at_its_new_broker(carriage: str) -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: stands_by(client, second))
+            link = client._links._links[second.address]  # type: ignore[union-attr]
+            await moved(cluster, producer, second)
+            assert client._links._links[second.address] is link  # type: ignore[union-attr]
+            assert link.users
+            assert streams_to(second) == 1
+        await until(lambda: not second.connected)
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_standby_stream_that_ends_is_opened_again(carriage: str) -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            for _ in range(2):
+                await until(lambda: stands_by(client, second))
+                await second.stop()
+                await until(lambda: not stands_by(client, second))
+                await second.restart()  # its port for streams is another one
+            await until(lambda: stands_by(client, second))
+
+
+@pytest.mark.parametrize("carriage", ["grpc"], indirect=True)
+async def test_a_broker_without_a_port_for_streams_gets_none(carriage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[int] = []
+    answer = FakeBroker.GetStreamPort
+
+    async def counted(broker: FakeBroker, request: Any, context: Any) -> Any:
+        answered.append(1)
+        return await answer(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", counted)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: len(answered) >= 4)
+            assert streams_to(second) == 0
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_noticed_later(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspected: list[AppendLink] = []
+    monkeypatch.setattr(append, "SUSPICIOUS_S", 0.02)
+    monkeypatch.setattr(PartitionSender, "link_is_silent", lambda _sender, link: suspected.append(link))
+    async with running() as cluster:
+        cluster.create_topic("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            link = client._links._links[address]  # type: ignore[union-attr]
+            await until(lambda: link._begins_to_wait is not None)
+            assert not suspected
+            cluster.partition("t").hold_commit = True
+            await producer.send(b"y")
+            await until(lambda: suspected == [link])
+            cluster.switch(cluster.partition("t"), cluster.brokers[0])
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_standby_stream_ends_when_others_take_its_place_or_the_client_ends(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "STANDBY_MAX", 2)
+    async with running(4) as cluster:
+        cluster.create_topic("t")
+        used, *others = cluster.brokers
+        async with Client.connect(used.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            assert client._links is not None
+            link = client._links._links[used.address]
+            client._links.keep_ready(used.address)
+            for broker in others:
+                client._links.keep_ready(broker.address)
+                await until(partial(stands_by, client, broker))
+            await until(lambda: not others[0].connected)
+            assert client._links._links[used.address] is link, "a partition uses this stream"
+            client._links.keep_ready(cluster.brokers[1].address)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("standby")]
+
+
+async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
+    kept: dict[str, bool] = {}
+
+    async def stay_open(address: str) -> None:
+        kept[address] = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            del kept[address]
+
+    group = Standby(stay_open)
+    names = [f"b{number}:1" for number in range(STANDBY_MAX + 1)]
+    for name in names[:-1]:
+        group.keep(name)
+    await until(lambda: len(kept) == STANDBY_MAX)
+    group.keep(names[0])
+    group.keep(names[-1])
+    await until(lambda: sorted(kept) == sorted([names[0], *names[2:]]))
+    await group.close()
+    assert not kept
+
+
+async def test_a_broker_that_does_not_answer_is_tried_after_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    slept = asyncio.sleep
+
+    async def sleep(pause_s: float) -> None:
+        await slept(0)
+
+    def longest(_low: float, high: float) -> float:
+        pauses.append(high)
+        return high
+
+    async def stay_open(_address: str) -> None:
+        raise errors.UnavailableError("nobody answers")
+
+    monkeypatch.setattr(standby, "SPREAD_S", 2.0)
+    monkeypatch.setattr(standby.random, "uniform", longest)
+    monkeypatch.setattr(standby.asyncio, "sleep", sleep)
+    group = Standby(stay_open)
+    group.keep("b:1")
+    while len(pauses) < 8:
+        await slept(0)
+    await group.close()
+    assert pauses[:8] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
