@@ -59,7 +59,7 @@ class Routes:
     Args:
         topic: The producer's topic.
         caller: Asks any broker.
-        links: Keeps streams ready.
+        links: Keeps streams warm.
         gone: Called if the topic was deleted.
         failed: Called with an unexpected exception of a question.
     """
@@ -136,14 +136,14 @@ class Routes:
         self._start(look(), f"whether {self._topic} exists")
 
     def learned(self, route: Route) -> None:
-        """Keep a stream ready to the broker group that would be next. It only saves time later."""
+        """Keep a stream warm to the broker group that would be next. It only saves time later."""
         if route.next_addresses:
             self._caller.learn(route.next_addresses)
             try:
-                self._links.keep_ready(route.next_addresses[0])
+                self._links.warm(route.next_addresses[0])
             except Exception:
                 _log.warning(
-                    "the client could not keep a stream ready to %s; a failover to it may take longer",
+                    "the client could not keep a stream to %s warm; a failover to it may take longer",
                     route.next_addresses[0],
                     exc_info=True,
                 )

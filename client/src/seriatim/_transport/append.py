@@ -20,7 +20,7 @@ from seriatim_api.v1 import broker_pb2
 
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
-from seriatim._transport.standby import Standby
+from seriatim._transport.warm_streams import WarmStreams
 
 PROTOCOL: Final = 1
 
@@ -264,7 +264,7 @@ class AppendLinks:
         self._users: dict[tuple[int, bytes], AppendUser] = {}
         self._stream_count = 0
         self._closed = False
-        self._standby = Standby(self._stand_by)
+        self._warm_streams = WarmStreams(self._stay_open)
 
     def register(self, partition_id: int, producer: bytes, user: AppendUser) -> None:
         """Give the replies for this producer on this partition to `user`."""
@@ -299,13 +299,13 @@ class AppendLinks:
         task.add_done_callback(partial(self._task_ended, link))
         return link
 
-    def keep_ready(self, address: str) -> None:
-        """Keep a link to a broker that may take over next. It only saves time later; see `standby`."""
+    def warm(self, address: str) -> None:
+        """Keep a link to a broker that may take over next. It only saves time later; see `warm_streams`."""
         self.channels.warm(address)
-        self._standby.keep(address)
+        self._warm_streams.keep(address)
 
-    async def _stand_by(self, address: str) -> None:
-        """See `Standby`."""
+    async def _stay_open(self, address: str) -> None:
+        """See `WarmStreams`."""
         if not await self.channels.carriages.has_port(address, "append"):
             return
         link = self._links.get(address) or self._begin(address)
@@ -347,7 +347,7 @@ class AppendLinks:
     async def close(self) -> None:
         """End all links, and wait until their tasks have ended."""
         self._closed = True
-        await self._standby.close()
+        await self._warm_streams.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

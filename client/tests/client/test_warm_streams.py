@@ -1,4 +1,4 @@
-"""Standby streams: when a partition moves, the client has a stream to its new broker already."""
+"""Warm streams: when a partition moves, the client has a stream to its new broker already."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from seriatim import Client
 from seriatim._producing.partition import PartitionSender
-from seriatim._transport import append, standby
+from seriatim._transport import append, warm_streams
 from seriatim._transport.append import AppendLink
-from seriatim._transport.standby import STANDBY_MAX, Standby
+from seriatim._transport.warm_streams import WARM_MAX, WarmStreams
 from seriatim_api import errors
 
 from ..fake_broker import FakeBroker, FakeCluster, running, until
@@ -19,10 +19,10 @@ from ..fake_broker import FakeBroker, FakeCluster, running, until
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "SPREAD_S", 0.01)
+    monkeypatch.setattr(warm_streams, "SPREAD_S", 0.01)
 
 
-def stands_by(client: Client, broker: FakeBroker) -> bool:
+def is_warm(client: Client, broker: FakeBroker) -> bool:
     assert client._links is not None
     link = client._links._links.get(broker.address)
     return link is not None and link.is_up and not link.users
@@ -45,7 +45,7 @@ async def test_a_partition_that_moves_finds_a_stream_at_its_new_broker(carriage:
         first, second = cluster.brokers
         async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
             await asyncio.wait_for(await producer.send(b"x"), 10)
-            await until(lambda: stands_by(client, second))
+            await until(lambda: is_warm(client, second))
             link = client._links._links[second.address]  # type: ignore[union-attr]
             await moved(cluster, producer, second)
             assert client._links._links[second.address] is link  # type: ignore[union-attr]
@@ -55,18 +55,18 @@ async def test_a_partition_that_moves_finds_a_stream_at_its_new_broker(carriage:
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_standby_stream_that_ends_is_opened_again(carriage: str) -> None:
+async def test_a_warm_stream_that_ends_is_opened_again(carriage: str) -> None:
     async with running(2) as cluster:
         cluster.create_topic("t")
         first, second = cluster.brokers
         async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
             await asyncio.wait_for(await producer.send(b"x"), 10)
             for _ in range(2):
-                await until(lambda: stands_by(client, second))
+                await until(lambda: is_warm(client, second))
                 await second.stop()
-                await until(lambda: not stands_by(client, second))
+                await until(lambda: not is_warm(client, second))
                 await second.restart()  # its port for streams is another one
-            await until(lambda: stands_by(client, second))
+            await until(lambda: is_warm(client, second))
 
 
 @pytest.mark.parametrize("carriage", ["grpc"], indirect=True)
@@ -110,10 +110,10 @@ async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_notice
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_standby_stream_ends_when_others_take_its_place_or_the_client_ends(
+async def test_a_warm_stream_ends_when_others_take_its_place_or_the_client_ends(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "STANDBY_MAX", 2)
+    monkeypatch.setattr(warm_streams, "WARM_MAX", 2)
     async with running(4) as cluster:
         cluster.create_topic("t")
         used, *others = cluster.brokers
@@ -121,14 +121,14 @@ async def test_a_standby_stream_ends_when_others_take_its_place_or_the_client_en
             await asyncio.wait_for(await producer.send(b"x"), 10)
             assert client._links is not None
             link = client._links._links[used.address]
-            client._links.keep_ready(used.address)
+            client._links.warm(used.address)
             for broker in others:
-                client._links.keep_ready(broker.address)
-                await until(partial(stands_by, client, broker))
+                client._links.warm(broker.address)
+                await until(partial(is_warm, client, broker))
             await until(lambda: not others[0].connected)
             assert client._links._links[used.address] is link, "a partition uses this stream"
-            client._links.keep_ready(cluster.brokers[1].address)
-        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("standby")]
+            client._links.warm(cluster.brokers[1].address)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("warm stream")]
 
 
 async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
@@ -141,11 +141,11 @@ async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
         finally:
             del kept[address]
 
-    group = Standby(stay_open)
-    names = [f"b{number}:1" for number in range(STANDBY_MAX + 1)]
+    group = WarmStreams(stay_open)
+    names = [f"b{number}:1" for number in range(WARM_MAX + 1)]
     for name in names[:-1]:
         group.keep(name)
-    await until(lambda: len(kept) == STANDBY_MAX)
+    await until(lambda: len(kept) == WARM_MAX)
     group.keep(names[0])
     group.keep(names[-1])
     await until(lambda: sorted(kept) == sorted([names[0], *names[2:]]))
@@ -169,10 +169,10 @@ async def test_a_broker_that_does_not_answer_is_tried_after_longer_and_longer_pa
     async def stay_open(_address: str) -> None:
         raise errors.UnavailableError("nobody answers")
 
-    monkeypatch.setattr(standby, "SPREAD_S", 2.0)
-    monkeypatch.setattr(standby.random, "uniform", longest)
-    monkeypatch.setattr(standby.asyncio, "sleep", sleep)
-    group = Standby(stay_open)
+    monkeypatch.setattr(warm_streams, "SPREAD_S", 2.0)
+    monkeypatch.setattr(warm_streams.random, "uniform", longest)
+    monkeypatch.setattr(warm_streams.asyncio, "sleep", sleep)
+    group = WarmStreams(stay_open)
     group.keep("b:1")
     while len(pauses) < 8:
         await slept(0)

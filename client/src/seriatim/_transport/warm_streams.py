@@ -1,4 +1,4 @@
-"""Standby streams: streams for appends to the brokers that may take over next, opened before they are needed.
+"""Warm streams: streams for appends to the brokers that may take over next, opened before they are needed.
 
 When a partition moves to another broker, the client has a stream there. It asks for no port, dials nothing and makes no
 TLS handshake in the gap. And the broker that takes over does not get the connections of all clients at the same moment.
@@ -16,18 +16,17 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-STANDBY_MAX: Final = 16
-"""The most brokers to which a client keeps standby streams. The one that was named longest ago is replaced first."""
+from seriatim._transport.channels import WARM_MAX
 
 SPREAD_S: Final = 2.0
-"""A standby stream is opened within so many seconds, at random. When a broker ends, all its clients learn at the same
+"""A warm stream is opened within so many seconds, at random. When a broker ends, all its clients learn at the same
 moment which broker is the next one, and a TLS handshake takes the broker some 4 ms of its event loop."""
 
 PAUSE_S_MAX: Final = 60.0
 """The longest pause before a stream that cannot be kept is tried again, in seconds. The pause doubles each time."""
 
 
-class Standby:
+class WarmStreams:
     """Keeps streams to some brokers open, until `close` is called.
 
     Args:
@@ -41,12 +40,12 @@ class Standby:
         self._ending: set[asyncio.Task[None]] = set()
 
     def keep(self, address: str) -> None:
-        """Keep a stream to a broker open; see `STANDBY_MAX`."""
+        """Keep a stream to a broker open; see `WARM_MAX`."""
         keeper = self._keepers.pop(address, None)
         if keeper is None:
-            keeper = asyncio.create_task(self._keep(address), name=f"standby {address}")
+            keeper = asyncio.create_task(self._keep(address), name=f"warm stream {address}")
         self._keepers[address] = keeper
-        if len(self._keepers) > STANDBY_MAX:
+        if len(self._keepers) > WARM_MAX:
             self._end(self._keepers.pop(next(iter(self._keepers))))
 
     async def _keep(self, address: str) -> None:
@@ -66,7 +65,7 @@ class Standby:
         keeper.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """End all standby streams, and wait until they have ended."""
+        """End all warm streams, and wait until they have ended."""
         for keeper in self._keepers.values():
             self._end(keeper)
         self._keepers.clear()
