@@ -154,9 +154,6 @@ class AppendStream:
         driver.feed(
             Append(request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse)
         )
-        if level == AckLevel.NONE and request in self._pending:
-            driver.forget_request(request)  # only a refusal has a reply, and it would have come by now
-            self._let_go(request, header.partition)
 
     def _refusal(self, header: BatchHeader, body: bytes, size: int, level: int) -> SeriatimError | None:
         """Why a batch cannot be taken; None if it can."""
