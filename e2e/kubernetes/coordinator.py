@@ -31,12 +31,16 @@ async def wait_ready(place: Place) -> None:
 
 
 async def etcd_leader(place: Place) -> Manifest:
-    """Return the pod of the member that leads.
+    """Wait until all members are ready, and return the pod of the one that leads.
+
+    Without the wait, a case could begin while the third member starts for the first time: the brokers need only two.
 
     Raises:
         ClusterError: A member does not answer.
+        StillNotError: The members are not ready in time.
         LookupError: No member leads.
     """
+    await wait_ready(place)
     for pod in await members(place):
         path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}:{METRICS_PORT}/proxy/metrics"
         if "\netcd_server_is_leader 1\n" in await place.kubectl("get", "--raw", path):
