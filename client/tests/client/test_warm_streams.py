@@ -178,3 +178,46 @@ async def test_a_broker_that_does_not_answer_is_tried_after_longer_and_longer_pa
         await slept(0)
     await group.close()
     assert pauses[:8] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_partition_does_not_get_a_link_that_is_being_ended(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_streams, "WARM_MAX", 1)
+    async with running(3) as cluster:
+        cluster.create_topic("t")
+        first, second, third = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: is_warm(client, second))
+            links = client._links
+            assert links is not None
+            link = links._links[second.address]
+            ending = links._tasks[link]
+            links.warm(third.address)
+            while not ending.cancelling():  # noqa: ASYNC110 - each turn of the loop counts
+                await asyncio.sleep(0)
+            assert second.address not in links._links
+            await moved(cluster, producer, second)
+            assert not cluster.complaints
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_all_streams_end_if_closing_the_client_is_cancelled(carriage: str) -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        for turns in range(8):
+            client = await Client.connect(first.address)
+            producer = await client.producer("t", linger_ms=0)
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(partial(is_warm, client, second))
+            await producer.close()
+            closing = asyncio.create_task(client.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await client.close()  # if it had not begun
+            await until(lambda: not first.connected and not second.connected)

@@ -313,8 +313,20 @@ class AppendLinks:
         try:
             await asyncio.wait([task])
         finally:
-            if not link.users:
-                task.cancel()
+            if not (link.users or self._closed):
+                self._end_unused(link)
+
+    def _end_unused(self, link: AppendLink) -> None:
+        """End a link that no partition uses.
+
+        It is forgotten at once, although it takes some turns of the event loop to end. Without it: 1. In one of these
+        turns a partition moves to this broker. 2. It gets this link, and sends. 3. The link ends, and the partition
+        complains of a healthy master.
+        """
+        task = self._tasks.get(link)
+        if task is not None:  # else it has ended
+            del self._links[link.address]
+            task.cancel()
 
     def opened(self, link: AppendLink) -> None:
         """A link is up: tell its users."""
@@ -347,8 +359,8 @@ class AppendLinks:
     async def close(self) -> None:
         """End all links, and wait until their tasks have ended."""
         self._closed = True
-        await self._warm_streams.close()
         tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in tasks:  # before anything is awaited, because this call may be cancelled there
             task.cancel()
+        await self._warm_streams.close()
         await asyncio.gather(*tasks, return_exceptions=True)
