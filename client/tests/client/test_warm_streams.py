@@ -221,3 +221,28 @@ async def test_all_streams_end_if_closing_the_client_is_cancelled(carriage: str)
             await asyncio.gather(closing, return_exceptions=True)
             await client.close()  # if it had not begun
             await until(lambda: not first.connected and not second.connected)
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_warm_stream_is_opened_although_the_connection_of_its_question_was_given_up(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    answer = FakeBroker.GetStreamPort
+
+    async def first_answers_not(broker: FakeBroker, request: Any, context: Any) -> Any:
+        asked.append(broker.name)
+        if asked.count("fake-1") == 1 and broker.name == "fake-1":
+            await asyncio.Event().wait()
+        return await answer(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", first_answers_not)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: "fake-1" in asked)
+            channel = client._channels.get(second.address, "append")
+            client._channels.drop(second.address, "append", channel)  # as a link over gRPC does that gives up
+            await until(lambda: is_warm(client, second))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
-from seriatim_api.errors import UnsupportedVersionError
+from seriatim_api.errors import UnavailableError, UnsupportedVersionError
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
@@ -112,6 +112,10 @@ class StreamPorts:
                 self._channels.renew(address, purpose, channel)
             reason, _ = self._channels.explain(exc.details())
             error = from_status(exc.code(), f"{address}: {reason}", exc.trailing_metadata())
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            error = UnavailableError(f"{address}: the connection was given up")  # by another stream on it
         else:
             return answer
         raise error  # outside of the handler: what is in there refers to the channel
@@ -144,3 +148,9 @@ class StreamPorts:
         self._avoided_until_s[address] = asyncio.get_running_loop().time() + AVOIDED_S
         if len(self._avoided_until_s) > PORTS_MAX:
             del self._avoided_until_s[next(iter(self._avoided_until_s))]
+
+
+def _is_being_cancelled() -> bool:
+    """Whether this task itself is cancelled. The caller must not refer to the task, which keeps the error's frames."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
