@@ -246,3 +246,42 @@ async def test_a_warm_stream_is_opened_although_the_connection_of_its_question_w
             channel = client._channels.get(second.address, "append")
             client._channels.drop(second.address, "append", channel)  # as a link over gRPC does that gives up
             await until(lambda: is_warm(client, second))
+
+
+async def test_an_unexpected_error_does_not_end_the_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    async def stay_open(address: str) -> None:
+        calls.append(address)
+        if len(calls) == 1:
+            raise RuntimeError("a bug")
+        await asyncio.Event().wait()
+
+    group = WarmStreams(stay_open)
+    group.keep("b:1")
+    await until(lambda: len(calls) == 2)
+    await group.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the client could not keep a stream to b:1 warm; a failover to it may take longer"
+    ]
+
+
+async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def at_once(_low: float, high: float) -> float:
+        pauses.append(high)
+        return 0.0
+
+    async def stay_open(_address: str) -> None:
+        if len(pauses) != 2:
+            raise errors.UnavailableError("nobody answers")
+        await asyncio.sleep(0.65)  # the stream lasts, longer than the pause before it
+
+    monkeypatch.setattr(warm_streams, "SPREAD_S", 0.3)
+    monkeypatch.setattr(warm_streams.random, "uniform", at_once)
+    group = WarmStreams(stay_open)
+    group.keep("b:1")
+    await until(lambda: len(pauses) >= 4)
+    await group.close()
+    assert pauses[:4] == [0.3, 0.6, 0.3, 0.6]

@@ -9,9 +9,9 @@ Only streams over TCP are kept. Streams over gRPC share a connection, and `Chann
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 from seriatim_api.errors import SeriatimError
@@ -24,6 +24,8 @@ moment which broker is the next one, and a TLS handshake takes the broker some 4
 
 PAUSE_S_MAX: Final = 60.0
 """The longest pause before a stream that cannot be kept is tried again, in seconds. The pause doubles each time."""
+
+_log = logging.getLogger("seriatim")
 
 
 class WarmStreams:
@@ -54,8 +56,16 @@ class WarmStreams:
         while True:
             await asyncio.sleep(random.uniform(0, pause_s))  # noqa: S311 - nothing is secret
             began_s = loop.time()
-            with suppress(SeriatimError):  # the broker does not answer
+            try:
                 await self._stay_open(address)
+            except SeriatimError:
+                pass  # the broker does not answer
+            except Exception:
+                _log.warning(
+                    "the client could not keep a stream to %s warm; a failover to it may take longer",
+                    address,
+                    exc_info=True,
+                )
             has_lasted = loop.time() - began_s > pause_s
             pause_s = SPREAD_S if has_lasted else min(2 * pause_s, PAUSE_S_MAX)
 
