@@ -11,6 +11,8 @@ from seriatim import Client
 from seriatim._producing.partition import PartitionSender
 from seriatim._transport import append, warm_streams
 from seriatim._transport.append import AppendLink
+from seriatim._transport.carriage import Carriages
+from seriatim._transport.channels import StreamPurpose
 from seriatim._transport.warm_streams import WARM_MAX, WarmStreams
 from seriatim_api import errors
 
@@ -129,6 +131,34 @@ async def test_a_warm_stream_ends_when_others_take_its_place_or_the_client_ends(
             assert client._links._links[used.address] is link, "a partition uses this stream"
             client._links.warm(cluster.brokers[1].address)
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("warm stream")]
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_broker_that_is_gone_is_not_dialed_between_the_attempts(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[int] = []
+    has_port = Carriages.has_port
+
+    async def counted(carriages: Carriages, address: str, purpose: StreamPurpose) -> bool:
+        try:
+            return await has_port(carriages, address, purpose)
+        except errors.UnavailableError:
+            failed.append(1)
+            raise
+
+    monkeypatch.setattr(Carriages, "has_port", counted)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: is_warm(client, second))
+            await second.stop()
+            dialing = client._channels._channels
+            await until(lambda: len(failed) >= 3 and (second.address, "append") not in dialing)
+            await second.restart()
+            await until(lambda: is_warm(client, second))
 
 
 async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:

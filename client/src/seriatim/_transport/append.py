@@ -306,7 +306,12 @@ class AppendLinks:
 
     async def _stay_open(self, address: str) -> None:
         """See `WarmStreams`."""
-        if not await self.channels.carriages.has_port(address, "append"):
+        try:
+            has_port = await self.channels.carriages.has_port(address, "append")
+        except SeriatimError:
+            self.channels.rest(address)  # the broker may be gone for good
+            raise
+        if not has_port:
             return
         link = self._links.get(address) or self._begin(address)
         task = self._tasks[link]

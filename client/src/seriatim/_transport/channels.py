@@ -214,6 +214,16 @@ class Channels:
         if len(self._warm) > WARM_MAX:
             del self._warm[next(iter(self._warm))]
 
+    def rest(self, address: str) -> None:
+        """Stop trying to connect for appending, until a call needs the connection. Calls under way go on.
+
+        A channel without a connection dials five times a second.
+        """
+        channel = self._channels.get((address, "append"))
+        if channel is not None and channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self._warm.pop(address, None)
+            self.renew(address, "append", channel)
+
     async def close(self) -> None:
         """Close all channels. Calls under way are cancelled."""
         self.home.close()
