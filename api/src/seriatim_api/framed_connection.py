@@ -10,6 +10,7 @@ import abc
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
 from typing import Any, Final
 
 from seriatim_api.frames import FrameError
@@ -73,6 +74,21 @@ class FramedConnection(asyncio.BufferedProtocol, abc.ABC):
     @abc.abstractmethod
     def pump(self) -> None:
         """Write frames that wait, until `is_full`."""
+
+    def keep_alive(self, times: Sequence[tuple[str, int]]) -> None:
+        """Let the kernel look after the connection while it is idle: the other side may vanish without a word.
+
+        Args:
+            times: Names of TCP's options, with their values. Systems without one of them have their own times.
+        """
+        connected = self.info("socket")
+        if connected is None:
+            return
+        with contextlib.suppress(OSError):  # the other side has gone again
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in times:
+                if hasattr(socket, name):
+                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     # ---- frames that are awaited ----
 

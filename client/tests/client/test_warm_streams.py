@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 from typing import Any
 
 import pytest
 from seriatim import Client
 from seriatim._producing.partition import PartitionSender
-from seriatim._transport import append, warm_streams
+from seriatim._transport import append, tcp_carriage, warm_streams
 from seriatim._transport.append import AppendLink
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.channels import StreamPurpose
+from seriatim._transport.tcp_carriage import TcpCarriage
 from seriatim._transport.warm_streams import WARM_MAX, WarmStreams
 from seriatim_api import errors
 
@@ -159,6 +161,31 @@ async def test_a_broker_that_is_gone_is_not_dialed_between_the_attempts(
             await until(lambda: len(failed) >= 3 and (second.address, "append") not in dialing)
             await second.restart()
             await until(lambda: is_warm(client, second))
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_the_kernel_looks_after_streams_to_machines_that_vanish(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialed: list[Any] = []
+    dial = TcpCarriage._dial
+
+    async def kept(carriage: TcpCarriage) -> Any:
+        dialed.append(await dial(carriage))
+        return dialed[-1]
+
+    monkeypatch.setattr(TcpCarriage, "_dial", kept)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            [connection] = dialed
+            connected = connection.info("socket")
+            assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            for name, value in tcp_carriage.KEEPALIVE:
+                if hasattr(socket, name):
+                    assert connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
 
 
 async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
 from typing import Final
 
@@ -258,7 +257,7 @@ class TcpStreams:
             return None
         if (hello.cluster_id, hello.broker) != (identity.cluster_id, identity.member.broker):
             raise BadRequestError(f"this is broker {identity.member.broker} of cluster {identity.cluster_id}")
-        _keep_alive(connection.info("socket"))
+        connection.keep_alive(KEEPALIVE)
         return hello
 
     async def _carry(self, connection: _StreamConnection, hello: broker_pb2.StreamHello) -> None:
@@ -285,11 +284,3 @@ def _parse(kind: int, content: bytes) -> broker_pb2.StreamHello:
         return broker_pb2.StreamHello.FromString(content)
     except DecodeError as exc:
         raise BadRequestError("the hello of the stream cannot be read") from exc
-
-
-def _keep_alive(connected: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the client has gone again
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE:
-            if hasattr(socket, name):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 FRAME_SIZE_BYTES_MAX: Final = 32 << 20
 """The largest frame that a client takes, as over gRPC."""
 
+KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A warm stream to a machine that has vanished ends within half a minute: seconds until the first probe and between
+probes, and the number of probes. Without it: 1. A broker's machine vanishes, and comes back. 2. Nothing tells the
+client, which sends nothing on its warm stream. 3. A partition moves to that broker, and gets this stream. 4. The stream
+breaks, and the partition complains of a healthy master."""
+
 
 class PortFailedError(Exception):
     """The broker's port for streams cannot be used. This says nothing about the broker."""
@@ -174,6 +180,7 @@ class TcpCarriage:
             except OSError as exc:
                 failure = exc
             else:
+                connection.keep_alive(KEEPALIVE)
                 return connection
         raise failure
 
