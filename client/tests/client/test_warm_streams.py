@@ -105,7 +105,7 @@ async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_notice
         async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
             await asyncio.wait_for(await producer.send(b"x"), 10)
             link = client._links._links[address]  # type: ignore[union-attr]
-            await until(lambda: link._begins_to_wait is not None)
+            await until(lambda: not link._is_watched.is_set())
             assert not suspected
             cluster.partition("t").hold_commit = True
             await producer.send(b"y")

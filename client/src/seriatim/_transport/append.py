@@ -99,7 +99,8 @@ class AppendLink:
         self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
         self._unanswered_bytes = 0
         self._heard_at = 0.0
-        self._begins_to_wait: asyncio.Future[None] | None = None  # set while the watch waits for a batch
+        self._is_watched = asyncio.Event()  # cleared while the watch waits for a batch
+        self._is_watched.set()
 
     @property
     def is_up(self) -> bool:
@@ -132,10 +133,7 @@ class AppendLink:
         size = len(header) + len(body)
         if not self._unanswered:
             self._heard_at = asyncio.get_running_loop().time()
-            if self._begins_to_wait is not None:
-                if not self._begins_to_wait.done():
-                    self._begins_to_wait.set_result(None)
-                self._begins_to_wait = None
+            self._is_watched.set()
         self._unanswered[partition_id, producer, base_sequence, entry.run] = size
         self._unanswered_bytes += size
         self._rows.append((entry, header, body))
@@ -225,8 +223,8 @@ class AppendLink:
         while True:
             await asyncio.sleep(pause_s)
             if not self._unanswered:  # perhaps for hours
-                self._begins_to_wait = loop.create_future()
-                await self._begins_to_wait
+                self._is_watched.clear()
+                await self._is_watched.wait()
                 pause_s = SUSPICIOUS_S
                 continue
             silent_s = loop.time() - self._heard_at
