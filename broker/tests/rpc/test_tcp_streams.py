@@ -247,6 +247,21 @@ async def test_the_limit_of_streams_holds_here_too(place: Place) -> None:
     await place.is_well()
 
 
+async def test_warm_streams_leave_half_of_the_places_to_others(place: Place) -> None:
+    place.services.stream_count_max = 4
+    warm = broker_pb2.StreamHello.FromString(hello())
+    warm.append.is_warm = True
+    for is_taken in (True, True, False):
+        raw = await place.raw()
+        raw.send(HELLO, warm.SerializeToString())
+        if is_taken:
+            assert await raw.read() == (OPENED, b"")
+        else:
+            assert isinstance(await raw.end(), errors.TooManyStreamsError)
+    for _ in range(2):
+        await (await place.raw()).opened()
+
+
 # ---- frames that may not come ---------------------------------------------------------------------------
 
 

@@ -188,6 +188,25 @@ async def test_the_kernel_looks_after_streams_to_machines_that_vanish(
                     assert connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
 
 
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_broker_is_told_that_a_stream_is_warm(carriage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    begin = TcpCarriage.open
+
+    async def heard(carriage: TcpCarriage, hello: Any) -> None:
+        told.append(hello.is_warm)
+        await begin(carriage, hello)
+
+    monkeypatch.setattr(TcpCarriage, "open", heard)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: is_warm(client, second))
+            assert sorted(told) == [False, True]
+
+
 async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
     kept: dict[str, bool] = {}
 

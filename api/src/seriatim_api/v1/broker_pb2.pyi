@@ -157,19 +157,23 @@ class ClientHello(_message.Message):
 
     PROTOCOL_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    IS_WARM_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     client: _builtins.str
     """free text for logs"""
+    is_warm: _builtins.bool
+    """nothing is sent on it until the broker is the master of a partition of this client"""
     def __init__(
         self,
         *,
         protocol: _builtins.int = ...,
         client: _builtins.str = ...,
+        is_warm: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "protocol", b"protocol"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "is_warm", b"is_warm", "protocol", b"protocol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,10 @@ BATCH_BYTES_MAX: Final = 1 << 20
 STREAM_COUNT_MAX: Final = 4096
 """Append, consume and range streams of one broker together."""
 
+WARM_SHARE: Final = 2
+"""A broker takes a warm stream only while it has less than half of its streams. Without it, warm streams take the
+places of producers that need a stream now, and a producer that is refused complains of a healthy master."""
+
 RETRY_AFTER_MS: Final = 20
 """The wait that a producer over its credit is asked for. In about this time the queue of a disk gets shorter."""
 

@@ -16,6 +16,7 @@ import structlog
 from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError, TooManyStreamsError
 
 from ..bugs import end_at_bug
+from .limits import WARM_SHARE
 from .services import Services, abort
 
 HELLO_DEADLINE_S: Final = 10.0
@@ -58,8 +59,8 @@ class ServedStream(Protocol):
 
 
 @contextmanager
-def counted(services: Services) -> Iterator[None]:
-    """A stream counts while it is open.
+def counted(services: Services, *, is_warm: bool = False) -> Iterator[None]:
+    """A stream counts while it is open. For warm ones the limit is lower; see `WARM_SHARE`.
 
     Raises:
         NotServingError: The broker is stopping.
@@ -67,10 +68,9 @@ def counted(services: Services) -> Iterator[None]:
     """
     if services.is_stopping:
         raise NotServingError("this broker is stopping: ask another one")
-    if services.stream_count >= services.stream_count_max:
-        raise TooManyStreamsError(
-            f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
-        )
+    limit = services.stream_count_max // (WARM_SHARE if is_warm else 1)
+    if services.stream_count >= limit:
+        raise TooManyStreamsError(f"this broker has {limit} streams already, its limit", retry_after_ms=1000)
     services.stream_count += 1
     try:
         yield

@@ -231,7 +231,7 @@ class TcpStreams:
             hello = await self._begin(connection, accepted)
             if hello is not None:
                 what = hello.WhichOneof("stream") or what
-                with counted(self._services):
+                with counted(self._services, is_warm=hello.append.is_warm):
                     accepted.admit()
                     await self._carry(connection, hello)
         except SeriatimError as exc:

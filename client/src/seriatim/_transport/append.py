@@ -157,7 +157,7 @@ class AppendLink:
             self._links.ended(self)
 
     async def _open(self) -> None:
-        hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name)
+        hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name, is_warm=not self.users)
         async with asyncio.timeout(OPEN_DEADLINE_S):
             self._carriage = await self._links.channels.carriages.choose(self.address, "append")
             await self._carriage.open(hello)
