@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from functools import partial
 from typing import Any
 
@@ -361,3 +363,33 @@ async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: 
     await until(lambda: len(pauses) >= 4)
     await group.close()
     assert pauses[:4] == [0.3, 0.6, 0.3, 0.6]
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+async def test_a_question_that_closing_cancels_does_not_keep_its_channel(
+    carriage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC would tell of the channel's end after the loop was closed, and print an error."""
+    asked: list[str] = []
+    answer = FakeBroker.GetStreamPort
+
+    async def second_answers_not(broker: FakeBroker, request: Any, context: Any) -> Any:
+        asked.append(broker.name)
+        if broker.name == "fake-1":
+            await asyncio.Event().wait()
+        return await answer(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", second_answers_not)
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        first, second = cluster.brokers
+        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            await until(lambda: "fake-1" in asked)
+            assert client._links is not None
+            keeper = weakref.ref(client._links._warm_streams._keepers[second.address])
+            gc.disable()
+        try:
+            await until(lambda: keeper() is None)
+        finally:
+            gc.enable()
