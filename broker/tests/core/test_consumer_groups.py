@@ -466,6 +466,27 @@ def test_a_hand_over_stays_on_the_disk_when_the_older_record_beside_it_is_droppe
     assert written[-2:] == (DropCursor(P, 2, GROUP), PutHandOver(P, handover))
 
 
+def test_a_hand_over_stays_on_the_disk_when_all_rows_of_the_group_epoch_before_are_written_beside_it() -> None:
+    """Rule `hand-over-stays`: worlds `keyed-halves`, seed 105, found a joining member that lost it so."""
+    bench = Serving(M01)
+    bench.link(M00)
+    epoch = bench.chain.segments[0].server_epoch
+    handover = HandOverState(1, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
+    bench.hear(M00, msg.HandOver(P, handover))
+    bench.clear()
+    before = CursorState(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch)
+    change = LedgerChange(((b"ky", b"row"),), is_full=True)
+    bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, before, change))
+    [written] = [effect.writes for effect in bench.all(fx.Persist)]
+    assert isinstance(written[-2], PutLedger)
+    assert written[-1] == PutHandOver(P, handover)
+    bench.clear()
+    now = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
+    bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 8, 1, now, change))
+    [written] = [effect.writes for effect in bench.all(fx.Persist)]
+    assert isinstance(written[-1], PutLedger), "in the new group epoch the hand-over is taken up, and goes"
+
+
 def test_a_start_that_drops_a_record_that_was_left_keeps_the_hand_over_beside_it() -> None:
     now = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=7)
     handover = HandOverState(2, GROUP, 2, HandOverId(7, 5), ((b"kx", b"row"),))

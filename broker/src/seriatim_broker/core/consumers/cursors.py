@@ -278,20 +278,29 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
             partition.handovers = drop(partition.handovers, cursor.consumer_group)
             partition.handing = drop(partition.handing, cursor.consumer_group)
         broker.out.write(PutLedger(partition.id, cursor, change))
+        if change.is_full:
+            _write_hand_over_again(broker, partition, cursor.segment_no, cursor.consumer_group)
     if left is not None:
         drop_on_disk(broker, partition, left.segment_no, left.consumer_group)
 
 
 def drop_on_disk(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
-    """Drop a control record and its rows in a segment from the disk, but not a hand-over that waits there.
+    """Drop a control record and its rows in a segment from the disk, but not a hand-over that waits there."""
+    broker.out.write(DropCursor(partition.id, no, consumer_group))
+    _write_hand_over_again(broker, partition, no, consumer_group)
 
-    Rule `hand-over-stays` (J5): the hand-over is written again, because it is kept beside the record. Without it:
+
+def _write_hand_over_again(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
+    """Write a hand-over of the segment again, because it is kept beside a record that is dropped or replaced.
+
+    Rule `hand-over-stays` (J5): a hand-over that waits stays on the disk. Without it:
       1. A person moves the consumer group from segment 7 back to segment 4. It crosses to segment 7 again.
       2. As confirms the hand-over to segment 7. Its disk still has the record of before in that segment.
       3. As is sent the record in segment 4, and drops the other one. The hand-over goes with it.
       4. Am moves the cursor to segment 7, and dies. As serves there, and does not know the attempts and lists.
+    The same happens if As is about to become eligible in segment 7, and is sent the hand-over first, and then all rows
+    of the group epoch before in that segment.
     """
-    broker.out.write(DropCursor(partition.id, no, consumer_group))
     held = partition.handovers.get(consumer_group)
     if held is not None and held.segment_no == no:
         broker.out.write(PutHandOver(partition.id, held))
