@@ -12,7 +12,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState, DropCursor, LedgerChange, LedgerVersion, PutCursor
+from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion, PutCursor
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
@@ -265,11 +265,10 @@ def _begins_at_once() -> list[Patch]:
 
 
 def _hand_over_goes_too() -> list[Patch]:
-    def drop_on_disk(broker: Any, partition: Any, no: int, consumer_group: str) -> None:
-        """Drop the record, and all that is beside it."""
-        broker.out.write(DropCursor(partition.id, no, consumer_group))
+    def nothing(_broker: Any, _partition: Any, _no: int, _consumer_group: str) -> None:
+        """What was beside the record goes with it."""
 
-    return [(cursors, "drop_on_disk", drop_on_disk)]
+    return [(cursors, "_write_hand_over_again", nothing)]
 
 
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
@@ -317,7 +316,7 @@ MUTATIONS: dict[str, Mutation] = {
         "a control record that is refused is not answered", refused_by_chain_alone, "keyed-words"
     ),
     "hand-over-stays": _mutation(
-        "a hand-over stays on the disk when an older control record beside it is dropped",
+        "a hand-over stays on the disk when a control record beside it is dropped or replaced",
         _hand_over_goes_too,
         "keyed-halves",
     ),
