@@ -6,11 +6,14 @@ import asyncio
 import gc
 import socket
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from seriatim import Client
+from seriatim import Client, Producer
 from seriatim._producing.partition import PartitionSender
 from seriatim._transport import append, tcp_carriage, warm_streams
 from seriatim._transport.append import AppendLink
@@ -26,6 +29,17 @@ from ..fake_broker import FakeBroker, FakeCluster, running, until
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_streams, "SPREAD_S", 0.01)
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[tuple[FakeCluster, Client, Producer]]:
+    """Two brokers, and a producer that has sent a message to the first."""
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        address = cluster.brokers[0].address
+        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            yield cluster, client, producer
 
 
 def is_warm(client: Client, broker: FakeBroker) -> bool:
@@ -62,17 +76,14 @@ async def test_a_partition_that_moves_finds_a_stream_at_its_new_broker(carriage:
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
 async def test_a_warm_stream_that_ends_is_opened_again(carriage: str) -> None:
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            for _ in range(2):
-                await until(lambda: is_warm(client, second))
-                await second.stop()
-                await until(lambda: not is_warm(client, second))
-                await second.restart()  # its port for streams is another one
+    async with sending() as (cluster, client, _producer):
+        _first, second = cluster.brokers
+        for _ in range(2):
             await until(lambda: is_warm(client, second))
+            await second.stop()
+            await until(lambda: not is_warm(client, second))
+            await second.restart()  # its port for streams is another one
+        await until(lambda: is_warm(client, second))
 
 
 @pytest.mark.parametrize("carriage", ["grpc"], indirect=True)
@@ -85,13 +96,10 @@ async def test_a_broker_without_a_port_for_streams_gets_none(carriage: str, monk
         return await answer(broker, request, context)
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", counted)
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            await until(lambda: len(answered) >= 4)
-            assert streams_to(second) == 0
+    async with sending() as (cluster, _client, _producer):
+        _first, second = cluster.brokers
+        await until(lambda: len(answered) >= 4)
+        assert streams_to(second) == 0
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
@@ -152,17 +160,14 @@ async def test_a_broker_that_is_gone_is_not_dialed_between_the_attempts(
             raise
 
     monkeypatch.setattr(Carriages, "has_port", counted)
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            await until(lambda: is_warm(client, second))
-            await second.stop()
-            dialing = client._channels._channels
-            await until(lambda: len(failed) >= 3 and (second.address, "append") not in dialing)
-            await second.restart()
-            await until(lambda: is_warm(client, second))
+    async with sending() as (cluster, client, _producer):
+        _first, second = cluster.brokers
+        await until(lambda: is_warm(client, second))
+        await second.stop()
+        dialing = client._channels._channels
+        await until(lambda: len(failed) >= 3 and (second.address, "append") not in dialing)
+        await second.restart()
+        await until(lambda: is_warm(client, second))
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
@@ -200,13 +205,10 @@ async def test_a_broker_is_told_that_a_stream_is_warm(carriage: str, monkeypatch
         await begin(carriage, hello)
 
     monkeypatch.setattr(TcpCarriage, "open", heard)
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            await until(lambda: is_warm(client, second))
-            assert sorted(told) == [False, True]
+    async with sending() as (cluster, client, _producer):
+        _first, second = cluster.brokers
+        await until(lambda: is_warm(client, second))
+        assert sorted(told) == [False, True]
 
 
 async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
@@ -315,15 +317,12 @@ async def test_a_warm_stream_is_opened_although_the_connection_of_its_question_w
         return await answer(broker, request, context)
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", first_answers_not)
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            await until(lambda: "fake-1" in asked)
-            channel = client._channels.get(second.address, "append")
-            client._channels.drop(second.address, "append", channel)  # as a link over gRPC does that gives up
-            await until(lambda: is_warm(client, second))
+    async with sending() as (cluster, client, _producer):
+        _first, second = cluster.brokers
+        await until(lambda: "fake-1" in asked)
+        channel = client._channels.get(second.address, "append")
+        client._channels.drop(second.address, "append", channel)  # as a link over gRPC does that gives up
+        await until(lambda: is_warm(client, second))
 
 
 async def test_an_unexpected_error_does_not_end_the_attempts(caplog: pytest.LogCaptureFixture) -> None:
@@ -346,6 +345,7 @@ async def test_an_unexpected_error_does_not_end_the_attempts(caplog: pytest.LogC
 
 async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
+    clock = Mock(time=Mock(return_value=0.0))
 
     def at_once(_low: float, high: float) -> float:
         pauses.append(high)
@@ -354,10 +354,11 @@ async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: 
     async def stay_open(_address: str) -> None:
         if len(pauses) != 2:
             raise errors.UnavailableError("nobody answers")
-        await asyncio.sleep(0.65)  # the stream lasts, longer than the pause before it
+        clock.time.return_value += 0.65  # the stream lasts, longer than the pause before it
 
     monkeypatch.setattr(warm_streams, "SPREAD_S", 0.3)
     monkeypatch.setattr(warm_streams.random, "uniform", at_once)
+    monkeypatch.setattr(warm_streams.asyncio, "get_running_loop", lambda: clock)
     group = WarmStreams(stay_open)
     group.keep("b:1")
     await until(lambda: len(pauses) >= 4)

@@ -1,4 +1,4 @@
-"""All code that uses gRPC: channels, streams and unary calls. No gRPC exception leaves this package.
+"""All connections to brokers: streams over TCP or gRPC, and questions over gRPC. No gRPC exception leaves this package.
 
 The pure cores decide what goes over the streams, and when. This package has connections, deadlines and frames.
 
@@ -9,4 +9,7 @@ The pure cores decide what goes over the streams, and when. This package has con
     append        streams of batches to masters
     consume       streams of deliveries from servers
     ranges        streams of range reads
+    carriage      carries a stream over TCP (`tcp_carriage`) where it can, otherwise over gRPC (`grpc_carriage`)
+    stream_ports  where brokers take streams over TCP
+    warm_streams  streams to brokers that may take over next
 """
