@@ -7,8 +7,14 @@ test, in which nothing else happened, waited for ever for the news of a connecti
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from pytest_asyncio import is_async_test
+
+# As the command does, before gRPC starts. A gRPC thread prints when a connection of an earlier test ends, at any
+# moment, and what it prints would be among the lines of the command that a test reads.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from .fake_broker import CARRIAGE
 

@@ -21,6 +21,7 @@ from seriatim_api import errors
 from seriatim_api.errors import IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError
 
 from ..fake_broker import FakeCluster, running, until
+from .test_public import fake_in_a_thread
 
 PI = "\N{GREEK SMALL LETTER PI}"
 
@@ -246,35 +247,19 @@ async def test_a_partitioner_that_raises_takes_nothing_and_breaks_nothing() -> N
 
 
 def test_the_synchronous_client_refuses_the_same() -> None:
-    started: list[FakeCluster] = []
-
-    async def serve(ready: Any, done: asyncio.Event) -> None:
-        async with running() as cluster:
-            cluster.create_topic("t")
-            started.append(cluster)
-            ready.set()
-            await done.wait()
-
-    import threading
-
-    ready, loop, done = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve(ready, done)))
-    thread.start()
-    ready.wait(10)
-    with sync.Client.connect(started[0].brokers[0].address) as client, client.producer("t") as producer:
-        before = producer.send(b"before")
-        for wrong in WRONG:
+    with fake_in_a_thread() as cluster, sync.Client.connect(cluster.brokers[0].address) as client:
+        client.admin().create_topic("t")
+        with client.producer("t") as producer:
+            before = producer.send(b"before")
+            for wrong in WRONG:
+                with pytest.raises(IllegalMessageError):
+                    producer.send(**{"value": b"bad", **wrong})
             with pytest.raises(IllegalMessageError):
-                producer.send(**{"value": b"bad", **wrong})
-        with pytest.raises(IllegalMessageError):
-            producer.send_many([b"a"], timestamps_ms=[FLOAT_MS])  # type: ignore[list-item]
-        with pytest.raises(IllegalMessageError):
-            producer.send_table(pa.table({"value": [None]}))
-        after = producer.send(b"after")
-        assert (before.result(5).offset + 1, producer.flush()) == (after.result(5).offset, (2, 0, 0))
-    loop.call_soon_threadsafe(done.set)
-    thread.join(10)
-    loop.close()
+                producer.send_many([b"a"], timestamps_ms=[FLOAT_MS])  # type: ignore[list-item]
+            with pytest.raises(IllegalMessageError):
+                producer.send_table(pa.table({"value": [None]}))
+            after = producer.send(b"after")
+            assert (before.result(5).offset + 1, producer.flush()) == (after.result(5).offset, (2, 0, 0))
 
 
 ROWS = st.lists(

@@ -50,27 +50,29 @@ def test_sync_has_the_same_methods() -> None:
 
 @contextmanager
 def fake_in_a_thread() -> Iterator[FakeCluster]:
-    """A fake cluster with a loop of its own, for the synchronous client."""
-    found: list[FakeCluster] = []
+    """A fake cluster with a loop of its own, for the synchronous client.
+
+    The loop ends what a server still does for a call. Left behind, it would end in a later test, and print there.
+    """
+    found: list[tuple[FakeCluster, asyncio.AbstractEventLoop, asyncio.Event]] = []
     ready = threading.Event()
-    loop = asyncio.new_event_loop()
-    end = asyncio.Event()
 
     async def serve() -> None:
+        end = asyncio.Event()
         async with running(2) as cluster:
-            found.append(cluster)
+            found.append((cluster, asyncio.get_running_loop(), end))
             ready.set()
             await end.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert ready.wait(10)
+    cluster, loop, end = found[0]
     try:
-        yield found[0]
+        yield cluster
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join(10)
-        loop.close()
 
 
 def test_the_synchronous_client_sends_and_reads() -> None:
