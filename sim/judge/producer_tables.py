@@ -98,15 +98,39 @@ class ProducerTables:
         """
         heard, limits = self._heard.get(partition, {}), self._limits
         headers = [batch.header for batch in heard.get(producer, ()) if not self._is_cut(partition, batch.header)]
+        last = max(headers, key=lambda header: (header.producer_epoch, header.last_sequence), default=None)
+        if last is None:
+            return False
+        silent_ms = self._latest_ms[partition] - last.append_time_ms
         full = len(heard) >= limits.producer_count_max
         limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
+        is_long = silent_ms >= limit_ms
         if any(of == partition for of, _, _ in self._seen.set_back):
-            limit_ms = limits.producer_idle_ms
-        last = max(headers, key=lambda header: (header.producer_epoch, header.last_sequence), default=None)
-        if last is None or self._latest_ms[partition] - last.append_time_ms < limit_ms:
-            return False
-        self._seen.states.add("producer forgotten")
-        return True
+            is_long = silent_ms >= limits.producer_idle_ms or self._counted_ms(partition, last) >= limit_ms
+        if is_long:
+            self._seen.states.add("producer forgotten")
+        return is_long
+
+    def _counted_ms(self, partition: PartitionId, last: BatchHeader) -> int:
+        """How long the producer of this batch was silent at most, as a producer table counts it step by step.
+
+        A leap of append time counts as half of `producer_idle_ms`, or whole if the producer was idle before it. If a
+        clock was set back and is right again, the append times of two batches may be as near as if nothing was between
+        them. Batches that were cut count too, because a table had them for a while.
+        """
+        idle_ms = self._limits.producer_idle_ms
+        headers = [batch.header for batches in self._heard[partition].values() for batch in batches]
+        places = sorted((header.segment, header.base_index, header.append_time_ms) for header in headers)
+        times = [time_ms for no, index, time_ms in places if (no, index) >= (last.segment, last.base_index)]
+        silent_ms = longest_ms = 0
+        for before_ms, after_ms in pairwise(times):
+            step_ms = after_ms - before_ms
+            leaps = not 0 <= step_ms <= idle_ms
+            if leaps and (longest_ms < idle_ms or silent_ms + step_ms < 0):
+                step_ms = idle_ms // 2
+            silent_ms += step_ms
+            longest_ms = max(longest_ms, silent_ms)
+        return longest_ms
 
     def _was_idle(self, producer: bytes) -> bool:
         """Whether there was a time after which only the producer's newest batch need be known."""
