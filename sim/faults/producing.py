@@ -114,6 +114,15 @@ def idle_producers(rng: random.Random, options: Options) -> Options:
     )
 
 
+def idle_clocks(rng: random.Random, options: Options) -> Options:
+    """As `idle_producers`, but the clocks of masters are set, so that append time leaps forward and is set back."""
+    return replace(
+        idle_producers(rng, options),
+        kinds={"clock_jump": 6, "crash": 2, "complaint": 3, "plan": 3},
+        fault_count=rng.choice((8, 14)),
+    )
+
+
 def publications(rng: random.Random, options: Options) -> Options:
     """Programs publish while segments move, brokers fall, and staged data comes and goes.
 

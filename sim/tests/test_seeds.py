@@ -70,6 +70,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("gaps", "cores", 40, {"declared lost": 3, "declared lost unsettled": 10, "told of a gap": 13}),
         ("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
         ("idle-producers", "cores", 20, {"producer forgotten": 6, "forgotten producer told": 2}),
+        ("idle-clocks", "cores", 20, {"append_time_set_back": 12, "producer forgotten": 12}),
         ("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
         ("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
         ("ranges", "cores", 70, {"range read": 47, "range read again": 40, "range blocked": 4, "told of a gap": 3}),
