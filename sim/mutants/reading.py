@@ -108,6 +108,7 @@ def _copy_in_memory() -> list[Patch]:
         log = of.logs.get(message.segment_no)
         if log is not None and message.segment_no in of.copies:
             log.durable = log.tail
+            of.copies[message.segment_no].token = 0
             copying._go_on(broker, of, message.segment_no)
 
     return [with_handler(CopyAnswer, on_copy_answer)]

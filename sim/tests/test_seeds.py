@@ -157,6 +157,15 @@ def test_partitions_that_have_had_thousands_of_segments_go_through_faults(seed: 
     assert result.accepted_count
 
 
+@pytest.mark.slow
+def test_thousands_of_copies_are_listed_together() -> None:
+    """A disk with half of 3,000 segments is replaced. If each copy wrote the record alone, this would not end."""
+    result = run_seed(505, profile="thousands")
+    assert not result.violation
+    assert result.segment_count >= 3000
+    assert result.event_count < 40_000, "12,499 were seen; without the rule 200,000 are not enough"
+
+
 def test_chains_do_not_grow_by_switches_without_messages() -> None:
     """A client complains all the time: hundreds of switches, and only some segments stay."""
     results = [run_seed(seed, profile="chatty") for seed in range(12)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -257,3 +259,124 @@ def test_where_another_disk_has_the_slot_of_the_server_a_whole_copy_asks_for_ano
     bench.wait(5 * SECOND)
     assert not bench.sent(msg.EligibleRequest)
     assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).server == M01
+
+
+# ---- several at once ------------------------------------------------------------------------------------
+
+NOS = (1, 2, 3)
+
+
+def long_chain(length: int = 4) -> Chain:
+    """Segments 1 to 3 are sealed on the first group; the open one is on the third."""
+    chain = first_chain()
+    for no in NOS:
+        members = (M20, M21) if no == NOS[-1] else (M00, M01)
+        chain = sealed_chain(chain, length, checksum_of(batches_of(no, [1, 2, 1])) if length else 0, members)
+    return chain
+
+
+def healing_all(length: int = 4) -> Bench:
+    """A broker of the second group is asked to become a copy of three segments."""
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.link(M01)
+    for no in NOS:
+        bench.do(ev.Heal(P, no, M10, M01))
+    bench.read_chain(long_chain(length))
+    return bench
+
+
+def give(bench: Bench, *nos: int) -> None:
+    """The sources give these segments; of an empty one the producer table."""
+    for no in nos:
+        source = bench.part.copies[no].asked
+        assert source is not None
+        batches = () if bench.part.logs[no].is_whole else batches_of(no, [1, 2, 1])
+        given = {"from_index": 0, "available": True, "batches": batches, "table": NO_TABLE}
+        bench.hear(source, filled(msg.CopyAnswer, partition=P, segment_no=no, **given))
+
+
+def listed(write: fx.WriteChain) -> list[int]:
+    """The segments of which this member is a member in that record."""
+    return [no for no in NOS if M10 in segment_of(write.chain, no).members]
+
+
+def test_copies_that_are_whole_are_listed_in_one_transaction() -> None:
+    bench = healing_all()
+    give(bench, *NOS)
+    assert not bench.all(fx.WriteChain)
+    bench.persist()
+    (write,) = bench.all(fx.WriteChain)
+    assert listed(write) == [1, 2, 3]
+    assert write.chain.epoch == long_chain().epoch + 1
+    assert {segment_of(write.chain, no).members for no in NOS} == {(M00, M10)}, "in place of the dead one"
+
+
+def test_a_copy_that_is_not_whole_or_not_on_the_disk_is_not_listed_with_the_others() -> None:
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    (first,) = bench.all(fx.WriteChain)
+    assert listed(first) == [1]
+    give(bench, 2)
+    bench.clear()
+    bench.do(ev.ChainWritten(P, first.serial, ev.WriteOutcome.DONE, 200))
+    assert bench.part.logs[2].is_whole
+    assert not bench.all(fx.WriteChain), "segment 2 is in memory only"
+    bench.persist()
+    assert listed(bench.all(fx.WriteChain)[-1]) == [1, 2]
+
+
+def test_what_becomes_whole_during_a_transaction_waits_for_it_and_goes_together() -> None:
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    give(bench, 2)
+    bench.persist()
+    give(bench, 3)
+    bench.persist()
+    (first,) = bench.all(fx.WriteChain)
+    assert listed(first) == [1]
+    bench.written()
+    second = bench.all(fx.WriteChain)[-1]
+    assert len(bench.all(fx.WriteChain)) == 2
+    assert listed(second) == [1, 2, 3]
+
+
+def test_after_a_conflict_all_whole_copies_wait_for_the_read_and_go_together() -> None:
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    bench.written(ev.WriteOutcome.CONFLICT)
+    give(bench, 2, 3)
+    bench.persist()
+    assert len(bench.all(fx.WriteChain)) == 1, "the record is being read"
+    bench.clear()
+    bench.read_chain(replace(long_chain(), epoch=long_chain().epoch + 1))
+    (write,) = bench.all(fx.WriteChain)
+    assert listed(write) == [1, 2, 3]
+
+
+def test_if_the_read_after_a_conflict_fails_whole_copies_try_again_later() -> None:
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    bench.written(ev.WriteOutcome.UNKNOWN)
+    bench.clear()
+    bench.read_chain(None, failed=True)
+    assert not bench.all(fx.WriteChain)
+    bench.wait(2 * SECOND, (M00, M01))
+    assert listed(bench.all(fx.WriteChain)[-1]) == [1]
+
+
+def test_the_copy_of_an_empty_segment_is_listed_when_its_producer_table_is_on_the_disk() -> None:
+    bench = healing_all(length=0)
+    bench.written()
+    bench.written()
+    assert [listed(write) for write in bench.all(fx.WriteChain)] == [[1], [1, 2]], "no table is needed for these two"
+    give(bench, 3)
+    bench.unlink(M01)
+    bench.link(M01)
+    assert len(bench.all(fx.WriteChain)) == 2
+    bench.persist()
+    assert listed(bench.all(fx.WriteChain)[-1]) == [1, 2, 3]

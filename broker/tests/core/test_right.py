@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, PartitionId
+from seriatim_broker.core.peers import right
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -12,11 +13,14 @@ from seriatim_broker.core.values.chain import change_server
 from seriatim_broker.core.values.log import RecoveredPartition
 
 from .support import (
+    CONFLICT,
     GROUP,
     M00,
     M01,
     M10,
     M11,
+    M20,
+    M21,
     MS,
     SECOND,
     STREAM,
@@ -26,6 +30,8 @@ from .support import (
     P,
     Serving,
     attempt,
+    batches_of,
+    checksum_of,
     first_chain,
     opened_slave,
     prepared,
@@ -193,8 +199,6 @@ def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_
     assert (segment.server, segment.eligible) == (M01, (M01,))
     bench.written()
     learned_us = bench.now_us
-    from seriatim_broker.core.peers import right
-
     wait_us = bench.config.serve_lease_us + bench.config.serve_margin_us
     bench.now_us = learned_us + wait_us - 1
     bench.do(ev.Tick())
@@ -358,8 +362,6 @@ def test_only_the_server_lists() -> None:
 
 
 def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
-    from seriatim_broker.core.peers import right
-
     from .support import opened_master
 
     bench = opened_master()
@@ -369,8 +371,6 @@ def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
 
 
 def test_a_server_that_was_replaced_lets_go() -> None:
-    from seriatim_broker.core.peers import right
-
     bench = ready()
     beat(bench)
     assert right.may_deliver(bench.core.state, bench.part, 1)
@@ -398,8 +398,6 @@ def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None
 
 def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_says_so_or_not() -> None:
     """The answer to the transaction did not come: the listed member may take over, and this one must not deliver."""
-    from seriatim_broker.core.peers import right
-
     bench = Serving(eligible=(M00,))
     bench.begin()
     bench.link(M01)
@@ -417,3 +415,141 @@ def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_say
     bench.read_chain(replace(bench.part.chain, epoch=bench.part.chain.epoch + 1))
     assert right.may_deliver(bench.core.state, bench.part, 1), "it was not listed, and never will be by that one"
     assert M01 not in bench.part.rights[1].joining
+
+
+# ---- several at once ------------------------------------------------------------------------------------
+
+NOS = (1, 2, 3)
+
+
+def member_of_three(member: MemberId = M00, run: int = 1) -> Bench:
+    """A member of the first group, which holds three sealed segments; the open one is on the third group."""
+    chain = first_chain()
+    for no in NOS:
+        chain = sealed_chain(chain, 1, checksum_of(batches_of(no, [1])), (M20, M21) if no == NOS[-1] else (M00, M01))
+    logs = tuple(recovered(no, batches_of(no, [1]), commit=1, sealed=True) for no in NOS)
+    bench = Bench(member, run, (RecoveredPartition(P, logs, tuple(prepared(no, (M00, M01)) for no in NOS)),))
+    for other in (M00, M01, M10):
+        if other != member:
+            bench.link(other)
+    bench.read_chain(chain)
+    bench.persist()
+    bench.clear()
+    return bench
+
+
+def joined_in(bench: Bench, *nos: int) -> None:
+    """M10 asks the server to list it, which takes its rights anew first, and confirms the control records."""
+    for no in nos:
+        bench.hear(M10, msg.EligibleRequest(P, no))
+    while bench.part.writes:
+        bench.written()
+    bench.clear()
+    for no in nos:
+        bench.hear(M10, msg.EligibleRequest(P, no))
+    for asked in bench.sent(msg.ReplicateCursors, M10):
+        bench.hear(M10, msg.CursorsReplicated(P, asked.segment_no, asked.server_epoch, asked.serial))
+
+
+def servers(write: fx.WriteChain) -> list[MemberId]:
+    """Who serves the three segments in that record."""
+    return [segment_of(write.chain, no).server for no in NOS]
+
+
+def refusals_of_m00(bench: Bench) -> tuple[tuple[PartitionId, int], ...]:
+    """The segments for which the member refuses M00 now."""
+    return right.refused_to(bench.core.state, M00.broker)
+
+
+def test_members_that_join_several_segments_are_listed_together() -> None:
+    """The first one is listed at once, and the others wait for that transaction."""
+    bench = member_of_three()
+    joined_in(bench, *NOS)
+    (first,) = bench.all(fx.WriteChain)
+    assert [M10 in segment_of(first.chain, no).eligible for no in NOS] == [True, False, False]
+    assert [bench.part.rights[no].listing for no in NOS] == [(M10,), (), ()]
+    bench.written()
+    (_, second) = bench.all(fx.WriteChain)
+    assert second.chain.epoch == first.chain.epoch + 1
+    assert [M10 in segment_of(second.chain, no).eligible for no in NOS] == [True, True, True]
+    assert [bench.part.rights[no].listing for no in NOS] == [(), (M10,), (M10,)]
+
+
+def test_after_a_conflict_a_joined_member_is_listed_after_the_read_and_needs_nothing_again() -> None:
+    bench = member_of_three()
+    joined_in(bench, 1)
+    bench.written(CONFLICT)
+    bench.clear()
+    bench.hear(M10, msg.EligibleRequest(P, 1))
+    assert not bench.sent(msg.ReplicateCursors, M10)
+    assert not bench.all(fx.WriteChain), "the record is being read"
+    chain = bench.part.chain
+    assert chain is not None
+    bench.read_chain(replace(chain, epoch=chain.epoch + 1))
+    (write,) = bench.all(fx.WriteChain)
+    assert M10 in segment_of(write.chain, 1).eligible
+
+
+def test_a_joined_member_that_is_cut_off_is_not_listed_with_the_others() -> None:
+    bench = member_of_three()
+    joined_in(bench, *NOS)
+    bench.unlink(M10)
+    bench.written()
+    assert len(bench.all(fx.WriteChain)) == 1
+
+
+def test_the_rights_of_a_server_that_is_gone_are_taken_together() -> None:
+    bench = member_of_three(M01)
+    bench.unlink(M00, refused=True)
+    chain = bench.part.chain
+    assert chain is not None
+    for no in NOS:
+        bench.hear(M10, msg.TakeOver(P, no, segment_of(chain, no).server_epoch))
+    (first,) = bench.all(fx.WriteChain)
+    assert servers(first) == [M01, M00, M00]
+    bench.written()
+    (_, second) = bench.all(fx.WriteChain)
+    assert servers(second) == [M01, M01, M01]
+    assert {segment_of(second.chain, no).server_epoch for no in NOS[1:]} == {second.chain.epoch}
+    assert all(M00 not in segment_of(second.chain, no).eligible for no in NOS)
+
+
+def test_a_right_that_waits_is_not_taken_if_its_server_is_heard_again() -> None:
+    bench = member_of_three(M01)
+    bench.unlink(M00, refused=True)
+    chain = bench.part.chain
+    assert chain is not None
+    for no in NOS:
+        bench.hear(M10, msg.TakeOver(P, no, segment_of(chain, no).server_epoch))
+    bench.link(M00)
+    bench.wait(bench.config.heartbeat_us, (M00, M10))
+    bench.written()
+    assert len(bench.all(fx.WriteChain)) == 1
+    assert [no for _, no in refusals_of_m00(bench)] == [1]
+
+
+def test_while_the_coordinator_refuses_writes_no_right_that_waits_is_taken_and_no_server_refused() -> None:
+    bench = member_of_three(M01)
+    bench.unlink(M00, refused=True)
+    chain = bench.part.chain
+    assert chain is not None
+    for no in NOS:
+        bench.hear(M10, msg.TakeOver(P, no, segment_of(chain, no).server_epoch))
+    bench.written(ev.WriteOutcome.REFUSED)
+    bench.clear()
+    bench.read_chain(chain)
+    assert not bench.all(fx.WriteChain)
+    assert [no for _, no in refusals_of_m00(bench)] == [1]
+
+
+def test_a_restarted_server_takes_its_rights_anew_together() -> None:
+    bench = member_of_three(M00, run=2)
+    for no in NOS:
+        bench.hear(M10, msg.EligibleRequest(P, no))
+    (first,) = bench.all(fx.WriteChain)
+    bench.written()
+    (_, second) = bench.all(fx.WriteChain)
+    assert [segment_of(second.chain, no).server_epoch for no in NOS] == [
+        first.chain.epoch, second.chain.epoch, second.chain.epoch
+    ]  # fmt: skip
+    assert all(bench.part.rights[no].confirmed for no in NOS[:1])

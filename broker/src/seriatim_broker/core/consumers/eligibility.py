@@ -11,8 +11,9 @@ from seriatim_api.ids import MemberId
 
 from ..peers import disks, right, updates
 from ..state.broker import BrokerState
+from ..state.consumers import HAS_ALL
 from ..state.partition import Partition
-from ..values.chain import add_eligible
+from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, add_eligible, merged
 from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
 from ..values.messages import CursorsReplicated, EligibleRequest
@@ -41,6 +42,9 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
     if not held.confirmed:
         right.seek(broker, partition, no)
         return
+    if held.joining.get(sender) == HAS_ALL:
+        list_joined(broker, partition)
+        return
     handover.send_all(broker, partition, sender, no)
     held.joining = put(held.joining, sender, cursors.send_all(broker, partition, sender, no, segment.server_epoch))
 
@@ -48,7 +52,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
 def on_cursors_replicated(
     broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
 ) -> None:
-    """A joining member has the control records on its disk: list it as eligible."""
+    """A joining member has the control records on its disk: list it as eligible, with all others that wait for it."""
     no = message.segment_no
     held = partition.rights.get(no)
     chain = partition.chain
@@ -59,9 +63,33 @@ def on_cursors_replicated(
         return
     if segment is None or sender in segment.eligible:
         held.joining = drop(held.joining, sender)
-    elif not partition.is_writing(WriteOwner.RIGHT, no) and not partition.write_wait_us(broker):
-        held.listing = (*held.listing, sender)
-        partition.write_chain(broker, WriteOwner.RIGHT, add_eligible(chain, no, sender), no)
+    else:
+        held.joining = put(held.joining, sender, HAS_ALL)
+        list_joined(broker, partition)
+
+
+def list_joined(broker: BrokerState, partition: Partition) -> None:
+    """List all members of segments of this server that wait for it, in one transaction.
+
+    If it is not done, each asks again, and then nothing needs to be sent to those that are still linked.
+    """
+    chain = partition.chain
+    if chain is None or not partition.may_amend(broker):
+        return
+    changes: dict[int, Chain] = {}
+    for no, held in partition.rights.items():
+        segment = chain.segment(no) if held.joining else None
+        if segment is None or segment.state is not SegmentState.SEALED or segment.server != broker.member:
+            continue
+        ready = [member for member, serial in held.joining.items() if serial == HAS_ALL]
+        ready = [member for member in ready if member not in segment.eligible]
+        if ready:
+            held.listing = tuple(dict.fromkeys((*held.listing, *ready)))
+            changes[no] = add_eligible(chain, no, *ready)
+        if len(changes) == CHANGED_AT_ONCE_MAX:
+            break
+    if changes:
+        partition.write_chain(broker, WriteOwner.RIGHT, merged(chain, changes))
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:

@@ -62,25 +62,24 @@ def release(broker: BrokerState, partition: Partition, nos: Collection[int], lea
     if chain is None or any(chain.segment(no) is None for no in nos):
         partition.read_chain(broker)  # the controller asks again
         return
-    if partition.is_writing(WriteOwner.LEAVE) or partition.write_wait_us(broker):
+    if not partition.may_amend(broker):
         return
     successors: dict[int, MemberId | None] = {}
     for segment in chain.segments:
         if segment.no not in nos or segment.state is not SegmentState.SEALED:
             continue
-        if partition.is_writing(WriteOwner.RIGHT, segment.no):
-            continue
         if segment.server != broker.member:
             # A member that is not eligible lacks the control records. It serves only if no eligible member can come
             # back.
             if broker.member in segment.eligible or all(map(broker.directory.is_replaced, segment.eligible)):
-                right.take_over(broker, partition, segment.no, segment.server_epoch)
+                right.want(broker, partition, segment.no, segment.server_epoch)
             continue
         staying = staying_copies(broker, segment, leaving)
         if len(staying) >= broker.config.min_copies:
             successors[segment.no] = staying[0] if broker.member in leaving else None
     if successors:
         partition.write_chain(broker, WriteOwner.LEAVE, release_copies(chain, leaving, successors))
+    right.take_wanted(broker, partition)
 
 
 def staying_copies(broker: BrokerState, segment: Segment, leaving: Collection[MemberId]) -> list[MemberId]:

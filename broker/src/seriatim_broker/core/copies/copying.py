@@ -16,7 +16,7 @@ from ..state.outbox import LogDurable
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..switching import idle_blocks
-from ..values.chain import Chain, add_copy, replace_copy
+from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, add_copy, merged, replace_copy
 from ..values.effects import ReadLog
 from ..values.events import WriteOutcome
 from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
@@ -89,10 +89,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
         if log.record.copied_from:
             forget_table(broker, partition, log)
     if log.is_whole and not _lacks_table(partition, chain, segment):
-        if log.durable < log.tail:
-            # Rule `copy-durable` (COPY): the log was appended before this member knew the seal, and is not flushed yet.
-            # Without it: 1. The record lists this copy as whole. 2. The other copies leave, because two are listed.
-            # 3. This machine loses power, and no disk has the end of the segment.
+        if not _is_stored(broker, copying, log):
             copying.wake_us = broker.now.mono_us + broker.config.retry_us
             broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
             return
@@ -212,6 +209,7 @@ def _took_own_tail(broker: BrokerState, partition: Partition, log: SegmentLog, c
             break
     if log.tail == before:
         return False
+    copying.token = broker.out.step_token
     broker.out.when_stored(partition.id, StoredFor.COPY, log.no)  # `on_stored` continues
     copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
     broker.wake(copying.wake_us, TimerKind.COPY, partition.id, log.no)
@@ -382,6 +380,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
             break
     if good:
         copying.pause_us = 0
+        copying.token = broker.out.step_token
         broker.out.when_stored(partition.id, StoredFor.COPY, message.segment_no)  # `on_stored` continues
         copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
     else:
@@ -403,17 +402,11 @@ def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
 def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
     """The copy is whole: add it to the record as a member, then ask the server to list it as eligible, then end."""
     if broker.member not in segment.members:
-        wait_us = partition.write_wait_us(broker)
-        if wait_us:
+        list_whole(broker, partition)
+        if not partition.is_writing(WriteOwner.COPY):
+            wait_us = partition.write_wait_us(broker) or broker.config.retry_us
             copying.wake_us = broker.now.mono_us + min(wait_us, broker.config.retry_us_max)
             broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
-        elif not partition.is_writing(WriteOwner.COPY, segment.no):
-            dead = copying.replaces
-            if dead is not None and dead in segment.members and dead != segment.server:
-                changed = replace_copy(chain, segment.no, broker.member, dead)
-            else:
-                changed = add_copy(chain, segment.no, broker.member)
-            partition.write_chain(broker, WriteOwner.COPY, changed, segment.no)
         return
     if broker.member in segment.eligible or segment.server == broker.member:
         partition.copies = drop(partition.copies, segment.no)
@@ -433,14 +426,63 @@ def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment:
             broker.send(segment.server, EligibleRequest(partition.id, segment.no))
 
 
-def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """The transaction that adds this copy ended. Unless it was done, the chain is being read: try again after it."""
-    copying = partition.copies.get(no)
-    if copying is not None and outcome is not WriteOutcome.DONE:
-        config = broker.config
-        copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
-        copying.wake_us = broker.now.mono_us + copying.pause_us
-        broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
+def list_whole(broker: BrokerState, partition: Partition) -> None:
+    """Add this member to the records of all segments that it has copied, in one transaction.
+
+    It is added as a member only where the copy is whole and on the disk at this moment (COPY).
+    """
+    chain = partition.chain
+    if chain is None or not partition.copies or not partition.may_amend(broker):
+        return
+    changes: dict[int, Chain] = {}
+    for no, copying in partition.copies.items():
+        if len(changes) == CHANGED_AT_ONCE_MAX:
+            break
+        segment = chain.segment(no)
+        log = partition.logs.get(no)
+        if segment is None or broker.member in segment.members or segment.state is not SegmentState.SEALED:
+            continue
+        if log is None or not _is_done(broker, partition, chain, segment, log, copying):
+            continue
+        dead = copying.replaces
+        if dead is not None and dead in segment.members and dead != segment.server:
+            changes[no] = replace_copy(chain, no, broker.member, dead)
+        else:
+            changes[no] = add_copy(chain, no, broker.member)
+    if changes:
+        partition.write_chain(broker, WriteOwner.COPY, merged(chain, changes))
+
+
+def _is_done(
+    broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, log: SegmentLog, copying: Copying
+) -> bool:
+    """Whether the copy is whole, with its producer table, and on the disk."""
+    is_whole = log.is_whole and not log.record.quarantined and not _lacks_table(partition, chain, segment)
+    return is_whole and _is_stored(broker, copying, log)
+
+
+def _is_stored(broker: BrokerState, copying: Copying, log: SegmentLog) -> bool:
+    """Whether all that this member has of the copy is on the disk."""
+    # Rule `copy-durable` (COPY): also if the log was appended before this member knew the seal, and is not flushed yet.
+    # Without it:
+    #   1. The record lists this copy as whole.
+    #   2. The other copies leave, because two are listed.
+    #   3. This machine loses power, and no disk has the end of the segment.
+    return log.durable >= log.tail and broker.out.durable_token >= copying.token
+
+
+def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome) -> None:
+    """A transaction that adds copies ended. Unless it was done, the chain is being read: try again after it."""
+    chain = partition.chain
+    if outcome is WriteOutcome.DONE or chain is None:
+        return
+    config = broker.config
+    for no, copying in partition.copies.items():
+        segment, log = chain.segment(no), partition.logs.get(no)
+        if segment is not None and log is not None and _is_done(broker, partition, chain, segment, log, copying):
+            copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+            copying.wake_us = broker.now.mono_us + copying.pause_us
+            broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
 
 
 def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:

@@ -74,6 +74,15 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         if partition.chain is not None:
             routes.probe_master(broker, partition, wanted)
     routes.answer_waiters(broker, partition)
+    if not failed:
+        amend(broker, partition)
+
+
+def amend(broker: BrokerState, partition: Partition) -> None:
+    """Write the changes of sealed segments that waited, because a write or a read was under way."""
+    right.take_wanted(broker, partition)
+    eligibility.list_joined(broker, partition)
+    copying.list_whole(broker, partition)
 
 
 def _learn_and_tell(broker: BrokerState, partition: Partition, chain: Chain, revision: int) -> None:
@@ -179,9 +188,11 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
     elif owner is WriteOwner.RIGHT:
         eligibility.on_written(broker, partition, detail, outcome)
     elif owner is WriteOwner.COPY:
-        copying.on_written(broker, partition, detail, outcome)
+        copying.on_written(broker, partition, outcome)
     elif owner is WriteOwner.GAP:
         gaps.on_written(broker, partition, detail, outcome)
+    if outcome is WriteOutcome.DONE:
+        amend(broker, partition)
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:

@@ -15,12 +15,12 @@ from seriatim_api.ids import MemberId, PartitionId
 from ..state.broker import BrokerState
 from ..state.consumers import Right
 from ..state.partition import Partition
-from ..values.chain import Chain, change_server, remove_eligible
+from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, change_server, merged, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
 from ..values.messages import TakeOver
 from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
-from ..values.states import drop, put
+from ..values.states import NOTHING, drop, put
 from . import disks, updates
 
 
@@ -99,8 +99,10 @@ def seek(broker: BrokerState, partition: Partition, no: int) -> None:
         return
     now = broker.now.mono_us
     if not right.confirmed:
-        if not partition.is_writing(WriteOwner.RIGHT, no) and not partition.write_wait_us(broker):
-            partition.write_chain(broker, WriteOwner.RIGHT, change_server(chain, no, broker.member, ()), no)
+        segment = chain.segment(no)
+        assert segment is not None
+        _want(broker, partition, segment)
+        take_wanted(broker, partition)
         return
     if now < right.from_us:
         broker.poll(right.from_us - now, TimerKind.PUMP, partition.id, no)
@@ -126,30 +128,65 @@ def take_over(broker: BrokerState, partition: Partition, no: int, server_epoch: 
         server_epoch: The server epoch of the server that is said to be silent. If the record names a newer one, this
             does nothing.
     """
-    chain = partition.chain
-    segment = chain.segment(no) if chain is not None else None
-    if chain is None or segment is None or segment.server_epoch > server_epoch or segment.server == broker.member:
+    want(broker, partition, no, server_epoch)
+    take_wanted(broker, partition)
+
+
+def want(broker: BrokerState, partition: Partition, no: int, server_epoch: int) -> None:
+    """Note that `take_wanted` is to take this right, if `take_over` would take it."""
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if segment is None or segment.server_epoch > server_epoch or segment.server == broker.member:
         return
-    log = partition.logs.get(no)
-    if log is None or segment.state is not SegmentState.SEALED or partition.is_writing(WriteOwner.RIGHT, no):
-        return  # an unsettled segment keeps its server until it is settled
+    if _may_take(broker, partition, segment):
+        _want(broker, partition, segment)
+
+
+def _want(broker: BrokerState, partition: Partition, segment: Segment) -> None:
+    if not partition.write_wait_us(broker):  # otherwise the caller asks again
+        partition.wanted_rights = put(partition.wanted_rights, segment.no, segment.server_epoch)
+
+
+def take_wanted(broker: BrokerState, partition: Partition) -> None:
+    """Take all rights that this member wants and may have, in one transaction."""
+    chain = partition.chain
     if partition.write_wait_us(broker):
-        return  # the transaction could not be written, so the old server must not be refused; the caller asks again
+        partition.wanted_rights = NOTHING  # no transaction can be written, so no server must be refused now
+    if not partition.wanted_rights or chain is None or not partition.may_amend(broker):
+        return
+    changes: dict[int, Chain] = {}
+    for no, server_epoch in list(partition.wanted_rights.items()):
+        if len(changes) == CHANGED_AT_ONCE_MAX:
+            break
+        partition.wanted_rights = drop(partition.wanted_rights, no)
+        segment = chain.segment(no)
+        if segment is None or segment.server_epoch > server_epoch:
+            continue
+        if segment.server == broker.member:
+            held = partition.rights.get(no)
+            if held is not None and not held.confirmed:
+                changes[no] = change_server(chain, no, broker.member, ())
+        elif _may_take(broker, partition, segment):
+            refuse(broker, partition, no, segment.server)
+            silent = [member for member in segment.eligible if member != broker.member and _is_silent(broker, member)]
+            changes[no] = change_server(chain, no, broker.member, (*silent, segment.server))
+    if changes:
+        partition.write_chain(broker, WriteOwner.RIGHT, merged(chain, changes))
+
+
+def _may_take(broker: BrokerState, partition: Partition, segment: Segment) -> bool:
+    """Whether this member may take the right of another server, which is silent."""
+    log = partition.logs.get(segment.no)
+    if log is None or segment.state is not SegmentState.SEALED:
+        return False  # an unsettled segment keeps its server until it is settled
     # Rule `half-server` (I14): only a member with the whole segment takes the right. Without it:
     #   1. Bm copies segment 2, and has half of it. The server Am becomes silent.
     #   2. Bm takes the right, and serves the first half.
     #   3. Consumers never get the second half, because the server of segment 2 does not have it (I1).
     if not log.is_whole or disks.is_hung(broker, broker.member):
-        return
+        return False
     if not _is_silent(broker, segment.server):
-        return
-    if broker.member not in segment.eligible and not _nobody_eligible_lives(broker, segment):
-        return
-    refuse(broker, partition, no, segment.server)
-    silent = [member for member in segment.eligible if member != broker.member and _is_silent(broker, member)]
-    if segment.server not in silent:
-        silent.append(segment.server)
-    partition.write_chain(broker, WriteOwner.RIGHT, change_server(chain, no, broker.member, silent), no)
+        return False
+    return broker.member in segment.eligible or _nobody_eligible_lives(broker, segment)
 
 
 def want_another(broker: BrokerState, partition: Partition, segment: Segment) -> None:

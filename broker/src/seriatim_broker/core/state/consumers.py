@@ -199,6 +199,10 @@ class Handing(State):
     serial: int
 
 
+HAS_ALL = 0
+"""In `Right.joining`, in place of a serial."""
+
+
 @dataclass(slots=True, eq=False)
 class Right(State):
     """The right of this member to serve one segment.
@@ -210,7 +214,8 @@ class Right(State):
         blind: At some time no member was left that had the control records. So every message above what this member
             knows to be acknowledged may be a repeat.
         renewed: If `blind`: the group epoch that each consumer group must reach.
-        joining: Members that have the whole segment and are receiving the control records.
+        joining: Members that have the whole segment and are receiving the control records: the serial of the
+            `ReplicateCursors` that each must confirm; `HAS_ALL`: it has confirmed it, and waits for the transaction.
         listing: Members that a transaction of this member may have listed as eligible. No newer record has arrived
             that says whether it did.
     """
@@ -221,5 +226,4 @@ class Right(State):
     blind: bool = False
     renewed: Mapping[str, int] = field(default_factory=nothing)
     listing: tuple[MemberId, ...] = ()
-    # -> serial of the `ReplicateCursors` that it must confirm
     joining: Mapping[MemberId, int] = field(default_factory=nothing)

@@ -20,6 +20,7 @@ class Copying(State):
     asked: MemberId | None = None
     asked_us: int = 0
     differed: bool = False  # a copy was complete once, but its checksum was not the sealed one
+    token: int = 0  # of the newest write of this copy's batches and table
     failures: int = 0
     pause_us: int = 0
     wake_us: int = 0

@@ -61,6 +61,11 @@ class Outbox(State):
         """Write a log line, an event of that name with these fields."""
         self.effects.append(Note(name, partition, tuple(fields.items())))
 
+    @property
+    def step_token(self) -> int:
+        """The token of the newest write, this step's included: all of it is durable once `durable_token` is there."""
+        return self.token + bool(self.writes)
+
     def write(self, write: Write) -> None:
         """Add this to the write of the step."""
         self.writes.append(write)

@@ -123,6 +123,7 @@ class Partition(State):
         "tail_copies",
         "unsealed",
         "waiters",
+        "wanted_rights",
         "writes",
     )
 
@@ -169,6 +170,7 @@ class Partition(State):
         self.consumer_groups: Mapping[str, ConsumerGroup] = NOTHING
         self.given: Mapping[str, Given] = NOTHING  # of consumer groups that were served here, even if no longer
         self.rights: Mapping[int, Right] = NOTHING
+        self.wanted_rights: Mapping[int, int] = NOTHING  # that this member wants to take -> server epoch of the other
         self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
         self.surveys: tuple[SurveyPartition, ...] = ()
         self.carryings: Mapping[tuple[bytes, int], Carrying] = NOTHING  # by producer and sequence
@@ -239,6 +241,7 @@ class Partition(State):
             or self.consumer_groups
             or self.settling
             or self.copies
+            or self.wanted_rights
             or self.range_waits
             or self.surveys
             or self.has_unsealed
@@ -418,6 +421,19 @@ class Partition(State):
     def is_writing(self, owner: WriteOwner, detail: int = 0) -> bool:
         """Whether a transaction of that owner is under way."""
         return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
+
+    def may_amend(self, broker: BrokerState) -> bool:
+        """Whether this broker may write a change of sealed segments now. If not, `record.amend` does it later.
+
+        Rule `amends-together` (I13): such a change waits while a write of this broker is under way, or the read after
+        a failed one, and the next transaction has all changes that wait. Without it:
+          1. A disk with a thousand segments of this partition was replaced. 64 copies become whole here.
+          2. Each writes the record as it knows it. One write is carried out, and the other 63 conflict.
+          3. All others read the record and write again, and so do the servers of these segments.
+          4. A switcher's transaction conflicts with each of them as well, so producers wait.
+        """
+        reads_after_failure = self.reading and self.id in broker.coordinator.unanswered
+        return not self.writes and not reads_after_failure and not self.write_wait_us(broker)
 
     def end_write(self, broker: BrokerState, serial: int, outcome: WriteOutcome) -> tuple[WriteOwner, int, Chain]:
         """Forget a transaction that has ended; returns its owner, the owner's detail, and the record."""

@@ -249,11 +249,11 @@ def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
     return _changed(chain, chain.epoch + 1, replace(old, eligible=eligible))
 
 
-def add_eligible(chain: Chain, no: int, member: MemberId) -> Chain:
-    """The server lists a member as eligible, because it has the whole segment and its control records."""
+def add_eligible(chain: Chain, no: int, *members: MemberId) -> Chain:
+    """The server lists members as eligible, because they have the whole segment and its control records."""
     old = _require(chain, no)
-    assert member not in old.eligible
-    return _changed(chain, chain.epoch + 1, replace(old, eligible=(*old.eligible, member)))
+    assert not set(members) & set(old.eligible)
+    return _changed(chain, chain.epoch + 1, replace(old, eligible=(*old.eligible, *members)))
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
@@ -303,6 +303,21 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
         tail_copies = tuple(member for member in old.tail_copies if member not in gone)
         segments.append(replace(old, members=members, eligible=eligible, tail_copies=tail_copies))
     return _changed(chain, epoch, *segments)
+
+
+CHANGED_AT_ONCE_MAX = 64
+"""At most so many old segments are changed in one transaction, so that their pages fit into it."""
+
+
+def merged(chain: Chain, changes: Mapping[int, Chain]) -> Chain:
+    """One next record with all of these changes.
+
+    Args:
+        chain: The record.
+        changes: By segment number: a next record of `chain`, in which only that segment differs.
+    """
+    assert all(changed.epoch == chain.epoch + 1 for changed in changes.values())
+    return _changed(chain, chain.epoch + 1, *(_require(changed, no) for no, changed in sorted(changes.items())))
 
 
 def trim(chain: Chain, no: int, start: Start | None, first_kept: int) -> Chain:
