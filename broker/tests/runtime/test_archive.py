@@ -20,6 +20,8 @@ from seriatim_broker.core.values.chain import (
     change_server,
     check,
     declare_lost,
+    may_join,
+    merged,
     open_over,
     replace_copy,
     seal_and_open,
@@ -27,6 +29,7 @@ from seriatim_broker.core.values.chain import (
     trim,
 )
 from seriatim_broker.core.values.segment import SegmentState as State
+from seriatim_broker.interfaces.coordinator import REQUEST_SIZE_BYTES_MAX
 from seriatim_broker.runtime.archive import (
     MOVED_SEGMENTS_MAX,
     RECORD_SEGMENTS_MAX,
@@ -170,6 +173,31 @@ def test_a_page_that_is_held_is_not_read_again() -> None:
     assert numbers == [1000 // PAGE_SEGMENTS]
     assert found.segments[500] is first.segments[500], "the same objects: the core compares and keeps no others"
     assert archive.unread(store.record) == (), "who wrote it holds it"
+
+
+@pytest.mark.parametrize("first", [1, 5_000])
+def test_changes_that_may_join_fit_into_one_transaction(first: int) -> None:
+    """Copies all over a long chain become whole; the pages of those that are listed together are far from the limit."""
+    store, archive = Store(), ChainArchive()
+    chain = longer(10_000)
+    for _ in range(10):
+        store.write(archive, chain)
+    changes: dict[int, Chain] = {}
+    for no in (first, *range(3, 9_000, 100)):
+        if may_join(changes, no):
+            changes[no] = add_copy(chain, no, C)
+    for no in range(4, 9_000, 100):  # as many as there may be
+        if may_join(changes, no):
+            changes[no] = add_copy(chain, no, C)
+    following = merged(chain, changes)
+    layout = archive.lay_out(following)
+    assert len(changes) > 10
+    assert 2 <= len(layout.pages) <= 9
+    assert layout.size_bytes < REQUEST_SIZE_BYTES_MAX // 2
+    assert following.epoch == chain.epoch + 1
+    store.write(archive, following)
+    found = store.read(ChainArchive())
+    assert [segment.no for segment in found.segments if C in segment.members] == sorted(changes)
 
 
 def test_pages_that_a_version_without_digests_changed_are_read_again() -> None:

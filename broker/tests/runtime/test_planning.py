@@ -174,6 +174,22 @@ def test_members_leave_only_when_enough_others_serve_from_whole_copies() -> None
     assert release(replace(whole, segments=whole.segments[1:])) is None
 
 
+def test_segments_that_are_far_apart_are_left_in_several_steps() -> None:
+    """Their pages would not fit into one transaction."""
+    segment = copied(C, E, eligible=(A, B, C, E)).segments[0]
+    last = CHAIN.segments[1]
+    older = tuple(replace(segment, no=no, base=5 * (no - 1)) for no in range(1, 3_000))
+    sparse = tuple(
+        one if one.no % 100 == 1 else replace(one, members=(C, E), eligible=(C, E), server=C) for one in older
+    )
+    for segments, count in ((older, 64), (sparse, 11)):
+        chain = replace(CHAIN, segments=(*segments, replace(last, no=3_000, base=5 * 2_999)))
+        step = plan_release(chain, of_group("g0"), frozenset((A, B, C, D, E, F)).__contains__, min_copies=2)
+        assert step is not None
+        assert len(step.segment_nos) == count
+        assert step.segment_nos[-1] - step.segment_nos[0] <= 1_024
+
+
 def test_while_the_server_is_gone_somebody_takes_its_place_for_else_no_copy_becomes_eligible() -> None:
     chain = copied(C, E, eligible=(A, B))
 

@@ -13,7 +13,7 @@ from ..peers import disks, right, updates
 from ..state.broker import BrokerState
 from ..state.consumers import HAS_ALL
 from ..state.partition import Partition
-from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, add_eligible, merged
+from ..values.chain import Chain, add_eligible, may_join, merged
 from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
 from ..values.messages import CursorsReplicated, EligibleRequest
@@ -83,11 +83,9 @@ def list_joined(broker: BrokerState, partition: Partition) -> None:
             continue
         ready = [member for member, serial in held.joining.items() if serial == HAS_ALL]
         ready = [member for member in ready if member not in segment.eligible]
-        if ready:
+        if ready and may_join(changes, no):
             held.listing = tuple(dict.fromkeys((*held.listing, *ready)))
             changes[no] = add_eligible(chain, no, *ready)
-        if len(changes) == CHANGED_AT_ONCE_MAX:
-            break
     if changes:
         partition.write_chain(broker, WriteOwner.RIGHT, merged(chain, changes))
 

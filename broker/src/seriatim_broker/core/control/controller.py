@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
-from ..values.chain import Chain
+from ..values.chain import CHANGED_APART_MAX, CHANGED_AT_ONCE_MAX, Chain
 from ..values.events import Heal, Release, SwitchAwayFrom
 from ..values.placement import healer, healers
 from ..values.segment import Segment, SegmentState
@@ -115,10 +115,6 @@ def holders(segment: Segment) -> set[MemberId]:
     return {*segment.members, *segment.eligible, *segment.tail_copies, segment.server}
 
 
-RELEASED_AT_ONCE_MAX = 64
-"""At most so many segments of a partition are in one request, so that their pages fit into one transaction."""
-
-
 def plan_release(
     chain: Chain,
     is_leaving: Callable[[MemberId], bool],
@@ -162,7 +158,8 @@ def plan_release(
     if not by_server:
         return None
     by = max(sorted(by_server), key=lambda member: len(by_server[member]))
-    return Release(chain.partition, tuple(by_server[by][:RELEASED_AT_ONCE_MAX]), by, tuple(sorted(leaving)))
+    nos = [no for no in by_server[by] if no <= by_server[by][0] + CHANGED_APART_MAX]
+    return Release(chain.partition, tuple(nos[:CHANGED_AT_ONCE_MAX]), by, tuple(sorted(leaving)))
 
 
 def plan_copies_elsewhere(

@@ -16,7 +16,7 @@ from ..state.outbox import LogDurable
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..switching import idle_blocks
-from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, add_copy, merged, replace_copy
+from ..values.chain import Chain, add_copy, may_join, merged, replace_copy
 from ..values.effects import ReadLog
 from ..values.events import WriteOutcome
 from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
@@ -436,9 +436,7 @@ def list_whole(broker: BrokerState, partition: Partition) -> None:
         return
     changes: dict[int, Chain] = {}
     for no, copying in partition.copies.items():
-        if len(changes) == CHANGED_AT_ONCE_MAX:
-            break
-        segment = chain.segment(no)
+        segment = chain.segment(no) if may_join(changes, no) else None
         log = partition.logs.get(no)
         if segment is None or broker.member in segment.members or segment.state is not SegmentState.SEALED:
             continue

@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from ..state.broker import BrokerState
 from ..state.consumers import Right
 from ..state.partition import Partition
-from ..values.chain import CHANGED_AT_ONCE_MAX, Chain, change_server, merged, remove_eligible
+from ..values.chain import Chain, change_server, may_join, merged, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
 from ..values.messages import TakeOver
 from ..values.segment import Segment, SegmentState
@@ -155,8 +155,8 @@ def take_wanted(broker: BrokerState, partition: Partition) -> None:
         return
     changes: dict[int, Chain] = {}
     for no, server_epoch in list(partition.wanted_rights.items()):
-        if len(changes) == CHANGED_AT_ONCE_MAX:
-            break
+        if not may_join(changes, no):
+            continue
         partition.wanted_rights = drop(partition.wanted_rights, no)
         segment = chain.segment(no)
         if segment is None or segment.server_epoch > server_epoch:

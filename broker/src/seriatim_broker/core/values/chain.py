@@ -306,7 +306,16 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
 
 
 CHANGED_AT_ONCE_MAX = 64
-"""At most so many old segments are changed in one transaction, so that their pages fit into it."""
+"""At most so many old segments are changed in one transaction."""
+
+CHANGED_APART_MAX = 1024
+"""Their numbers are at most so far from the first one's. So they are in at most 9 pages of the record, 80 KB each, and
+the coordinator takes 1.5 MB in one transaction."""
+
+
+def may_join(changes: Mapping[int, Chain], no: int) -> bool:
+    """Whether a change of segment `no` may go into one transaction with these; see `merged`."""
+    return len(changes) < CHANGED_AT_ONCE_MAX and all(abs(no - first) <= CHANGED_APART_MAX for first in [*changes][:1])
 
 
 def merged(chain: Chain, changes: Mapping[int, Chain]) -> Chain:
