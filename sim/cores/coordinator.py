@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seriatim_api.ids import RunId
+from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.control import rebuild
 from seriatim_broker.core.values.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
 from seriatim_broker.core.values.events import (
@@ -46,6 +46,10 @@ TIMEOUT_US = 120_000
 
 REFUSED_WRITES_MAX = 40
 """While the coordinator refuses (3 s at most), one run of a broker may write so often to one chain or cursor."""
+
+WRITES_AT_ONCE_MAX = 8
+"""So many transactions of one broker on one chain record may be under way at once: a switch, settlements, rights. Two
+were seen in any world."""
 
 PREPARATIONS_MAX = 4
 """Preparations that a member keeps of one run of a switcher for one segment: one for each group, source and place."""
@@ -83,6 +87,8 @@ class SimCoordinator:
         options = self._options
         delay = rng.randint(200, options.coordinator_us_max)
         is_write = isinstance(request, (WriteChain, WriteCursor))
+        if isinstance(request, WriteChain):
+            self._look_at_writes(process, request.partition)
         if isinstance(request, WriteCursor) and process.name in self.late_next and self._is_operation(request):
             self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
             self._schedule.after(self.late_next.pop(process.name), self._carry_out, process, request, True)
@@ -170,6 +176,12 @@ class SimCoordinator:
             self._told[process] = None
             self._schedule.after(1, self._deliver, process, WritesRefused(True))
         return True
+
+    def _look_at_writes(self, process: Process, partition: PartitionId) -> None:
+        """All of them compare the same revision, so all but one conflict."""
+        count = len(process.core.partitions[partition].writes)
+        if count > WRITES_AT_ONCE_MAX:
+            self._judge.fail("LIMIT", f"{process.name} has {count} transactions on the chain of {partition} under way")
 
     def _look_at_preparations(self) -> None:
         for broker in self._brokers.values():

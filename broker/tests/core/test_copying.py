@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -27,6 +28,7 @@ from .support import (
     Serving,
     batches_of,
     checksum_of,
+    fence_answer,
     filled,
     first_chain,
     prepared,
@@ -286,6 +288,11 @@ def healing_all(length: int = 4) -> Bench:
     return bench
 
 
+def pause(bench: Bench) -> None:
+    """The pause after an amendment that was carried out passes."""
+    bench.wait(bench.config.amend_pause_us + bench.config.amend_spread_us, (M00, M01))
+
+
 def give(bench: Bench, *nos: int) -> None:
     """The sources give these segments; of an empty one the producer table."""
     for no in nos:
@@ -321,6 +328,7 @@ def test_a_copy_that_is_not_whole_or_not_on_the_disk_is_not_listed_with_the_othe
     give(bench, 2)
     bench.clear()
     bench.do(ev.ChainWritten(P, first.serial, ev.WriteOutcome.DONE, 200))
+    pause(bench)
     assert bench.part.logs[2].is_whole
     assert not bench.all(fx.WriteChain), "segment 2 is in memory only"
     bench.persist()
@@ -338,6 +346,7 @@ def test_what_becomes_whole_during_a_transaction_waits_for_it_and_goes_together(
     (first,) = bench.all(fx.WriteChain)
     assert listed(first) == [1]
     bench.written()
+    pause(bench)
     second = bench.all(fx.WriteChain)[-1]
     assert len(bench.all(fx.WriteChain)) == 2
     assert listed(second) == [1, 2, 3]
@@ -350,6 +359,7 @@ def test_after_a_conflict_all_whole_copies_wait_for_the_read_and_go_together() -
     bench.written(ev.WriteOutcome.CONFLICT)
     give(bench, 2, 3)
     bench.persist()
+    bench.wait(bench.config.retry_us_max // 2, (M00, M01))
     assert len(bench.all(fx.WriteChain)) == 1, "the record is being read"
     bench.clear()
     bench.read_chain(replace(long_chain(), epoch=long_chain().epoch + 1))
@@ -366,13 +376,17 @@ def test_if_the_read_after_a_conflict_fails_whole_copies_try_again_later() -> No
     bench.read_chain(None, failed=True)
     assert not bench.all(fx.WriteChain)
     bench.wait(2 * SECOND, (M00, M01))
+    if bench.part.reading:  # it is read again, before or after the pause
+        bench.read_chain(long_chain())
     assert listed(bench.all(fx.WriteChain)[-1]) == [1]
 
 
 def test_the_copy_of_an_empty_segment_is_listed_when_its_producer_table_is_on_the_disk() -> None:
     bench = healing_all(length=0)
     bench.written()
+    pause(bench)
     bench.written()
+    pause(bench)
     assert [listed(write) for write in bench.all(fx.WriteChain)] == [[1], [1, 2]], "no table is needed for these two"
     give(bench, 3)
     bench.unlink(M01)
@@ -380,3 +394,244 @@ def test_the_copy_of_an_empty_segment_is_listed_when_its_producer_table_is_on_th
     assert len(bench.all(fx.WriteChain)) == 2
     bench.persist()
     assert listed(bench.all(fx.WriteChain)[-1]) == [1, 2, 3]
+
+
+def test_between_two_transactions_that_list_copies_there_is_a_pause() -> None:
+    """A switcher on another broker gets its turn in it."""
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    give(bench, 2)
+    bench.persist()
+    bench.written()
+    bench.wait(bench.config.amend_pause_us - 1, (M00, M01))
+    give(bench, 3)
+    bench.persist()
+    assert len(bench.all(fx.WriteChain)) == 1
+    bench.wait(bench.config.amend_spread_us + 1, (M00, M01))
+    assert [listed(write) for write in bench.all(fx.WriteChain)] == [[1], [1, 2, 3]]
+
+
+def conflicts(bench: Bench, times: int) -> list[int]:
+    """Another broker's transaction comes first so often; returns how long this broker waited each time."""
+    pauses = []
+    for _ in range(times):
+        bench.written(ev.WriteOutcome.CONFLICT)
+        began_us = bench.now_us
+        chain = bench.part.chain
+        assert chain is not None
+        bench.clear()
+        bench.read_chain(replace(chain, epoch=chain.epoch + 1))
+        while not bench.all(fx.WriteChain):
+            bench.wait(MS, (M00, M01))
+        pauses.append(bench.now_us - began_us)
+    return pauses
+
+
+def test_after_each_conflict_a_broker_waits_longer_up_to_a_limit() -> None:
+    bench = healing_all()
+    give(bench, *NOS)
+    bench.persist()
+    config = bench.config
+    least = [50 * MS, 100 * MS, 200 * MS, 400 * MS, 800 * MS, SECOND, SECOND]
+    for pause_us, least_us in zip(conflicts(bench, len(least)), least, strict=True):
+        assert least_us <= pause_us <= least_us + config.amend_spread_us + MS
+    bench.written()
+    give(bench)
+    assert bench.part.pace.pause_us == 0, "after a success it begins anew"
+
+
+def test_brokers_do_not_keep_in_step() -> None:
+    """They draw their pauses."""
+    bench = healing_all()
+    give(bench, *NOS)
+    bench.persist()
+    pauses = conflicts(bench, 12)[6:]
+    assert len(set(pauses)) > 3
+
+
+# ---- and a switch of the partition -------------------------------------------------------------------------
+
+
+def switching() -> Bench:
+    """A broker runs a switch, and meanwhile its copies become whole."""
+    bench = healing_all()
+    for member in (M20, M21, M11):
+        bench.link(member)
+    bench.do(ev.SwitchAwayFrom(P, 4))
+    bench.read_chain(long_chain())
+    give(bench, *NOS)
+    bench.persist()
+    return bench
+
+
+def fence_and_prepare(bench: Bench) -> None:
+    """Members answer, and the transaction of the switch is sent."""
+    (request,) = bench.sent(msg.FenceRequest, M20)
+    bench.hear(M20, fence_answer(4, request.switch, 0, unbroken=True))
+    asked = bench.sent(msg.PrepareRequest)[-1]
+    for member in asked.members:
+        if member != M10:
+            bench.hear(member, msg.PrepareAnswer(P, 5, asked.switch_attempt, 1, ""))
+    bench.persist()
+
+
+def test_while_a_switch_fences_prepares_and_writes_no_copy_is_listed_and_all_are_when_it_has_won() -> None:
+    bench = switching()
+    bench.wait(50 * MS, (M00, M01, M20, M21, M11))
+    assert not bench.all(fx.WriteChain), "the switch fences"
+    fence_and_prepare(bench)
+    (write,) = bench.all(fx.WriteChain)
+    assert write.chain.open_segment.no == 5
+    assert not listed(write)
+    bench.written()
+    assert bench.part.switch is None
+    assert listed(bench.all(fx.WriteChain)[-1]) == [1, 2, 3]
+
+
+def test_when_a_switch_has_lost_copies_are_listed() -> None:
+    bench = switching()
+    fence_and_prepare(bench)
+    won = bench.all(fx.WriteChain)[-1].chain
+    bench.written(ev.WriteOutcome.CONFLICT)
+    bench.clear()
+    bench.read_chain(replace(won, epoch=won.epoch + 1))
+    assert bench.part.switch is None
+    assert [listed(write) for write in bench.all(fx.WriteChain)] == [[1, 2, 3]]
+
+
+def test_when_a_switch_was_won_by_another_broker_copies_are_listed() -> None:
+    bench = switching()
+    assert bench.sent(msg.FenceRequest, M20)
+    assert not bench.all(fx.WriteChain)
+    bench.hear(M20, msg.ChainUpdate(sealed_chain(long_chain(), 0, 0, (M00, M01)), 300))
+    assert bench.part.switch is None
+    assert [listed(write) for write in bench.all(fx.WriteChain)] == [[1, 2, 3]]
+
+
+def test_when_a_planned_switch_is_given_up_copies_are_listed() -> None:
+    bench = healing_all()
+    for member in (M20, M21, M11):
+        bench.link(member)
+    bench.do(ev.PlanSwitch(1, P))
+    bench.read_chain(long_chain())
+    give(bench, *NOS)
+    bench.persist()
+    assert bench.part.switch is not None
+    while bench.part.switch is not None:
+        assert not bench.all(fx.WriteChain)
+        bench.wait(MS, (M00, M01, M20, M21, M11))
+    assert listed(bench.all(fx.WriteChain)[0]) == [1, 2, 3], "at once"
+
+
+def test_in_the_pause_of_a_switch_copies_are_listed() -> None:
+    """A switch may wait for its members for hours."""
+    bench = healing_all()
+    bench.do(ev.SwitchAwayFrom(P, 4))
+    bench.read_chain(long_chain())
+    give(bench, *NOS)
+    bench.persist()
+    bench.wait(SECOND, (M00, M01))
+    assert bench.part.switch is not None
+    assert listed(bench.all(fx.WriteChain)[0]) == [1, 2, 3]
+
+
+# ---- and a coordinator that does not take writes ----------------------------------------------------------------
+
+
+def written_nos(bench: Bench) -> list[list[int]]:
+    """The segments of each write."""
+    return [listed(write) for write in bench.all(fx.WriteChain)]
+
+
+def test_copies_that_become_whole_while_writes_are_refused_are_listed_when_they_are_taken_again() -> None:
+    bench = healing_all()
+    bench.do(ev.WritesRefused(True))
+    give(bench, *NOS)
+    bench.persist()
+    bench.wait(bench.config.retry_us // 2, (M00, M01))
+    assert not bench.all(fx.WriteChain)
+    bench.do(ev.WritesRefused(False))
+    assert written_nos(bench) == [[1, 2, 3]], "at once"
+
+
+def test_copies_that_wait_are_listed_when_the_coordinator_has_its_lost_decisions_again() -> None:
+    bench = healing_all()
+    bench.do(ev.OwnRecordSeen("the member record lacks a member run"))
+    give(bench, *NOS)
+    bench.persist()
+    assert not bench.all(fx.WriteChain)
+    bench.do(ev.OwnRecordSeen(""))
+    bench.do(ev.Tick())
+    assert written_nos(bench) == [[1, 2, 3]], "at once"
+
+
+def test_copies_that_wait_are_listed_after_a_rebuild() -> None:
+    bench = healing_all()
+    bench.do(ev.OwnRecordSeen("the member record lacks a member run"))
+    give(bench, *NOS)
+    bench.persist()
+    bench.core.state.coordinator.behind.clear()
+    bench.do(ev.CoordinatorRebuilt())
+    bench.read_chain(long_chain())
+    assert written_nos(bench) == [[1, 2, 3]]
+
+
+def test_a_copy_that_waits_looks_again_though_nothing_tells_it_to() -> None:
+    """What is in the way may end without a word to this partition."""
+    bench = healing_all()
+    bench.do(ev.WritesRefused(True))
+    give(bench, *NOS)
+    bench.persist()
+    bench.wait(3 * bench.config.retry_us_max, (M00, M01))
+    assert not bench.all(fx.WriteChain)
+    bench.core.state.coordinator.refuses = False
+    bench.wait(bench.config.retry_us_max + MS, (M00, M01))
+    assert written_nos(bench) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("outcome", list(ev.WriteOutcome))
+def test_whatever_becomes_of_another_transaction_a_copy_that_waited_for_it_is_listed(outcome: ev.WriteOutcome) -> None:
+    bench = healing_all()
+    give(bench, 1)
+    bench.persist()
+    give(bench, 2, 3)
+    bench.persist()
+    bench.written(outcome)
+    assert len(bench.all(fx.WriteChain)) == 1
+    if outcome is not ev.WriteOutcome.DONE:
+        bench.read_chain(long_chain())
+    bench.wait(bench.config.retry_us, (M00, M01))
+    bench.wait(bench.config.refused_us, (M00, M01))
+    assert len(bench.all(fx.WriteChain)) == 2
+
+
+def test_after_a_refused_transaction_one_change_alone_is_tried_and_after_each_success_twice_as_many() -> None:
+    """It may have been too large."""
+    bench = healing_all()
+    give(bench, *NOS)
+    bench.persist()
+    assert written_nos(bench) == [[1, 2, 3]]
+    for _ in range(2):
+        bench.written(ev.WriteOutcome.REFUSED)
+        bench.read_chain(long_chain())
+        bench.wait(SECOND, (M00, M01))
+        assert written_nos(bench)[-1] == [1]
+    bench.written()
+    pause(bench)
+    assert written_nos(bench)[-1] == [1, 2, 3]
+
+
+# ---- and a partition that is deleted ----------------------------------------------------------------------------
+
+
+def test_after_a_read_that_finds_no_record_nothing_is_written_and_what_waits_is_dropped() -> None:
+    bench = healing_all()
+    give(bench, *NOS)
+    bench.persist()
+    bench.written(ev.WriteOutcome.CONFLICT)
+    bench.clear()
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    bench.wait(5 * SECOND, (M00, M01))
+    assert not bench.all(fx.WriteChain)
+    assert P not in bench.core.partitions or not bench.part.copies

@@ -298,3 +298,46 @@ def test_the_new_server_hears_of_it_also_far_behind_the_head() -> None:
     write = ev.ChainWritten(P, max(bench.part.writes), ev.WriteOutcome.DONE, 200)
     bench.do(write)
     assert {update.chain.epoch for update in bench.sent(msg.ChainUpdate, M20)} == {bench.chain.epoch + 1}
+
+
+def with_another(chain: Chain, no: int) -> Chain:
+    """The record with one more sealed segment like the first, and nothing between the two."""
+    first, last = chain.segments
+    another = replace(first, no=no, base=5, folded=no - 2)
+    return replace(chain, segments=(first, another, replace(last, no=no + 1, base=10)), epoch=chain.epoch + 1)
+
+
+@pytest.mark.parametrize(("no", "count"), [(257, 2), (258, 1)])
+def test_segments_that_are_far_apart_are_not_left_in_one_step_whatever_the_controller_asks(no: int, count: int) -> None:
+    """A controller of an older version asks for such segments; their pages may be too large for one transaction."""
+    bench = whole_elsewhere()
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.read_chain(with_another(bench.chain, no))
+    bench.clear()
+    bench.do(ev.Release(P, (1, no), M00, (M01,)))
+    (write,) = bench.all(fx.WriteChain)
+    assert sum(M01 not in segment.members for segment in write.chain.segments[:2]) == count
+
+
+def test_the_pause_between_changes_of_sealed_segments_does_not_hold_up_a_release() -> None:
+    """The controller asks seldom, and copies of other segments may be listed again and again meanwhile."""
+    bench = whole_elsewhere()
+    for member in (M01, M20, M21):
+        bench.link(member)
+    bench.do(ev.Release(P, (1,), M00, (M01,)))
+    bench.written()
+    bench.do(ev.Release(P, (1,), M00, (M21,)))
+    write = bench.all(fx.WriteChain)[-1]
+    assert segment_of(write.chain, 1).members == (M00, M20)
+
+
+def test_while_a_switch_runs_nobody_leaves() -> None:
+    bench = whole_elsewhere()
+    for member in (M01, M20, M21, M10, M11):
+        bench.link(member)
+    bench.do(ev.SwitchAwayFrom(P, 2))
+    bench.read_chain(bench.chain)
+    assert bench.part.switch is not None
+    bench.do(ev.Release(P, (1,), M00, (M01,)))
+    assert not bench.all(fx.WriteChain)

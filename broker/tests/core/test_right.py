@@ -444,11 +444,17 @@ def joined_in(bench: Bench, *nos: int) -> None:
         bench.hear(M10, msg.EligibleRequest(P, no))
     while bench.part.writes:
         bench.written()
+        pause(bench, M01, M10)
     bench.clear()
     for no in nos:
         bench.hear(M10, msg.EligibleRequest(P, no))
     for asked in bench.sent(msg.ReplicateCursors, M10):
         bench.hear(M10, msg.CursorsReplicated(P, asked.segment_no, asked.server_epoch, asked.serial))
+
+
+def pause(bench: Bench, *beating: MemberId) -> None:
+    """The pause after an amendment passes."""
+    bench.wait(bench.config.amend_pause_us + bench.config.amend_spread_us, beating)
 
 
 def servers(write: fx.WriteChain) -> list[MemberId]:
@@ -469,6 +475,7 @@ def test_members_that_join_several_segments_are_listed_together() -> None:
     assert [M10 in segment_of(first.chain, no).eligible for no in NOS] == [True, False, False]
     assert [bench.part.rights[no].listing for no in NOS] == [(M10,), (), ()]
     bench.written()
+    pause(bench, M01, M10)
     (_, second) = bench.all(fx.WriteChain)
     assert second.chain.epoch == first.chain.epoch + 1
     assert [M10 in segment_of(second.chain, no).eligible for no in NOS] == [True, True, True]
@@ -486,6 +493,7 @@ def test_after_a_conflict_a_joined_member_is_listed_after_the_read_and_needs_not
     chain = bench.part.chain
     assert chain is not None
     bench.read_chain(replace(chain, epoch=chain.epoch + 1))
+    bench.wait(bench.config.retry_us + bench.config.amend_spread_us, (M01, M10))
     (write,) = bench.all(fx.WriteChain)
     assert M10 in segment_of(write.chain, 1).eligible
 
@@ -495,7 +503,82 @@ def test_a_joined_member_that_is_cut_off_is_not_listed_with_the_others() -> None
     joined_in(bench, *NOS)
     bench.unlink(M10)
     bench.written()
+    pause(bench, M01)
     assert len(bench.all(fx.WriteChain)) == 1
+
+
+def test_a_joined_member_whose_disk_hangs_by_then_is_not_listed_with_the_others() -> None:
+    bench = member_of_three()
+    joined_in(bench, *NOS)
+    stall_us = bench.config.disk_hang_us + 1
+    bench.hear(M10, msg.HeartbeatAnswer(bench.now_us, (), disk_stall_us=stall_us, data_count=bench.data_counts["g1-0"]))
+    bench.written()
+    pause(bench, M01)
+    assert len(bench.all(fx.WriteChain)) == 1
+
+
+def test_a_joined_member_that_is_lost_during_a_transaction_without_success_must_ask_again() -> None:
+    """Otherwise each control record would wait for it."""
+    bench = member_of_three()
+    joined_in(bench, *NOS)
+    bench.unlink(M10)
+    assert [tuple(bench.part.rights[no].joining) for no in NOS] == [(M10,), (), ()], "the first may be listed"
+    bench.written(CONFLICT)
+    chain = bench.part.chain
+    assert chain is not None
+    bench.read_chain(replace(chain, epoch=chain.epoch + 1))
+    assert not any(bench.part.rights[no].joining for no in NOS)
+
+
+def test_a_joined_member_that_is_not_linked_is_not_listed_again() -> None:
+    """The transaction that lists it got no answer, and the record shows that it was not carried out."""
+    bench = member_of_three()
+    joined_in(bench, 1)
+    bench.unlink(M10)
+    bench.written(ev.WriteOutcome.UNKNOWN)
+    bench.clear()
+    bench.read_chain(bench.part.chain)
+    bench.wait(SECOND, (M01,))
+    assert not bench.all(fx.WriteChain)
+
+
+def test_while_a_switch_runs_no_right_is_taken_and_no_server_refused() -> None:
+    bench = member_of_three(M01)
+    bench.link(M20)
+    bench.unlink(M00, refused=True)
+    chain = bench.part.chain
+    assert chain is not None
+    bench.do(ev.SwitchAwayFrom(P, 4))
+    bench.read_chain(chain)
+    for no in NOS:
+        bench.hear(M10, msg.TakeOver(P, no, segment_of(chain, no).server_epoch))
+    assert bench.part.switch is not None
+    assert not bench.all(fx.WriteChain)
+    assert not refusals_of_m00(bench)
+    bench.hear(M20, msg.ChainUpdate(sealed_chain(chain, 0, 0, (M10, M11)), 300))
+    (write,) = bench.all(fx.WriteChain)
+    assert servers(write) == [M01, M01, M01]
+
+
+def test_after_a_read_that_finds_no_record_no_right_is_taken_and_nobody_listed() -> None:
+    bench = member_of_three(M01)
+    bench.unlink(M00, refused=True)
+    chain = bench.part.chain
+    assert chain is not None
+    for no in NOS:
+        bench.hear(M10, msg.TakeOver(P, no, segment_of(chain, no).server_epoch))
+    bench.written(CONFLICT)
+    bench.clear()
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    bench.wait(5 * SECOND, (M10,))
+    assert not bench.all(fx.WriteChain)
+    bench = member_of_three()
+    joined_in(bench, *NOS)
+    bench.written(CONFLICT)
+    bench.clear()
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    bench.wait(5 * SECOND, (M01, M10))
+    assert not bench.all(fx.WriteChain)
 
 
 def test_the_rights_of_a_server_that_is_gone_are_taken_together() -> None:
@@ -508,6 +591,7 @@ def test_the_rights_of_a_server_that_is_gone_are_taken_together() -> None:
     (first,) = bench.all(fx.WriteChain)
     assert servers(first) == [M01, M00, M00]
     bench.written()
+    pause(bench, M10)
     (_, second) = bench.all(fx.WriteChain)
     assert servers(second) == [M01, M01, M01]
     assert {segment_of(second.chain, no).server_epoch for no in NOS[1:]} == {second.chain.epoch}
@@ -524,6 +608,7 @@ def test_a_right_that_waits_is_not_taken_if_its_server_is_heard_again() -> None:
     bench.link(M00)
     bench.wait(bench.config.heartbeat_us, (M00, M10))
     bench.written()
+    pause(bench, M00, M10)
     assert len(bench.all(fx.WriteChain)) == 1
     assert [no for _, no in refusals_of_m00(bench)] == [1]
 
@@ -548,6 +633,7 @@ def test_a_restarted_server_takes_its_rights_anew_together() -> None:
         bench.hear(M10, msg.EligibleRequest(P, no))
     (first,) = bench.all(fx.WriteChain)
     bench.written()
+    pause(bench, M01, M10)
     (_, second) = bench.all(fx.WriteChain)
     assert [segment_of(second.chain, no).server_epoch for no in NOS] == [
         first.chain.epoch, second.chain.epoch, second.chain.epoch

@@ -13,6 +13,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.chain import (
+    CHANGED_AT_ONCE_MAX,
     Chain,
     Opening,
     Seal,
@@ -175,24 +176,55 @@ def test_a_page_that_is_held_is_not_read_again() -> None:
     assert archive.unread(store.record) == (), "who wrote it holds it"
 
 
-@pytest.mark.parametrize("first", [1, 5_000])
-def test_changes_that_may_join_fit_into_one_transaction(first: int) -> None:
-    """Copies all over a long chain become whole; the pages of those that are listed together are far from the limit."""
+def largest(count: int) -> Chain:
+    """A chain whose segments take as much room as they can: four copies, tail copies, and names of 40 characters."""
+    name = "a-broker-with-a-name-of-40-characters-"
+    four = tuple(MemberId(f"{name}{number:02}", f"{number:032x}") for number in range(90, 94))
+    open_one = replace(
+        CHAIN.open_segment,
+        no=count,
+        base=(1 << 40) * (count - 1),
+        switch_attempt=bytes(range(16)),
+        broker_group=f"{name}gr",
+        members=four,
+        server=four[0],
+        eligible=four,
+        master_run=1 << 40,
+        server_epoch=1 << 40,
+        opened_at_ms=1 << 41,
+        append_floor_ms=1 << 41,
+    )
+    sealed = replace(
+        open_one,
+        state=State.SEALED,
+        sealed_len=1 << 40,
+        sealed_checksum=(1 << 32) - 1,
+        sealed_at_ms=1 << 41,
+        sealed_bytes=1 << 50,
+        incomplete_table=True,
+        tail_from=(1 << 40) - 1,
+        tail_copies=four,
+    )
+    older = tuple(replace(sealed, no=no, base=(1 << 40) * (no - 1)) for no in range(1, count))
+    return replace(CHAIN, segments=(*older, open_one), epoch=1 << 40)
+
+
+@pytest.mark.parametrize("first", [1, 200, 255, 256, 257, 3_000])
+def test_changes_that_may_join_fit_into_one_transaction_however_long_names_are(first: int) -> None:
+    """Copies all over a long chain become whole: those that are listed together are in at most two pages."""
     store, archive = Store(), ChainArchive()
-    chain = longer(10_000)
-    for _ in range(10):
+    chain = largest(5_000)
+    while len(store.pages) < 4_900 // PAGE_SEGMENTS:
         store.write(archive, chain)
     changes: dict[int, Chain] = {}
-    for no in (first, *range(3, 9_000, 100)):
-        if may_join(changes, no):
-            changes[no] = add_copy(chain, no, C)
-    for no in range(4, 9_000, 100):  # as many as there may be
-        if may_join(changes, no):
+    for no in (first, *range(3, 4_900, 100), *range(4_899, 0, -1)):
+        if no not in changes and may_join(changes, no):
             changes[no] = add_copy(chain, no, C)
     following = merged(chain, changes)
     layout = archive.lay_out(following)
-    assert len(changes) > 10
-    assert 2 <= len(layout.pages) <= 9
+    assert len(changes) == CHANGED_AT_ONCE_MAX
+    assert len(layout.pages) <= 2
+    assert max(len(value or b"") for _, value in layout.pages) > 290_000, "as large as a page may be"
     assert layout.size_bytes < REQUEST_SIZE_BYTES_MAX // 2
     assert following.epoch == chain.epoch + 1
     store.write(archive, following)

@@ -14,10 +14,9 @@ from ..state.broker import BrokerState
 from ..state.consumers import HAS_ALL
 from ..state.partition import Partition
 from ..values.chain import Chain, add_eligible, may_join, merged
-from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
 from ..values.messages import CursorsReplicated, EligibleRequest
-from ..values.segment import SegmentState
+from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
 from . import cursors, handover, progress
 
@@ -82,28 +81,22 @@ def list_joined(broker: BrokerState, partition: Partition) -> None:
         if segment is None or segment.state is not SegmentState.SEALED or segment.server != broker.member:
             continue
         ready = [member for member, serial in held.joining.items() if serial == HAS_ALL]
-        ready = [member for member in ready if member not in segment.eligible]
-        if ready and may_join(changes, no):
+        ready = [member for member in ready if _may_be_listed(broker, segment, member)]
+        if ready and may_join(changes, no, partition.pace.segments_max):
             held.listing = tuple(dict.fromkeys((*held.listing, *ready)))
             changes[no] = add_eligible(chain, no, *ready)
     if changes:
         partition.write_chain(broker, WriteOwner.RIGHT, merged(chain, changes))
 
 
+def _may_be_listed(broker: BrokerState, segment: Segment, member: MemberId) -> bool:
+    """Whether a member that has all control records is fit at this moment. It may have waited for the transaction."""
+    return member not in segment.eligible and broker.is_linked(member) and not disks.is_hung(broker, member)
+
+
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
     """The link to a joining member is lost: it must ask again, unless a transaction may have listed it already."""
     for no, held in partition.rights.items():
-        if member in held.joining and member not in held.listing and not partition.is_writing(WriteOwner.RIGHT, no):
+        if member in held.joining and member not in held.listing:
             held.joining = drop(held.joining, member)
             progress.expect_no_more(broker, partition, no, member)
-
-
-def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """A transaction on the right ended. Unless it was done, joining members that are not linked must ask again."""
-    held = partition.rights.get(no)
-    if held is None or outcome is WriteOutcome.DONE:
-        return
-    gone = [member for member in held.joining if not broker.is_linked(member) and member not in held.listing]
-    for member in gone:
-        held.joining = drop(held.joining, member)
-        progress.expect_no_more(broker, partition, no, member)

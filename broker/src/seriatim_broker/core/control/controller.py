@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
-from ..values.chain import CHANGED_APART_MAX, CHANGED_AT_ONCE_MAX, Chain
+from ..values.chain import Chain, may_join
 from ..values.events import Heal, Release, SwitchAwayFrom
 from ..values.placement import healer, healers
 from ..values.segment import Segment, SegmentState
@@ -158,8 +158,11 @@ def plan_release(
     if not by_server:
         return None
     by = max(sorted(by_server), key=lambda member: len(by_server[member]))
-    nos = [no for no in by_server[by] if no <= by_server[by][0] + CHANGED_APART_MAX]
-    return Release(chain.partition, tuple(nos[:CHANGED_AT_ONCE_MAX]), by, tuple(sorted(leaving)))
+    nos: list[int] = []
+    for no in by_server[by]:
+        if may_join(nos, no):
+            nos.append(no)
+    return Release(chain.partition, tuple(nos), by, tuple(sorted(leaving)))
 
 
 def plan_copies_elsewhere(

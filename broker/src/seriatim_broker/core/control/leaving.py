@@ -18,7 +18,7 @@ from ..peers import candidates, disks, right
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..switching import switch
-from ..values.chain import release_copies
+from ..values.chain import may_join, release_copies
 from ..values.kinds import SwitchReason, TimerKind, WriteOwner
 from ..values.segment import Segment, SegmentState
 
@@ -62,8 +62,8 @@ def release(broker: BrokerState, partition: Partition, nos: Collection[int], lea
     if chain is None or any(chain.segment(no) is None for no in nos):
         partition.read_chain(broker)  # the controller asks again
         return
-    if not partition.may_amend(broker):
-        return
+    if not partition.can_amend(broker):
+        return  # without the pause: the controller asks seldom, and might never hit the moments between two pauses
     successors: dict[int, MemberId | None] = {}
     for segment in chain.segments:
         if segment.no not in nos or segment.state is not SegmentState.SEALED:
@@ -75,7 +75,7 @@ def release(broker: BrokerState, partition: Partition, nos: Collection[int], lea
                 right.want(broker, partition, segment.no, segment.server_epoch)
             continue
         staying = staying_copies(broker, segment, leaving)
-        if len(staying) >= broker.config.min_copies:
+        if len(staying) >= broker.config.min_copies and may_join(successors, segment.no, partition.pace.segments_max):
             successors[segment.no] = staying[0] if broker.member in leaving else None
     if successors:
         partition.write_chain(broker, WriteOwner.LEAVE, release_copies(chain, leaving, successors))

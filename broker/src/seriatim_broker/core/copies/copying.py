@@ -18,7 +18,6 @@ from ..state.segment_log import SegmentLog
 from ..switching import idle_blocks
 from ..values.chain import Chain, add_copy, may_join, merged, replace_copy
 from ..values.effects import ReadLog
-from ..values.events import WriteOutcome
 from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
 from ..values.log import Batch, DropPreparation, LocalSegment, Preparation, PutPreparation, PutSegment, TrimLog
 from ..values.messages import CopyAnswer, CopyRequest, EligibleRequest
@@ -403,10 +402,9 @@ def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment:
     """The copy is whole: add it to the record as a member, then ask the server to list it as eligible, then end."""
     if broker.member not in segment.members:
         list_whole(broker, partition)
-        if not partition.is_writing(WriteOwner.COPY):
-            wait_us = partition.write_wait_us(broker) or broker.config.retry_us
-            copying.wake_us = broker.now.mono_us + min(wait_us, broker.config.retry_us_max)
-            broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
+        # `record.amend` continues as soon as it may. This copy looks again all the same, so that nothing that is in
+        # the way, and ends without a word to this partition, can leave the segment with one copy for good.
+        broker.poll(broker.config.retry_us_max, TimerKind.COPY, partition.id, segment.no)
         return
     if broker.member in segment.eligible or segment.server == broker.member:
         partition.copies = drop(partition.copies, segment.no)
@@ -436,7 +434,7 @@ def list_whole(broker: BrokerState, partition: Partition) -> None:
         return
     changes: dict[int, Chain] = {}
     for no, copying in partition.copies.items():
-        segment = chain.segment(no) if may_join(changes, no) else None
+        segment = chain.segment(no) if may_join(changes, no, partition.pace.segments_max) else None
         log = partition.logs.get(no)
         if segment is None or broker.member in segment.members or segment.state is not SegmentState.SEALED:
             continue
@@ -467,20 +465,6 @@ def _is_stored(broker: BrokerState, copying: Copying, log: SegmentLog) -> bool:
     #   2. The other copies leave, because two are listed.
     #   3. This machine loses power, and no disk has the end of the segment.
     return log.durable >= log.tail and broker.out.durable_token >= copying.token
-
-
-def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome) -> None:
-    """A transaction that adds copies ended. Unless it was done, the chain is being read: try again after it."""
-    chain = partition.chain
-    if outcome is WriteOutcome.DONE or chain is None:
-        return
-    config = broker.config
-    for no, copying in partition.copies.items():
-        segment, log = chain.segment(no), partition.logs.get(no)
-        if segment is not None and log is not None and _is_done(broker, partition, chain, segment, log, copying):
-            copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
-            copying.wake_us = broker.now.mono_us + copying.pause_us
-            broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
 
 
 def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:

@@ -438,6 +438,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.WAITERS: lambda broker, partition, _: routes.answer_waiters(broker, partition),
     TimerKind.FENCE_TURN: lambda broker, partition, _: fencing.on_turn_over(broker, partition),
     TimerKind.WINDOWS: lambda broker, partition, _: learning.make_windows(broker, partition),
+    TimerKind.AMEND: lambda broker, partition, _: record.amend(broker, partition),
     TimerKind.BLOCKS: lambda broker, partition, _: idle_blocks.on_timer(broker, partition),
     TimerKind.CARRYING: lambda broker, partition, _: carrying.look_again(broker, partition),
     TimerKind.RANGES: lambda broker, partition, _: ranges.look_again(broker, partition),

@@ -28,6 +28,9 @@ from ..values.segments import Changes
 from ..values.states import NOTHING
 from .learning import learn
 
+AMENDMENTS = (WriteOwner.RIGHT, WriteOwner.COPY, WriteOwner.LEAVE)
+"""Whose transactions change only sealed segments, and end in a pause of those."""
+
 
 def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -> None:
     """The coordinator answered a read, or did not. A record that has lost decisions counts as no answer."""
@@ -75,11 +78,14 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
             routes.probe_master(broker, partition, wanted)
     routes.answer_waiters(broker, partition)
     if not failed:
-        amend(broker, partition)
+        partition.amend_soon(broker)
 
 
 def amend(broker: BrokerState, partition: Partition) -> None:
-    """Write the changes of sealed segments that waited, because a write or a read was under way."""
+    """Change all sealed segments that wait for it, if this may be done now (rule `amends-together`).
+
+    What else is called when something begins to wait calls only its own part.
+    """
     right.take_wanted(broker, partition)
     eligibility.list_joined(broker, partition)
     copying.list_whole(broker, partition)
@@ -137,6 +143,9 @@ def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
         error = errors.UnknownTopicError(f"there is no partition {partition.id}")
         broker.out.emit(Resolved(waiter.request, None, error))
     partition.waiters = ()
+    partition.wanted_rights = NOTHING
+    for held in partition.rights.values():
+        held.joining = NOTHING
     ranges.fail_all(broker, partition, errors.UnknownTopicError(f"there is no partition {partition.id}"))
     partition.copies = NOTHING
     serving.on_no_partition(broker, partition)
@@ -169,6 +178,8 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
     outcome, revision = event.outcome, event.revision
     owner, detail, chain = partition.end_write(broker, event.serial, event.outcome)
     partition.note_write(broker, outcome)
+    if owner in AMENDMENTS:
+        partition.note_amendment(broker, outcome)
     before = partition.chain
     if outcome is WriteOutcome.DONE:
         if partition.read_epoch is None:
@@ -185,14 +196,9 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
         _note_trim(broker, partition, before, chain)
     elif owner is WriteOwner.SETTLE:
         settle.on_written(broker, partition, detail, outcome)
-    elif owner is WriteOwner.RIGHT:
-        eligibility.on_written(broker, partition, detail, outcome)
-    elif owner is WriteOwner.COPY:
-        copying.on_written(broker, partition, outcome)
     elif owner is WriteOwner.GAP:
         gaps.on_written(broker, partition, detail, outcome)
-    if outcome is WriteOutcome.DONE:
-        amend(broker, partition)
+    partition.amend_soon(broker)
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
@@ -200,6 +206,7 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
     broker.coordinator.refused.pop(partition.id, None)
     tries.hurry(broker, partition)
     serving.on_writes_taken(broker, partition)
+    partition.amend_soon(broker)
 
 
 def _note_switch(broker: BrokerState, partition: Partition, chain: Chain) -> None:

@@ -155,7 +155,7 @@ def take_wanted(broker: BrokerState, partition: Partition) -> None:
         return
     changes: dict[int, Chain] = {}
     for no, server_epoch in list(partition.wanted_rights.items()):
-        if not may_join(changes, no):
+        if not may_join(changes, no, partition.pace.segments_max):
             continue
         partition.wanted_rights = drop(partition.wanted_rights, no)
         segment = chain.segment(no)

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from seriatim_api.ids import PartitionId, RunId
 
-from ..values.chain import Chain
+from ..values.chain import CHANGED_AT_ONCE_MAX, Chain
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
-from ..values.kinds import WriteOwner
+from ..values.kinds import TimerKind, WriteOwner
 from ..values.log import (
     CursorState,
     HandOverState,
@@ -33,7 +33,7 @@ from .consumers import ConsumerGroup, Handing, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
 from .dispatcher import Given
 from .segment_log import SegmentLog
-from .switching import Asked, Awaiting, FenceTurn, Offer, Probed, Switch, Waiter
+from .switching import Asked, Awaiting, FenceTurn, Offer, Probed, Switch, SwitchPhase, Waiter
 from .writing import Carrying, Quiescence
 
 
@@ -77,6 +77,23 @@ class Floor(NamedTuple):
 NO_FLOOR: Final = Floor(0, 0)
 
 
+class Pace(NamedTuple):
+    """How soon this broker may change sealed segments again (`Partition.may_amend`), and how many at once.
+
+    Attributes:
+        from_us: The next such transaction is not sent before this time.
+        pause_us: The last pause after one that failed; 0: the last one was carried out.
+        segments_max: The next one changes at most so many segments.
+    """
+
+    from_us: int = 0
+    pause_us: int = 0
+    segments_max: int = CHANGED_AT_ONCE_MAX
+
+
+FULL_PACE: Final = Pace()
+
+
 class Partition(State):
     """The state of one partition on one broker."""
 
@@ -104,6 +121,7 @@ class Partition(State):
         "ledger_versions",
         "logs",
         "offer",
+        "pace",
         "preparations",
         "probe_wanted",
         "probed",
@@ -171,6 +189,7 @@ class Partition(State):
         self.given: Mapping[str, Given] = NOTHING  # of consumer groups that were served here, even if no longer
         self.rights: Mapping[int, Right] = NOTHING
         self.wanted_rights: Mapping[int, int] = NOTHING  # that this member wants to take -> server epoch of the other
+        self.pace = FULL_PACE
         self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
         self.surveys: tuple[SurveyPartition, ...] = ()
         self.carryings: Mapping[tuple[bytes, int], Carrying] = NOTHING  # by producer and sequence
@@ -419,21 +438,53 @@ class Partition(State):
         broker.out.emit(WriteChain(self.id, serial, chain, self.revision, certificate, cursors_revision))
 
     def is_writing(self, owner: WriteOwner, detail: int = 0) -> bool:
-        """Whether a transaction of that owner is under way."""
-        return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
+        """Whether a transaction of that owner is under way: of this detail, or of several segments (detail 0)."""
+        return any(kind is owner and no in (0, detail) for kind, no, _ in self.writes.values())
 
     def may_amend(self, broker: BrokerState) -> bool:
-        """Whether this broker may write a change of sealed segments now. If not, `record.amend` does it later.
+        """Whether this broker may change sealed segments now. If not, `record.amend` is called when it may.
 
-        Rule `amends-together` (I13): such a change waits while a write of this broker is under way, or the read after
-        a failed one, and the next transaction has all changes that wait. Without it:
+        Rule `amends-together` (I13, LIMIT): such a change waits while a write of this broker is under way, or the read
+        after a failed one, and the next transaction has all changes that wait. Without it:
           1. A disk with a thousand segments of this partition was replaced. 64 copies become whole here.
           2. Each writes the record as it knows it. One write is carried out, and the other 63 conflict.
           3. All others read the record and write again, and so do the servers of these segments.
           4. A switcher's transaction conflicts with each of them as well, so producers wait.
+
+        Between two such transactions there is a pause, so that a switcher on another broker gets its turn.
         """
+        return self.can_amend(broker) and broker.now.mono_us >= self.pace.from_us
+
+    def can_amend(self, broker: BrokerState) -> bool:
+        """`may_amend`, but for the pause between two such transactions."""
+        # Rule `switch-goes-first` (I13): nor while a switch of this broker is under way. Without it:
+        #   1. A broker dies. Its last segment must be sealed, and its rights and copies of old segments are missed.
+        #   2. This broker has fenced the last segment, and prepares the next one. It also takes a right.
+        #   3. The transaction of the switch conflicts with its own, and the switch begins again: producers wait longer.
+        # In a pause of a switch this goes on, because a switch may wait for hours for a member.
+        is_switching = self.switch is not None and self.switch.phase is not SwitchPhase.PAUSED
         reads_after_failure = self.reading and self.id in broker.coordinator.unanswered
-        return not self.writes and not reads_after_failure and not self.write_wait_us(broker)
+        return not (self.writes or is_switching or reads_after_failure or self.write_wait_us(broker))
+
+    def amend_soon(self, broker: BrokerState) -> None:
+        """Have `record.amend` called as soon as nothing that is known now is in its way."""
+        if self.copies or self.wanted_rights or self.rights:
+            wait_us = max(self.pace.from_us - broker.now.mono_us, self.write_wait_us(broker), 0)
+            broker.poll(wait_us, TimerKind.AMEND, self.id)
+
+    def note_amendment(self, broker: BrokerState, outcome: WriteOutcome) -> None:
+        """A transaction that changes sealed segments ended: make the pause, longer after each one that failed.
+
+        A refused one may have been too large, so one change alone is tried next. After each success twice as many go.
+        """
+        config = broker.config
+        pause_us, segments_max = 0, min(2 * self.pace.segments_max, CHANGED_AT_ONCE_MAX)
+        if outcome is not WriteOutcome.DONE:
+            pause_us = min(max(2 * self.pace.pause_us, config.retry_us), config.retry_us_max)
+            segments_max = 1 if outcome is WriteOutcome.REFUSED else self.pace.segments_max
+        spread_us = broker.checksum(0, broker.new_id()) % (config.amend_spread_us + 1)
+        from_us = broker.now.mono_us + (pause_us or config.amend_pause_us) + spread_us
+        self.pace = Pace(from_us, pause_us, segments_max)
 
     def end_write(self, broker: BrokerState, serial: int, outcome: WriteOutcome) -> tuple[WriteOwner, int, Chain]:
         """Forget a transaction that has ended; returns its owner, the owner's detail, and the record."""

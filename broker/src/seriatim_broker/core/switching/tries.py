@@ -48,6 +48,7 @@ def give_up(broker: BrokerState, partition: Partition, switch: Switch, error: er
         broker.out.emit(Resolved(switch.request, partition.route(), error))
     if partition.switch is switch:
         partition.switch = None
+        partition.amend_soon(broker)
 
 
 def finish(broker: BrokerState, partition: Partition, switch: Switch) -> None:
@@ -55,6 +56,7 @@ def finish(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     if switch.request is not None:
         broker.out.emit(Resolved(switch.request, partition.route(), None))
     partition.switch = None
+    partition.amend_soon(broker)
 
 
 def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
@@ -79,6 +81,7 @@ def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     switch.tries = min(switch.tries + 1, config.patience_doublings_max)
     switch.pause_us = min(max(2 * switch.pause_us, config.retry_us), config.retry_us_max)
     set_deadline(broker, partition, switch, switch.pause_us)
+    partition.amend_soon(broker)
 
 
 def wait_for_writes(broker: BrokerState, partition: Partition, switch: Switch) -> None:

@@ -11,7 +11,7 @@ what is true of every record, and each transition checks its result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seriatim_api.ids import MemberId, PartitionId
@@ -308,14 +308,15 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
 CHANGED_AT_ONCE_MAX = 64
 """At most so many old segments are changed in one transaction."""
 
-CHANGED_APART_MAX = 1024
-"""Their numbers are at most so far from the first one's. So they are in at most 9 pages of the record, 80 KB each, and
-the coordinator takes 1.5 MB in one transaction."""
+CHANGED_APART_MAX = 256
+"""Any two of their numbers are at most so far apart. So they are in at most two pages of the record. A page takes up to
+300 KB, if all its segments have four copies on members with names of 40 characters, and the coordinator takes 1.5 MB in
+one transaction."""
 
 
-def may_join(changes: Mapping[int, Chain], no: int) -> bool:
-    """Whether a change of segment `no` may go into one transaction with these; see `merged`."""
-    return len(changes) < CHANGED_AT_ONCE_MAX and all(abs(no - first) <= CHANGED_APART_MAX for first in [*changes][:1])
+def may_join(nos: Collection[int], no: int, at_once_max: int = CHANGED_AT_ONCE_MAX) -> bool:
+    """Whether a change of segment `no` may go into one transaction with changes of these; see `merged`."""
+    return len(nos) < at_once_max and max((no, *nos)) - min((no, *nos)) <= CHANGED_APART_MAX
 
 
 def merged(chain: Chain, changes: Mapping[int, Chain]) -> Chain:

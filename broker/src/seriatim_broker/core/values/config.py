@@ -93,6 +93,9 @@ class BrokerConfig:
         retry_us: The first pause before a failed switch, settlement or copy is tried again; it doubles up to
             `retry_us_max`.
         retry_us_max: The longest such pause.
+        amend_pause_us: The shortest time between two transactions of this broker that change sealed segments of one
+            partition, so that switches of other brokers come between. After a conflict it is `retry_us`, and doubles.
+        amend_spread_us: Up to so much more, drawn each time, so that brokers do not keep in step.
         refused_us: The first pause of a partition after the coordinator refused a write of it; it doubles with each
             refusal in a row, up to `refused_us_max`.
         refused_us_max: The longest such pause.
@@ -182,6 +185,8 @@ class BrokerConfig:
     table_bytes_max: int = 192 << 20
     retry_us: int = 50_000
     retry_us_max: int = 1_000_000
+    amend_pause_us: int = 20_000
+    amend_spread_us: int = 30_000
     refused_us: int = 250_000
     refused_us_max: int = 10_000_000
     behind_read_us: int = 1_000_000

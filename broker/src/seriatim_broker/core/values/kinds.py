@@ -12,6 +12,7 @@ from typing import Self
 class TimerKind(enum.StrEnum):
     """Which part of the core a timer wakes."""
 
+    AMEND = "amend"
     BLOCKS = "blocks"
     CARRYING = "carrying"
     COMMIT = "commit"
