@@ -46,6 +46,22 @@ def suspects(rng: random.Random, options: Options) -> Options:
     )
 
 
+def suspects_restart(rng: random.Random, options: Options) -> Options:
+    """As `suspects`, but members restart again while they settle, and read the chain record late."""
+    return replace(
+        suspects(rng, options),
+        kinds={"crash_group": 3, "crash": 6},
+        fault_count=rng.choice((8, 14)),
+        fault_span_us=1_200_000,
+        machine_share=1.0,
+        certificate_never_share=rng.choice((0.0, 0.5, 1.0)),
+        restart_us_max=rng.choice((20_000, 150_000)),
+        coordinator_us_max=100_000,
+        read_lost_share=0.0,
+        late_group=False,
+    )
+
+
 def frozen_masters(rng: random.Random, options: Options) -> Options:
     """Masters freeze, and nothing else fails. The producer asks other brokers about the silent master."""
     return replace(

@@ -71,6 +71,7 @@ PROFILES: dict[str, Profile] = {
     "islands": Profile(ordinary.islands, 0),
     "impatient": Profile(producing.impatient, 0),
     "suspects": Profile(producing.suspects, 0),
+    "suspects-restart": Profile(producing.suspects_restart, 0),
     "frozen-masters": Profile(producing.frozen_masters, 0),
     "nothing-fails": Profile(chains.nothing_fails, 0),
     "mixed-levels": Profile(producing.mixed_levels, 0),

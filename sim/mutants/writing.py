@@ -597,8 +597,7 @@ MUTATIONS: dict[str, Mutation] = {
         "suspects tell each other their tails on each link",
         _answer_once,
         ("I13",),
-        "mixed-levels",
-        world="brokers",
+        "suspects-restart",
     ),
     "own-commit": Mutation(
         "a member truncates only to the sealed length in the chain record", _cut_at_own_commit, LOSS, "restarts"
