@@ -312,6 +312,15 @@ def test_of_two_writers_of_one_revision_one_wins() -> None:
     assert records.chain(ONE)[0] == _chain(2)
 
 
+def test_a_record_is_only_written_over_the_one_of_the_epoch_before() -> None:
+    records = MemoryRecords()
+    first = records.write_chain(_chain(), 0, None)
+    assert first is not None
+    assert records.write_chain(_chain(1), first, None) is None
+    assert records.write_chain(_chain(3), first, None) is None
+    assert records.write_chain(_chain(2), first, None) is not None
+
+
 def test_a_write_that_names_a_certificate_needs_it() -> None:
     records = MemoryRecords()
     revision = records.write_chain(_chain(), 0, None)

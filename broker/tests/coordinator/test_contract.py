@@ -35,6 +35,7 @@ from seriatim_broker.interfaces.coordinator import (
     none_under,
     present,
     unchanged_under,
+    value_begins_with,
     value_is,
     version_is,
 )
@@ -228,6 +229,20 @@ async def test_compares_of_values(coordinator: Coordinator, prefix: str) -> None
         assert await holds(coordinator, compare) is expected, compare
     missing = [Compare(prefix + "b", Target.VALUE, one, b"") for one in Comparator]
     assert not any([await holds(coordinator, one) for one in missing])
+
+
+async def test_compares_of_how_values_begin(coordinator: Coordinator, prefix: str) -> None:
+    for value, expected in [
+        (b"mn", False),  # nothing follows
+        (b"mn\0", True),
+        (b"mn\xfe\xff", True),
+        (b"mo", False),
+        (b"mm\xff", False),
+        (b"m", False),
+    ]:
+        await put(coordinator, prefix + "a", value)
+        assert await holds(coordinator, *value_begins_with(prefix + "a", b"mn")) is expected, value
+    assert not await holds(coordinator, *value_begins_with(prefix + "b", b"mn")), "there is no such key"
 
 
 async def test_existence(coordinator: Coordinator, prefix: str) -> None:

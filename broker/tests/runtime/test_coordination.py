@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from seriatim_api.errors import (
     CoordinatorRefusedError,
     CoordinatorUnavailableError,
@@ -21,15 +23,17 @@ from seriatim_broker.core.values.effects import ReadChain, WriteChain
 from seriatim_broker.core.values.events import ChainRead, ChainWritten, Event, WriteOutcome
 from seriatim_broker.health import AdminPort
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
+from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import certify_death
 from seriatim_broker.runtime.pages import has_pages, read_all_whole, read_whole
-from seriatim_broker.runtime.records import join_pages, parse_chain
+from seriatim_broker.runtime.records import chain_to_record, is_of_epoch, join_pages, parse_chain
 from seriatim_broker.runtime.refusals import Refusals
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 from structlog.testing import capture_logs
 
-from .test_archive import B, longer, switched
+from .test_archive import UNKNOWN, B, longer, switched
 from .test_planning import CHAIN
 
 KEYS = Keys("c")
@@ -176,8 +180,58 @@ async def test_for_a_write_whose_record_another_member_told_nothing_is_sent(desk
     answers = await desk.write(WriteChain(PartitionId(7), 2, chain_of(7, epoch=2), made.revision, None))
     assert answers[2].outcome is WriteOutcome.CONFLICT
     assert desk.recording.txn_count == count
-    answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=3), made.revision, None))
+    desk.known_epoch = 1
+    answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=2), made.revision, None))
     assert answers[3].outcome is WriteOutcome.DONE
+
+
+@pytest.mark.parametrize("there", [1, 3, 4, 0x7F, 0x80, 2**40])
+async def test_a_record_of_another_epoch_is_not_written_over_though_its_revision_is_the_known_one(there: int) -> None:
+    """Rule `epoch-compare`: a coordinator that was restored as an older copy uses revisions again."""
+    store = MemoryStore()
+    desk, person = Desk(MemoryCoordinator(store)), MemoryCoordinator(store)
+    await desk.write(*created([7]))
+    copy = store.copy()
+    (known,) = (await desk.write(WriteChain(PartitionId(7), 2, chain_of(7, epoch=2), store.revision, None))).values()
+    store.restore(copy)
+    key, rebuilt = KEYS.chain(PartitionId(7)), chain_to_record(chain_of(7, epoch=there)).SerializeToString()
+    await person.txn((), [Put(key, rebuilt)])
+    assert store.items[key].mod_revision == known.revision
+    answers = await desk.write(WriteChain(PartitionId(7), 3, chain_of(7, epoch=3), known.revision, None))
+    assert answers[3].outcome is WriteOutcome.CONFLICT
+    assert store.items[key].value == rebuilt
+    read = await desk.read(7)
+    assert read.chain == chain_of(7, epoch=there)
+    answers = await desk.write(WriteChain(PartitionId(7), 4, chain_of(7, epoch=there + 1), read.revision, None))
+    assert answers[4].outcome is WriteOutcome.DONE
+    await desk.work.close()
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+@given(epoch=st.integers(1, 2**64 - 1), newer=st.booleans())
+def test_the_value_of_a_chain_record_begins_with_its_epoch(count: int, epoch: int, newer: bool) -> None:
+    chain = replace(longer(count), epoch=epoch)
+    archive = ChainArchive()
+    layout = archive.lay_out(chain)
+    if newer:
+        value = layout.record + UNKNOWN
+        archive.parse(value, 1, [page for _, page in layout.pages if page is not None])
+        layout = archive.lay_out(chain)
+        assert UNKNOWN in layout.record
+    greater, less = is_of_epoch("key", chain.partition, epoch)
+    assert greater.operand < layout.record < less.operand
+    other_greater, other_less = is_of_epoch("key", chain.partition, epoch - 1 or 2)
+    assert not other_greater.operand < layout.record < other_less.operand
+
+
+async def test_writes_after_the_end_of_one_run_are_few_transactions(desk: Desk, coordinator: Coordinator) -> None:
+    """They compare the same certificate."""
+    await certify_death(coordinator, KEYS, DEAD, "test", "it says so")
+    numbers = range(1, CHAINS_PER_TXN + 1)
+    first = await desk.write(*created(numbers))
+    desk.recording.writes.clear()
+    await desk.write(*(WriteChain(PartitionId(n), n, chain_of(n, 2), first[n].revision, DEAD) for n in numbers))
+    assert [len(keys) for keys in desk.recording.writes] == [CHAINS_PER_TXN]
 
 
 async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinator) -> None:
@@ -279,7 +333,7 @@ async def test_a_long_chain_is_written_and_read_with_its_pages(desk: Desk, coord
     assert (await desk.read(partition)).chain == chain
 
     peer = Desk(coordinator)  # has never read it: the core learned it from another broker
-    changed = change_server(switched(chain, 40), 5, B, ())
+    changed = replace(change_server(switched(chain, 40), 5, B, ()), epoch=chain.epoch + 1)  # as if in one transition
     second = await peer.write(WriteChain(partition, 2, changed, first[1].revision, None))
     assert second[2].outcome is WriteOutcome.DONE
     assert [await coordinator.get(page) is not None for page in pages] == [True, True]
@@ -305,7 +359,7 @@ async def test_pages_are_read_at_the_revision_of_their_record(desk: Desk, coordi
     old = await coordinator.get(KEYS.chain(partition))
     assert old is not None
     assert has_pages(old)
-    later = change_server(switched(chain, 300), 5, B, ())
+    later = replace(change_server(switched(chain, 300), 5, B, ()), epoch=chain.epoch + 1)  # as if in one transition
     second = await desk.write(WriteChain(partition, 2, later, first[1].revision, None))
     whole = await read_whole(coordinator, KEYS, old)
     assert whole is not None
@@ -334,10 +388,10 @@ async def test_a_write_whose_record_was_seen_to_be_over_is_not_sent(desk: Desk, 
     """An older copy of the coordinator may be restored while it waits: its compare would hold there."""
     answers = await desk.write(*created([1]))
     first = answers[1].revision
-    answers = await desk.write(WriteChain(PartitionId(1), 2, chain_of(1), first, None))
+    answers = await desk.write(WriteChain(PartitionId(1), 2, chain_of(1, 2), first, None))
     assert answers[2].outcome is WriteOutcome.DONE
     await desk.read(1)
     sent = len(desk.recording.writes)
-    answers = await desk.write(WriteChain(PartitionId(1), 3, chain_of(1), first, None))
+    answers = await desk.write(WriteChain(PartitionId(1), 3, chain_of(1, 2), first, None))
     assert answers[3].outcome is WriteOutcome.CONFLICT
     assert len(desk.recording.writes) == sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -269,7 +269,8 @@ async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None
     await taker.until_count(3)
     assert taker.events[2] == ChainWritten(CHAIN.partition, 2, WriteOutcome.CONFLICT, 0)
     dead = RunId(CHAIN.segments[0].members[0], 4)
-    work.write_chain(WriteChain(CHAIN.partition, 3, CHAIN, written.revision, dead))
+    later = replace(CHAIN, epoch=CHAIN.epoch + 1)
+    work.write_chain(WriteChain(CHAIN.partition, 3, later, written.revision, dead))
     await taker.until_count(4)
     assert taker.events[3] == ChainWritten(CHAIN.partition, 3, WriteOutcome.CONFLICT, 0)
     await certify_death(coordinator, KEYS, dead, "test", "it says so")
@@ -280,7 +281,7 @@ async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None
         CertificateRead(CHAIN.partition, dead, True),
         ChainRead(CHAIN.partition, CHAIN, written.revision),
     ]
-    work.write_chain(WriteChain(CHAIN.partition, 4, CHAIN, written.revision, dead))
+    work.write_chain(WriteChain(CHAIN.partition, 4, later, written.revision, dead))
     await taker.until_count(7)
     assert taker.events[6].outcome is WriteOutcome.DONE  # type: ignore[union-attr]
     await work.close()
@@ -292,7 +293,8 @@ async def test_fields_of_a_newer_version_survive_a_write_of_what_a_peer_told(coo
     put = await coordinator.txn((), [Put(key, chain_to_record(CHAIN).SerializeToString() + unknown)])
     taker = Taker()
     work = CoordinatorWork(coordinator, KEYS, taker)
-    work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, put.revision, None))  # never read by this broker
+    later = replace(CHAIN, epoch=CHAIN.epoch + 1)
+    work.write_chain(WriteChain(CHAIN.partition, 1, later, put.revision, None))  # never read by this broker
     await taker.until_count(1)
     item = await coordinator.get(key)
     assert item is not None

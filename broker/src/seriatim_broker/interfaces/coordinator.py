@@ -68,6 +68,7 @@ __all__ = [
     "none_under",
     "present",
     "unchanged_under",
+    "value_begins_with",
     "value_is",
     "version_is",
 ]
@@ -177,6 +178,14 @@ def version_is(key: str, version: int) -> Compare:
 def value_is(key: str, value: bytes) -> Compare:
     """The key exists, with exactly this value."""
     return Compare(key, Target.VALUE, Comparator.EQUAL, value)
+
+
+def value_begins_with(key: str, beginning: bytes) -> tuple[Compare, Compare]:
+    """The key exists, and its value is longer than `beginning`, begins with it, and goes on with a byte below 255."""
+    return (
+        Compare(key, Target.VALUE, Comparator.GREATER, beginning),
+        Compare(key, Target.VALUE, Comparator.LESS, beginning + b"\xff"),
+    )
 
 
 def none_under(prefix: str) -> Compare:

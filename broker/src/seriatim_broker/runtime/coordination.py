@@ -56,7 +56,7 @@ from .archive import ChainArchive, Layout, PagesNeededError
 from .group_epochs import NO_FLOOR, EpochFloor
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
-from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, writer_from_value
+from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, is_of_epoch, writer_from_value
 
 READS_PER_TXN = 100
 """Keys that are read in one transaction; below the coordinator's limit of 128 operations."""
@@ -442,6 +442,13 @@ class CoordinatorWork:
         # 1 opens segment 2 on broker group B, and a is acknowledged there. 3. Switcher 2 writes over it, and opens
         # segment 2 on broker group C. a is in no chain.
         compares = [mod_revision_is(key, effect.revision)]
+        if effect.revision:
+            # Rule `epoch-compare` (I7): a record is only written over the record of the chain epoch before. Without it:
+            # 1. A broker knows the chain record at epoch 4 and revision 32. 2. The coordinator is restored as it was at
+            # revision 20, and counts on from there. 3. A person rebuilds the record, at epoch 5. That is revision 32
+            # again. 4. The broker, which has not read since, adds a member to an older segment: its transaction is
+            # carried out, and the record that was rebuilt is lost, with the segments that this broker did not know.
+            compares += is_of_epoch(key, effect.partition, effect.chain.epoch - 1)
         if effect.certificate is not None:
             # Rule `certificate-compare` (I7): a segment is opened over only while the certificate is there. Without
             # it: 1. The switcher has no proof that the master's run has ended. 2. It opens segment 3. 3. The master of
@@ -573,13 +580,15 @@ def _key_of(operation: Operation) -> str:
 def _joint_transactions(writes: Sequence[_ChainWrite]) -> list[list[_ChainWrite]]:
     """The writes in their order, divided so that no transaction is too large."""
     joint: list[list[_ChainWrite]] = []
-    size_bytes = count = 0
+    compares: set[Compare] = set()  # of the last one: writes after the end of one run share its certificate
+    size_bytes = operation_count = 0
     for write in writes:
-        own_count = max(len(write.compares), len(write.operations))
         size_bytes += write.layout.size_bytes
-        count += own_count
-        if not joint or size_bytes > JOINT_SIZE_BYTES_MAX or count > OPERATION_COUNT_MAX:
+        operation_count += len(write.operations)
+        compares.update(write.compares)
+        if not joint or size_bytes > JOINT_SIZE_BYTES_MAX or max(len(compares), operation_count) > OPERATION_COUNT_MAX:
             joint.append([])
-            size_bytes, count = write.layout.size_bytes, own_count
+            compares = set(write.compares)
+            size_bytes, operation_count = write.layout.size_bytes, len(write.operations)
         joint[-1].append(write)
     return joint

@@ -29,7 +29,7 @@ from ..core.values.log import HandOverId
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
 from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
-from ..interfaces.coordinator import Put
+from ..interfaces.coordinator import Compare, Put, value_begins_with
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
 from ..interfaces.segment_records import member_from_record as member_from_record
 from ..interfaces.segment_records import member_to_record as member_to_record
@@ -109,6 +109,16 @@ def segments_to_record(
         if segment.no in over:
             written.CopyFrom(over[segment.no])
         write_segment(written, segment)
+
+
+def is_of_epoch(key: str, partition: PartitionId, epoch: int) -> tuple[Compare, Compare]:
+    """The key has the record of that partition's chain at that chain epoch.
+
+    The coordinator compares the first bytes of the value: protobuf writes these two fields first, and the next byte is
+    the tag of another field, which is below 255.
+    """
+    beginning = records_pb2.ChainRecord(partition_id=partition, epoch=epoch).SerializeToString()
+    return value_begins_with(key, beginning)
 
 
 def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:

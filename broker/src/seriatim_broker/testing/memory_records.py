@@ -1,8 +1,8 @@
 """The coordinator's records as plain objects: chains, cursors and death certificates, with revisions.
 
 There is one revision counter. A write compares the revision of its key (0: the key does not exist). The write of a
-chain also compares that the certificate which it names exists. Here nothing takes time, gets lost or fails: the
-simulator adds that.
+chain also compares that the record has the chain epoch before, and that the certificate which it names exists. Here
+nothing takes time, gets lost or fails: the simulator adds that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class MemoryRecords:
         Returns:
             The new revision; None if a compare did not hold.
         """
-        if self.chain(chain.partition)[1] != revision:
+        known, known_revision = self.chain(chain.partition)
+        if known_revision != revision or (known is not None and known.epoch + 1 != chain.epoch):
             return None
         if certificate is not None and certificate not in self._certificates:
             return None
@@ -68,7 +69,7 @@ class MemoryRecords:
         self.revision += 1_000
 
     def put_chain(self, chain: Chain) -> None:
-        """Write a chain without a compare, as when a coordinator is rebuilt."""
+        """Write a chain without a compare: of a coordinator that is rebuilt, or of a long past."""
         self.revision += 1
         self._chains[chain.partition] = (chain, self.revision)
 

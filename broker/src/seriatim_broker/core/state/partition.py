@@ -423,7 +423,7 @@ class Partition(State):
         certificate: RunId | None = None,
         cursors_revision: int = 0,
     ) -> None:
-        """Write the chain record in one transaction, which compares the revision that was read last.
+        """Write the chain record in one transaction, which compares the revision and the chain epoch that were read last.
 
         Args:
             broker: This broker.

@@ -147,8 +147,9 @@ class ReadChain:
 class WriteChain:
     """Write the chain record in one transaction; answered by `ChainWritten`. The transaction compares:
 
-    that the key is still at `revision` (0: it does not exist); that the death certificate exists, if one is named; and
-    that no cursor of the partition was written after `cursors_revision`, if it is not 0.
+    that the key is still at `revision` (0: it does not exist); that its record has the chain epoch before that of
+    `chain`; that the death certificate exists, if one is named; and that no cursor of the partition was written after
+    `cursors_revision`, if it is not 0.
     """
 
     partition: PartitionId
