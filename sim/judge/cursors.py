@@ -48,9 +48,14 @@ class Cursors:
             known = seen.groups.get((group, partition))
             if known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch:
                 return  # an older copy of the coordinator lacks it; what disks have of this group epoch still counts
-            if begins > make_offset(1, 0):  # retention dropped all before
+            is_again = known is not None and seen.waits_for_rebuild and new.group_epoch < known.group_epoch
+            if known is not None and is_again:
+                seen.past_views.setdefault((group, partition), []).append(known)
+            if is_again or begins > make_offset(1, 0):  # retention dropped all before
                 seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)
             return
+        if who == PERSON and seen.waits_for_rebuild and new.group_epoch > old.group_epoch:
+            self._bring_back(partition, group, new.group_epoch)
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
         if new.requests != old.requests and not old.deleted:
             self._operations.written(who, partition, group, old, new)
@@ -67,6 +72,16 @@ class Cursors:
             self._ledgers.moved(partition, group, old, new)
         elif group != ONCE_EXCLUSIVE:  # what it passes may be lost
             self._check_passed(what, partition, old, new, seen.view(group, partition))
+
+    def _bring_back(self, partition: PartitionId, group: str, group_epoch: int) -> None:
+        """A rebuild brings back the cursor that was lost, after a broker made the consumer group anew without it."""
+        past = self._seen.past_views.get((group, partition), [])
+        back = next((view for view in reversed(past) if view.group_epoch == group_epoch), None)
+        if back is not None:
+            past.remove(back)
+            past.append(self._seen.view(group, partition))
+            self._seen.groups[group, partition] = back
+            self._seen.states.add("consumer group brought back")
 
     def _check_passed(
         self, what: str, partition: PartitionId, old: CursorRecord, new: CursorRecord, view: ConsumerGroupView

@@ -35,7 +35,7 @@ from sim.cluster import checksum
 from sim.cores.network import Network
 from sim.faults import Options
 from sim.injecting import CONTROL_LANE, DATA_LANE, Injector
-from sim.judge import Judge, messages_of
+from sim.judge import PERSON, Judge, messages_of
 from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
@@ -460,6 +460,32 @@ def test_deliveries_out_of_order_twice_failed_or_too_early_are_found() -> None:
         judge.cursor_written("a-0", ONE, "g", CursorRecord(1, 1, 0, "t"), CursorRecord(2, 1, 0, "t"))
     with pytest.raises(Violation, match="I11"):
         judge.cursor_written("a-0", ONE, "g", CursorRecord(2, 1, 0, "t"), CursorRecord(1, 1, 0, "t"))
+
+
+def test_what_a_group_acknowledged_counts_when_a_rebuild_brings_its_cursor_back() -> None:
+    """The coordinator came back empty, and a broker made the cursor anew in a lower epoch before the rebuild."""
+    disks = Disks()
+    chain = disks.open()
+    disks.append("a-0", "b-0", count=3)
+    judge = disks.judge
+    begun, crossed = CursorRecord(1, 7, 2, "t"), CursorRecord(2, 7, 0, "t")
+    judge.cursor_written("a-0", ONE, "g", None, begun)
+    for index in (2, 3, 4, 5):
+        judge.delivered("g", ONE, (1 << 40) + index, 100 + index, flagged=False)
+    disks.seal(chain, 6)
+    judge.seen.waits_for_rebuild = True
+    anew = CursorRecord(1, 1, 0, "t")
+    for is_drained in (False, True):
+        if is_drained:
+            judge.acknowledged("g", ONE, (1 << 40) + 5, 7)
+        judge.cursor_written("a-0", ONE, "g", None, anew)
+        judge.delivered("g", ONE, 1 << 40, 100, flagged=True)
+        if is_drained:
+            judge.cursor_written(PERSON, ONE, "g", anew, crossed)
+        else:
+            with pytest.raises(Violation, match="I8"):
+                judge.cursor_written(PERSON, ONE, "g", anew, crossed)
+    assert judge.view("g", ONE).group_epoch == 7
 
 
 def test_at_the_end_what_is_lost_overtaken_or_failed_and_there_is_found() -> None:
