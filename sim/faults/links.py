@@ -127,6 +127,16 @@ def restored(rng: random.Random, options: Options) -> Options:
     )
 
 
+def revisions_again(rng: random.Random, options: Options) -> Options:
+    """A record is rebuilt at the revision at which a broker knows the lost one; members end and join, so it writes."""
+    return replace(
+        restored(rng, options),
+        kinds={"restore": 4, "crash": 6, "consumer_crash": 1, "break": 2},
+        restart_us_max=15_000,
+        revisions_again=True,
+    )
+
+
 def restored_alone(rng: random.Random, options: Options) -> Options:
     """The coordinator goes back when one broker alone has read what its own unanswered transaction wrote."""
     return replace(

@@ -50,6 +50,8 @@ class Options:
             ever.
         restores_when_alone: An older copy of the coordinator comes back when one broker alone knows what the answer
             that was lost would have told (whole brokers only).
+        revisions_again: A person rebuilds the coordinator before most brokers notice the loss, and a chain gets the
+            revision at which a broker knows the lost record (whole brokers only).
         suspicious_us: A producer asks about a master that owes answers and sent none for so long; 0: it does not ask.
         nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
         writers: How many programs publish `publications` each (bare cores only).
@@ -119,6 +121,7 @@ class Options:
     retention_ms: int = 0
     deleted_kept_s: float | None = None
     restores_when_alone: bool = False
+    revisions_again: bool = False
     suspicious_us: int = 0
     nothing_fails: bool = False
     writers: int = 0

@@ -56,6 +56,7 @@ BEGUN = Only("a server that ends before another member knows that it has begun",
 PAGES = Only("chain records with pages", WHOLE)
 SPREAD = Only("a controller that spreads open segments", WHOLE)
 RECORD_LOST = Only("a coordinator that goes back when one broker alone knows what it wrote", WHOLE)
+REVISIONS = Only("a coordinator that uses revisions again", WHOLE)
 DAMAGED = Only("damage on disks", WHOLE)
 DIRECTORIES = Only("copies of directories that are started", WHOLE)
 MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", WHOLE)
@@ -123,6 +124,7 @@ PROFILES: dict[str, Profile] = {
     "held-frames": Profile(serving.held_frames, 0),
     "refusing": Profile(links.refusing, 0),
     "restored": Profile(links.restored, 0),
+    "revisions-again": Profile(links.revisions_again, 0, REVISIONS),
     "restored-alone": Profile(links.restored_alone, 0, RECORD_LOST),
     "restored-unanswered": Profile(links.restored_unanswered, 0),
     "clocks": Profile(links.clocks, 0),

@@ -9,6 +9,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.switching import Content, Switch, SwitchAttempt
 from seriatim_broker.core.switching import opening, switch_attempts
+from seriatim_broker.runtime import coordination
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.membership import Seen
 
@@ -68,6 +69,10 @@ def _sent_although_out_of_date() -> list[Patch]:
     return [(CoordinatorWork, "_is_out_of_date", lambda *_: False)]
 
 
+def _epoch_is_not_compared() -> list[Patch]:
+    return [(coordination, "is_of_epoch", lambda *_: ())]
+
+
 def _registered_again() -> list[Patch]:
     return [(Seen, "is_ahead_of", lambda *_: False)]
 
@@ -101,6 +106,15 @@ MUTATIONS: dict[str, Mutation] = {
         ("TWICE",),
         "restored-alone",
         world="brokers",
+        batch_count=100,
+    ),
+    "epoch-compare": Mutation(
+        "a write of a chain record compares the chain epoch of the record that it follows",
+        _epoch_is_not_compared,
+        ("I7",),
+        "revisions-again",
+        world="brokers",
+        layer="runtime",
         batch_count=100,
     ),
     "not-registered-again": Mutation(

@@ -48,6 +48,7 @@ ABOUT = {
     "balance": "balanced",
     "long-chains": "record_segments_max",
     "restored-alone": "restores_when_alone",
+    "revisions-again": "revisions_again",
 }
 """Profiles about an option that means nothing among bare cores."""
 

@@ -14,7 +14,14 @@ from sim.run import Task, main, run_seed, run_seeds
 
 SEED_COUNT = 2000
 QUICK_SEED_COUNT = 80
-SHORT = ("restored", "restored-alone", "restored-unanswered", "started-copies", "topics-again")
+SHORT = (
+    "restored",
+    "restored-alone",
+    "restored-unanswered",
+    "revisions-again",
+    "started-copies",
+    "topics-again",
+)
 """Profiles of whole brokers in which few batches will do."""
 
 REPOSITORY = Path(__file__).parents[2]
@@ -89,6 +96,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("restored-unanswered", "brokers", 8, {"coordinator older": 3, "coordinator rebuilt": 2}),
         # Seed 11 is one of those that ADR 0026 says are not mended.
         ("restored-alone", "brokers", 11, {"known to one": 3, "coordinator rebuilt": 2}),
+        ("revisions-again", "brokers", 12, {"revision used again": 2, "coordinator rebuilt": 4}),
         ("topics-again", "brokers", 10, {"topic made again": 8, "topic deleted under traffic": 2}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("group-operations", "cores", 40, {"group rewound": 13, "group skipped": 16, "group paused": 13}),

@@ -27,6 +27,9 @@ EMPTY_SHARE = 0.25
 EARLY_SHARE = 0.4
 """So often the person comes before all brokers have noticed."""
 
+UNNOTICED_US = (20_000, 200_000)
+"""So long after an older copy came back, most brokers have not noticed it."""
+
 ALONE_LOOK_US = 1_000
 """How often it is looked whether one broker alone knows what it wrote."""
 
@@ -168,7 +171,9 @@ class RuntimeInjector(Injector):
         world.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):
             self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
-        if self._rng.random() < EARLY_SHARE:
+        if self._options.revisions_again:
+            self._schedule.after(self._rng.randint(*UNNOTICED_US), self._rebuild)
+        elif self._rng.random() < EARLY_SHARE:
             self._schedule.after(self._rng.randint(100_000, NOTICED_US), self._rebuild)
         else:
             self._schedule.after(NOTICED_US + self._rng.randint(1, 1_000_000), self._rebuild, True)

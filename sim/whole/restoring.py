@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2
 from seriatim_broker.core.peers import behind
+from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc import known
+from seriatim_broker.runtime.keys import partition_of
 from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.membership import Place
-from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
+from seriatim_broker.runtime.rebuilding import Answers, Step, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from ..judge import PERSON
@@ -119,7 +122,31 @@ class Person:
         for step in plan.steps:
             world.schedule.tell(PERSON, step.text)
             world.judge.seen.states.add("coordinator rebuilt")
-        return not await carry_out(client, plan)
+        changed: list[str] = []
+        for step in plan.steps:
+            if world.options.revisions_again:
+                self._use_revision_again(step)
+            changed += await carry_out(client, replace(plan, steps=[step]))
+        return not changed
+
+    def _use_revision_again(self, step: Step) -> None:
+        """If the step writes a chain, others write until it gets the revision at which a broker knows the lost record.
+
+        The broker has not noticed the loss. Without the rule `epoch-compare`, its next write is carried out on the
+        record that was rebuilt.
+        """
+        coordinator = self._cluster.coordinator
+        for put in step.operations:
+            if not isinstance(put, Put) or not put.key.startswith(coordinator.keys.chains):
+                continue
+            for process, _ in self._running():
+                assert process.watched is not None
+                partition = process.watched.core.partitions.get(partition_of(put.key))
+                if partition is None or partition.chain is None or _says(process):
+                    continue
+                if coordinator.store.revision < partition.revision - 1:
+                    coordinator.store.revision = partition.revision - 1
+                    self._world.judge.seen.states.add("revision used again")
 
     async def _ask_all(self) -> list[Told]:
         told: list[Told] = []

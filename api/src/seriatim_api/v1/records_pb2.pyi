@@ -679,6 +679,7 @@ class ChainRecord(_message.Message):
     PAGE_DIGESTS_AT_FIELD_NUMBER: _builtins.int
     PAGE_NUMBERS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
+    """this and `epoch` stay the first fields of the value: transactions compare how it begins"""
     epoch: _builtins.int
     topic: _builtins.str
     partition: _builtins.int

@@ -423,7 +423,7 @@ class Partition(State):
         certificate: RunId | None = None,
         cursors_revision: int = 0,
     ) -> None:
-        """Write the chain record in one transaction, which compares the revision and the chain epoch that were read last.
+        """Write the chain record in one transaction, which compares revision and chain epoch of the known record.
 
         Args:
             broker: This broker.
