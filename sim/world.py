@@ -55,7 +55,6 @@ SIM_CONFIG = BrokerConfig(
     lane_stall_us=1_500_000,  # longer than `slow_link` makes a link
     disk_hang_us=400_000,
     disk_full_grace_us=1_000_000,
-    second_member_us=200_000,
     restless_us=500_000,
     patience_us=40_000,
     vain_patience_us_max=300_000,
@@ -162,6 +161,7 @@ class World:
             reservation_messages=self.options.reservation_messages,
             whole_chain_segments_max=self.updates.choice(WHOLE_CHAIN_SEGMENTS),
             copy_bytes=self.options.copy_bytes,
+            second_member_us=self.options.second_member_us,
             told_segments_max=self.updates.choice((0, 1, 2, 16)),
         )
         if self.options.producers_idle:

@@ -43,6 +43,7 @@ class Options:
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
+        second_member_us: How long a disk that was just started waits for the other member before it decides a length.
         deleted_kept_s: How long deleted cursors and tombstones stay; None: days, as in production. Otherwise the
             controller looks ten times a second (whole brokers only).
         one_version: All brokers read everything that this version reads; otherwise some may be older.
@@ -91,6 +92,7 @@ class Options:
     wipe_share: float = 0.0
     late_group: bool = True
     readers_after_us: int = 0
+    second_member_us: int = 200_000
     ack_lag: int = 2
     credit_bytes: int = 1 << 30
     take_us: int = 0

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from seriatim_broker.core.values.config import BrokerConfig
+
 from . import chains, disks, forwarding, keyed, links, ordinary, producing, retaining, serving
 from .kinds import RUNTIME_KINDS
 from .options import Options
@@ -195,6 +197,11 @@ THREE_MEMBERS_SHARE = 0.2
 """Of the seeds without a profile, so many have groups of a master and two slaves."""
 
 
+SECOND_MEMBER_US = BrokerConfig().second_member_us
+"""So long the first of two started disks waits, as in production, in worlds of whole brokers: a start of a process may
+take a second there. What a later disk knows does not count any more (ADR 0030)."""
+
+
 BATCHES_A_RUN = (40, 150, 400, 800)
 """Batches of one run of whole brokers, unless the command line says how many. Short runs meet more beginnings, and
 long runs meet more of what builds up."""
@@ -224,6 +231,8 @@ def draw_for_brokers(
 ) -> Options:
     """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
     options = draw(rng, profile, more)
+    if "older_disk" in options.kinds:
+        options = replace(options, second_member_us=SECOND_MEMBER_US, readers_after_us=3 * SECOND_MEMBER_US)
     if not profile and more is not None and more.random() < BALANCED_SHARE:
         options = chains.balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)

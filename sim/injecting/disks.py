@@ -93,6 +93,8 @@ class DiskFaults(Striking):
             is_same = now is not None and now.open_segment.no == segment.no
             if self._healing or not is_same or older.run != run or any(broker.process is None for broker in brokers):
                 return
+            if self._world.judge.seen.graveyard:  # both members with older copies cannot be told apart (ADR 0030)
+                return
             self._tell(f"{[broker.name for broker in brokers]} end, and {older.name} gets its older copy")
             for broker in brokers:
                 self._end_at_once(broker)

@@ -93,6 +93,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("contradicted", "cores", 20, {"quarantined": 5}),
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
         ("restored", "brokers", 14, {"coordinator behind": 2, "coordinator rebuilt": 3}),
+        pytest.param("restored", "disks", 14, {"coordinator rebuilt": 3}, marks=pytest.mark.slow),
         ("restored-unanswered", "brokers", 8, {"coordinator older": 3, "coordinator rebuilt": 2}),
         # Seed 11 is one of those that ADR 0026 says are not mended.
         ("restored-alone", "brokers", 11, {"known to one": 3, "coordinator rebuilt": 2}),
