@@ -183,19 +183,11 @@ def read_append_frame(frame: bytes | memoryview) -> AppendFrame:
 # ---- replicate ----------------------------------------------------------------------------------------
 
 
-def write_replicate_frame(
-    messages: Sequence[bytes],
-    runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
-) -> bytes:
-    """Write a `ReplicateFrame` of encoded messages, and of runs with their (header, body) rows."""
-    return b"".join(replicate_frame_pieces(messages, runs))
-
-
 def replicate_frame_pieces(
     messages: Sequence[bytes],
     runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
 ) -> list[bytes | memoryview]:
-    """A `ReplicateFrame` in pieces: their concatenation is what `write_replicate_frame` writes."""
+    """A `ReplicateFrame` of encoded messages, and of runs with their (header, body) rows, in pieces to be joined."""
     pieces: list[bytes | memoryview] = []
     for message in messages:
         pieces += write_field(2, [message])

@@ -14,7 +14,6 @@ from seriatim_api.dead_letters import (
     resolved_by,
 )
 from seriatim_api.errors import PreconditionError
-from seriatim_api.ids import format_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import dead_letters_pb2
 
@@ -346,8 +345,3 @@ def added_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
         letter.reason, letter.failed_at_ms, letter.maybe_repeated,
     )  # fmt: skip
     return [*origin.headers(), *history_header(letter.history)]
-
-
-def shown_place(letter: DeadLetter) -> str:
-    """Where its message is: topic, partition and offset."""
-    return f"{letter.origin_topic}/{letter.origin_partition} {format_offset(letter.origin_offset)}"

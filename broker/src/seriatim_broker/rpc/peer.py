@@ -80,11 +80,6 @@ class PeerConnection:
         self._release: list[Callable[[], Awaitable[Any]]] = []
         self._confirmation = b""
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the connection has ended."""
-        return self._ended.done()
-
     def on_end(self, release: Callable[[], Awaitable[Any]], *, confirmation: bytes) -> None:
         """At the dialer: `release` gives back the resources, and `confirm` sends `confirmation`."""
         self._release.append(release)
