@@ -46,6 +46,7 @@ class FramedConnection(asyncio.BufferedProtocol, abc.ABC):
         self._has_begun = False
         self._is_held = False
         self._is_resting = False  # other work has its turn
+        self._turn_is_open = False  # what this turn of the event loop has to send leaves at its end
         self._discarded: memoryview | None = None  # the place for what is not read any more
         self.is_full = False
 
@@ -147,6 +148,16 @@ class FramedConnection(asyncio.BufferedProtocol, abc.ABC):
         self._deliver_and_read()
         self._pump()
         return True
+
+    def wake(self) -> None:
+        """Frames wait: they leave at the end of this turn of the event loop, see `pump`."""
+        if not self._turn_is_open:
+            self._turn_is_open = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_is_open = False
+        self._pump()
 
     def hold(self) -> None:
         """Handle no more frames until `go_on`. Nothing more is received meanwhile."""

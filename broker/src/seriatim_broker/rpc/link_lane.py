@@ -59,7 +59,6 @@ class Lane(FramedConnection):
         self._urgent: list[tuple[Message, int]] = []
         self._frames: Iterator[Sequence[bytes | memoryview]] | None = None  # of the messages that leave now
         self._frames_bytes = 0  # of these messages
-        self._turn_is_open = False
         self.queued_bytes = 0
 
     # ---- hellos ----
@@ -106,13 +105,8 @@ class Lane(FramedConnection):
         else:
             self._queue.append((message, size_bytes))
         if not self._turn_is_open:
-            self._turn_is_open = True
-            self._loop.call_soon(self._end_turn)
+            self.wake()
             self._pump()
-
-    def _end_turn(self) -> None:
-        self._turn_is_open = False
-        self._pump()
 
     def pump(self) -> None:
         """See `FramedConnection`."""

@@ -58,7 +58,6 @@ class _StreamConnection(FramedConnection):
         self._steps: Iterator[None] | None = None  # of the frame that is being taken
         self._is_behind = False
         self._is_finished = False
-        self._turn_is_open = False
         self._over: asyncio.Future[SeriatimError | None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
@@ -74,12 +73,6 @@ class _StreamConnection(FramedConnection):
             if stream.drains and (pieces := stream.next_frame()) is not None:
                 self.write(MESSAGE, *pieces)  # the answers of this turn
             await self._say_end(error)
-
-    def wake(self) -> None:
-        """The stream has frames to send. They leave at the end of this turn of the event loop."""
-        if not self._turn_is_open:
-            self._turn_is_open = True
-            self._loop.call_soon(self._end_turn)
 
     def stop(self, error: SeriatimError) -> None:
         """End the stream: the client is told why."""
@@ -100,10 +93,6 @@ class _StreamConnection(FramedConnection):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 await self._gone
-
-    def _end_turn(self) -> None:
-        self._turn_is_open = False
-        self._pump()
 
     # ---- see `FramedConnection` ----
 

@@ -44,7 +44,6 @@ class _Connection(FramedConnection):
         super().__init__()
         self._where = where
         self._stream: CarriedStream | None = None
-        self._turn_is_open = False
         self._has_finished = False
         self._over: asyncio.Future[None] = self._loop.create_future()
 
@@ -52,15 +51,6 @@ class _Connection(FramedConnection):
         self._stream = stream
         self.begin_frames(FRAME_SIZE_BYTES_MAX)
         await self._over
-
-    def wake(self) -> None:
-        if not self._turn_is_open:
-            self._turn_is_open = True
-            self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._turn_is_open = False
-        self._pump()
 
     def pump(self) -> None:
         """See `FramedConnection`."""
