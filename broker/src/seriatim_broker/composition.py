@@ -41,9 +41,9 @@ from .rpc import known
 from .rpc.addresses import Addresses
 from .rpc.admin import AdminServicer
 from .rpc.balancing import BalancingServicer, measure_traffic
-from .rpc.consuming import ConsumingServicer
 from .rpc.dead_letters import DeadLettersServicer
 from .rpc.forwards import Forwards
+from .rpc.grpc_streams import GrpcStreams
 from .rpc.limits import SERVER_OPTIONS
 from .rpc.link import AnyDialer, LinkDialer, LinkListener
 from .rpc.operations import OperationsServicer
@@ -51,7 +51,6 @@ from .rpc.outbound import BrokerCalls
 from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.peer_names import PeerNames
 from .rpc.places import Places
-from .rpc.producing import ProducingServicer
 from .rpc.publications import PublicationsServicer
 from .rpc.publishing import Publisher
 from .rpc.ranges import RangesServicer
@@ -461,8 +460,7 @@ class Broker:
         server.add_generic_rpc_handlers(
             (
                 *((peers.handler(),) if peers is not None else ()),
-                ProducingServicer(self._services, addresses).handler(),
-                ConsumingServicer(self._services, addresses).handler(),
+                *GrpcStreams(self._services, addresses).handlers(),
                 RangesServicer(self._services, self._calls, addresses).handler(),
             )
         )

@@ -14,7 +14,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.metrics import Counters
-from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, ConsumeStream, _parse
+from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, ConsumeStream, read_request
 from seriatim_broker.rpc.limits import PROTOCOL
 
 from .keyed_support import KeyedServing
@@ -56,7 +56,7 @@ class Raw:
     def send_raw(self, frame: bytes) -> list[broker_pb2.DeliveryEvent]:
         """The client sends these bytes."""
         self.stream._events.clear()
-        self.stream._take(_parse(frame))
+        self.stream._take(read_request(frame))
         return [self.stream._encode(subscription, event) for subscription, event in self.stream._events]
 
     def ledger(self) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ def test_requests_that_no_client_sends_are_refused_and_change_nothing(request_: 
     assert client.ledger() == before
 
 
-def test_a_request_over_the_limit_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_over_the_limit_is_refused_before_it_isread_requestd(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(_data: bytes) -> Any:
         raise AssertionError("it was parsed")
 

@@ -37,7 +37,7 @@ from seriatim_broker import composition, serving
 from seriatim_broker.adapters.rocks import storage, writer
 from seriatim_broker.core import broker
 from seriatim_local.embedded import service
-from seriatim_broker.rpc import admin, producing, served_streams
+from seriatim_broker.rpc import admin, grpc_streams, producing
 from seriatim_broker.runtime import coordination, links
 
 place = sys.argv[1]
@@ -45,7 +45,7 @@ homes = {
     "BrokerCore": broker.BrokerCore, "RocksStorage": storage.RocksStorage, "Links": links.Links,
     "CoordinatorWork": coordination.CoordinatorWork, "Broker": composition.Broker, "Writer": writer.Writer,
     "AdminServicer": admin.AdminServicer, "AppendStream": producing.AppendStream,
-    "GrpcCarriage": served_streams.GrpcCarriage, "LeaseService": service.LeaseService,
+    "GrpcCarriage": grpc_streams.GrpcCarriage, "LeaseService": service.LeaseService,
 }
 name, method = place.split(".")
 count = 0

@@ -21,8 +21,8 @@ from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, Event, Moment, Tick
 from seriatim_broker.metrics import Counters
+from seriatim_broker.rpc.grpc_streams import GrpcStreams
 from seriatim_broker.rpc.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
-from seriatim_broker.rpc.producing import ProducingServicer
 from seriatim_broker.rpc.services import Services
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
@@ -72,7 +72,7 @@ class Call:
         self.replies: list[broker_pb2.AppendReply] = []
         self.arrived = asyncio.Event()
         self.status: tuple[Any, ...] = ()
-        self.task = asyncio.create_task(ProducingServicer(services, cast(Any, None))._append(None, self))
+        self.task = asyncio.create_task(GrpcStreams(services, cast(Any, None))._append(None, self))
         self.incoming.put_nowait(b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()])))
 
     async def read(self) -> Any:

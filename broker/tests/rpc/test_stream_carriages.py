@@ -14,9 +14,8 @@ from seriatim_api.frames import read_delivery_frame, write_field
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.stream_frames import FINISHED, HELLO, MESSAGE
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
-from seriatim_broker.rpc.consuming import ConsumingServicer
+from seriatim_broker.rpc.grpc_streams import GrpcStreams
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
-from seriatim_broker.rpc.producing import ProducingServicer
 from seriatim_broker.rpc.routing import RoutingServicer
 from seriatim_broker.rpc.services import Services
 
@@ -36,8 +35,7 @@ class Broker:
         nowhere = cast(Any, Nowhere())
         self.place = place
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
-        handlers = ProducingServicer(services, nowhere).handler(), ConsumingServicer(services, nowhere).handler()
-        self.server.add_generic_rpc_handlers(handlers)
+        self.server.add_generic_rpc_handlers(GrpcStreams(services, nowhere).handlers())
         routing = RoutingServicer(services, nowhere, nowhere, place.port)
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, self.server)
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import google_crc32c
-import grpc
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import (
@@ -46,7 +44,6 @@ from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
 from .addresses import Addresses
 from .limits import DELIVERY_FRAME_BYTES
-from .served_streams import GrpcCarriage
 from .services import Services, check_group, check_protocol
 
 IN_FLIGHT_DEFAULT = 1_000
@@ -66,31 +63,6 @@ DELAY_MS_MAX = 40 * 86_400_000
 CONFIRM_S = 0.5
 """A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
 costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
-
-
-class ConsumingServicer:
-    """Serves `seriatim.v1.Consuming` with frames as raw bytes."""
-
-    def __init__(self, services: Services, addresses: Addresses) -> None:
-        self._services = services
-        self._addresses = addresses
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The handler to register with a server."""
-        return grpc.method_handlers_generic_handler(
-            "seriatim.v1.Consuming", {"Consume": grpc.stream_stream_rpc_method_handler(self._consume)}
-        )
-
-    async def _consume(self, _requests: object, context: Any) -> None:
-        carriage = GrpcCarriage(context)
-
-        def begin(frame: bytes) -> ConsumeStream:
-            hello = _parse(frame)
-            if hello.WhichOneof("request") != "hello":
-                raise BadRequestError("the first request of a stream is a hello")
-            return ConsumeStream(self._services, self._addresses, hello.hello, carriage.wake)
-
-        await carriage.serve(self._services, begin, "consume")
 
 
 class ConsumeStream:
@@ -143,7 +115,7 @@ class ConsumeStream:
 
     def take(self, frame: bytes | memoryview) -> Iterator[None]:
         """See `ServedStream`."""
-        self._take(_parse(frame))
+        self._take(read_request(frame))
         return iter(())
 
     def _take(self, request: broker_pb2.ConsumeRequest) -> None:
@@ -439,7 +411,12 @@ def _check_offset(offset: int) -> None:
         raise BadRequestError(f"{offset} is no offset")
 
 
-def _parse(frame: bytes | memoryview) -> broker_pb2.ConsumeRequest:
+def read_request(frame: bytes | memoryview) -> broker_pb2.ConsumeRequest:
+    """Read the request of a consumer.
+
+    Raises:
+        BadRequestError: It is too long, or cannot be read.
+    """
     if len(frame) > REQUEST_BYTES_MAX:
         raise BadRequestError(f"a request of a consumer has at most {REQUEST_BYTES_MAX} bytes")
     try:

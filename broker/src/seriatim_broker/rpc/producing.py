@@ -1,4 +1,4 @@
-"""Append streams: batches come in, replies go out. `served_streams` carries them, over gRPC or TCP.
+"""Append streams: batches come in, replies go out. `tcp_streams` and `grpc_streams` carry them.
 
 The batches of a frame are checked one by one, and each goes to the core in its order. So does a batch that cannot be
 taken: `refuse` says why, and the core refuses the rest of that producer run with it. Replies of one turn of the event
@@ -10,10 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
-import grpc
-from google.protobuf.message import DecodeError
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.errors import (
     BadRequestError,
@@ -23,7 +20,7 @@ from seriatim_api.errors import (
     OverloadedError,
     SeriatimError,
 )
-from seriatim_api.frames import AppendEntry, FrameError, read_append_frame
+from seriatim_api.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
@@ -35,35 +32,12 @@ from ..runtime.driver import Reply
 from .addresses import Addresses
 from .arrow import row_count
 from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
-from .served_streams import GrpcCarriage
 from .services import Services, check_protocol
 
 SLICE_S = 0.004
 """A frame is worked on for so long, and then everything else in the event loop has its turn."""
 
 _PIECE = FLAG_STAGED | FLAG_PUBLISH
-
-
-class ProducingServicer:
-    """Serves `seriatim.v1.Producing` with frames as raw bytes."""
-
-    def __init__(self, services: Services, addresses: Addresses) -> None:
-        self._services = services
-        self._addresses = addresses
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The handler to register with a server."""
-        return grpc.method_handlers_generic_handler(
-            "seriatim.v1.Producing", {"Append": grpc.stream_stream_rpc_method_handler(self._append)}
-        )
-
-    async def _append(self, _requests: object, context: Any) -> None:
-        carriage = GrpcCarriage(context)
-
-        def begin(frame: bytes) -> AppendStream:
-            return AppendStream(self._services, self._addresses, _hello_in(frame), carriage.wake)
-
-        await carriage.serve(self._services, begin, "append", takes_first=True)
 
 
 class AppendStream:
@@ -132,13 +106,13 @@ class AppendStream:
         """See `ServedStream`. All batches of the frame go to the core in their order."""
         counters, traffic = self._services.counters, self._services.traffic
         until_s = time.monotonic() + SLICE_S
-        for entry, header, view in _read_frame(frame).batches:
+        for entry, header, view in read_frame(frame).batches:
             body = bytes(view)
             size = len(header.raw) + len(body)
             counters.appended_batches += 1
             counters.appended_messages += header.message_count
             counters.appended_bytes += size
-            traffic.add(header.partition, size)
+            traffic.add(PartitionId(header.partition), size)
             self._feed(entry, header, body, size)
             if time.monotonic() > until_s:
                 yield
@@ -239,18 +213,12 @@ class AppendStream:
         return (broker_pb2.AppendReplies(replies=replies).SerializeToString(),)
 
 
-def _hello_in(frame: bytes) -> broker_pb2.ClientHello:
-    """The hello in the first frame of a stream over gRPC."""
-    hello = _read_frame(frame).hello
-    if not hello:
-        raise BadRequestError("the first frame of a stream holds a hello")
-    try:
-        return broker_pb2.ClientHello.FromString(hello)
-    except DecodeError as exc:
-        raise BadRequestError("the hello of the stream cannot be read") from exc
+def read_frame(frame: bytes | memoryview) -> AppendFrame:
+    """Read the frame of a client.
 
-
-def _read_frame(frame: bytes | memoryview) -> Any:
+    Raises:
+        BadRequestError: It cannot be read.
+    """
     try:
         return read_append_frame(frame)
     except FrameError as exc:
