@@ -21,8 +21,8 @@ WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
 overtake them, and they are not in memory twice."""
 
 SLICE_S: Final = 0.004
-"""Frames that have arrived are handled for so many seconds, and then everything else in the event loop has its turn.
-One read of the socket can bring thousands of small frames."""
+"""Frames that have arrived, or parts of a large one, are handled for so many seconds, and then everything else in the
+event loop has its turn. One read of the socket can bring thousands of small frames."""
 
 
 class ConnectionEndedError(Exception):

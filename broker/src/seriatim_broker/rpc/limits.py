@@ -10,7 +10,8 @@ PROTOCOL: Final = 1
 """The version of the protocol of clients and peers. There is only one so far."""
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
-"""Largest gRPC message that is accepted: a tail of a partition's credit, or a frame of a client, with room to spare."""
+"""Largest frame or gRPC message that is accepted: a tail of a partition's credit, or a frame of a client, with room to
+spare."""
 
 STREAM_BYTES_MAX: Final = 8 << 20
 """Bytes of batches sent and not answered, on one stream: a stream's share of the memory."""

@@ -20,6 +20,7 @@ from seriatim_api.errors import (
     OverloadedError,
     SeriatimError,
 )
+from seriatim_api.framed_connection import SLICE_S
 from seriatim_api.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
@@ -33,9 +34,6 @@ from .addresses import Addresses
 from .arrow import row_count
 from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
 from .services import Services, check_protocol
-
-SLICE_S = 0.004
-"""A frame is worked on for so long, and then everything else in the event loop has its turn."""
 
 _PIECE = FLAG_STAGED | FLAG_PUBLISH
 
