@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.bench import servers
 from e2e.bench.kafka import READY, format_disk, java_command, start_broker
 from e2e.bench.peers.peer import ask
+from e2e.bench.servers import end, until_ready
 from tools.kafka import fetch
 from tools.ports import free_ports
 
@@ -50,20 +50,12 @@ class Kafka:
                 file, log = _settings_file(directory, number, port, control), directory / f"{number}.log"
                 await format_disk(file, log)
                 process = await start_broker(file, log, heap="256m" if number == CONTROLLER else "1g")
-                stack.push_async_callback(_end, process)
+                stack.push_async_callback(end, process)
                 running[str(number)] = process
             for name, process in running.items():
-                await _ready(name, process, directory / f"{name}.log")
+                await until_ready(f"Kafka's server {name}", process, directory / f"{name}.log", READY)
             addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
             yield KafkaCluster(addresses, running, flush)
-
-
-async def _ready(name: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    await servers.until_ready(f"Kafka's server {name}", process, log, READY)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    await servers.end(process)
 
 
 def _settings_file(directory: Path, number: int, port: int, control: int) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.bench import servers
 from e2e.bench.peers.peer import ask
+from e2e.bench.servers import end, start, until_ready
 from tools.ports import free_ports
 
 BIN: Final = Path(__file__).resolve().parents[3] / ".tools" / "nats"
@@ -48,26 +48,13 @@ class Nats:
             for number in range(servers):
                 name = f"n{number + 1}"
                 file = _settings_file(directory, name, clients[number], routes[number], routes, flush=flush)
-                process = await _start(directory / f"{name}.log", file)
-                stack.push_async_callback(_end, process)
+                process = await start(directory / f"{name}.log", str(BIN / "nats-server"), "-c", str(file))
+                stack.push_async_callback(end, process)
                 running[name] = process
-            await _all_ready(running, directory)
+            for name, process in running.items():  # each knows the leader then, or is it
+                await until_ready(f"NATS's server {name}", process, directory / f"{name}.log", READY)
             addresses = ",".join(f"nats://127.0.0.1:{port}" for port in clients)
             yield NatsCluster(addresses, running)
-
-
-async def _start(log: Path, file: Path) -> asyncio.subprocess.Process:
-    return await servers.start(log, str(BIN / "nats-server"), "-c", str(file))
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    await servers.end(process)
-
-
-async def _all_ready(running: dict[str, asyncio.subprocess.Process], directory: Path) -> None:
-    """Wait until each server knows the leader, or is it."""
-    for name, process in running.items():
-        await servers.until_ready(f"NATS's server {name}", process, directory / f"{name}.log", READY)
 
 
 def _settings_file(directory: Path, name: str, port: int, route: int, routes: Sequence[int], *, flush: bool) -> Path:
