@@ -47,7 +47,7 @@ class Connection(Protocol):
     dialed: bool
 
     def send(self, message: Message) -> None:
-        """Queue a message. All messages that are queued in one turn of the event loop leave together.
+        """Send a message. Those that are sent in one turn of the event loop leave together, or the first of them alone.
 
         If this exceeds the limit of queued bytes, the connection is closed instead. The next connection then sends
         from the disk what is missing.
@@ -64,7 +64,7 @@ class Connection(Protocol):
         """
 
     async def abandon(self, reason: str) -> None:
-        """Close a connection for which `run` was not called, and give back its tasks and channel."""
+        """Close a connection for which `run` was not called, and give back what it took."""
 
     async def run(self, receive: Callable[[Message], None]) -> str:
         """Give each received message to `receive` until a stream ends. Call it once.

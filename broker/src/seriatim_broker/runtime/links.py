@@ -53,7 +53,8 @@ YOUNG_US = 1_000_000
 """Two dials that cross are no further apart than this, the time that a dial takes."""
 
 AT_ONCE = (*DATA, Heartbeat, HeartbeatAnswer)
-"""Messages that go to the core at once. The stream's flow control bounds data frames, and heartbeats must not wait."""
+"""Messages that go to the core at once. The connection's flow control bounds data frames, and heartbeats must not
+wait."""
 
 _log = structlog.get_logger(__name__)
 
