@@ -34,8 +34,8 @@ class TlsContexts:
     def __init__(self, source: TlsSource, client_auth: Literal["required", "optional"] = "required") -> None:
         self._source = source
         self._asks = client_auth == "required"
-        self._dialing = _Context(source, lambda: _dialing_context(source))
-        self._accepting = _Context(source, lambda: _accepting_context(source, asks=self._asks))
+        self._dialing = RenewedContext(source, lambda: _dialing_context(source))
+        self._accepting = RenewedContext(source, lambda: _accepting_context(source, asks=self._asks))
 
     def dialing(self) -> ssl.SSLContext:
         """For a connection that this program makes. The name that is dialed must be in the other side's certificate."""
@@ -63,8 +63,13 @@ class TlsContexts:
         return "the other side closed the connection: it probably asks for a certificate, and none was shown"
 
 
-class _Context:
-    """A context, made anew when the certificates have changed."""
+class RenewedContext:
+    """A context, made anew when the certificates have changed.
+
+    Args:
+        source: Has the certificates.
+        make: Makes it from the files as they are.
+    """
 
     def __init__(self, source: TlsSource, make: Callable[[], ssl.SSLContext]) -> None:
         self._source = source
@@ -73,6 +78,11 @@ class _Context:
         self._made: ssl.SSLContext | None = None  # until it is used
 
     def current(self) -> ssl.SSLContext:
+        """The context for the next handshake.
+
+        Raises:
+            OSError: It was never made, and the files cannot be used. An `ssl.SSLError` is one.
+        """
         generation = self._source.generation
         if generation != self._generation:
             # The ssl module reads certificates only from files. If they are changing again at this moment, the old

@@ -6,7 +6,6 @@ connections stay as they are.
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import grpc
 import structlog
 from seriatim_api.errors import PreconditionError
 from seriatim_api.tls import TlsFiles, TlsMaterial, TlsSource
+from seriatim_api.tls_contexts import RenewedContext
 
 _log = structlog.get_logger(__name__)
 
@@ -66,20 +66,13 @@ def _configuration(material: TlsMaterial) -> Any:
 
 def admin_context(source: TlsSource) -> ssl.SSLContext:
     """The TLS context of the admin port, which asks clients for no certificate."""
-    shown, context = source.generation, _admin_context(source.files)
     outer = _admin_context(source.files)
+    newest = RenewedContext(source, lambda: _admin_context(source.files))
+    newest.current()
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Take the newest certificates. ssl calls this in each handshake, with or without a name from the client."""
-        nonlocal shown, context
-        generation = source.generation
-        if generation != shown:
-            # The ssl module reads certificates only from files. If they are changing again at this moment, the old
-            # context stays, and the next handshake tries again.
-            with contextlib.suppress(ssl.SSLError, OSError):
-                context = _admin_context(source.files)
-                shown = generation
-        connection.context = context
+        connection.context = newest.current()
 
     outer.sni_callback = choose
     return outer
