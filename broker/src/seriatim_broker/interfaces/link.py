@@ -1,7 +1,7 @@
 """The network between brokers, as the runtime needs it.
 
-A `Connection` is one pair of streams (control and replication) to a process. That process has shown by its hello that
-it belongs to the same cluster. `runtime.links` decides which of several connections to a broker is used, and when to
+A `Connection` is both lanes (control and replication) to a process. That process has shown by its hello that it belongs
+to the same cluster. `runtime.links` decides which of several connections to a broker is used, and when to
 make a new one. The implementation decides the format of frames.
 """
 
@@ -41,7 +41,7 @@ class PeerSilentError(Exception):
 
 
 class Connection(Protocol):
-    """Both streams to one process. Messages of a stream arrive in the order in which they were sent."""
+    """Both lanes to one process. Messages of a lane arrive in the order in which they were sent."""
 
     peer: PeerIdentity
     dialed: bool
@@ -54,7 +54,7 @@ class Connection(Protocol):
         """
 
     def close(self, reason: str) -> None:
-        """Break both streams now. Nothing more is received, and queued messages are lost."""
+        """Break both lanes now. Nothing more is received, and queued messages are lost."""
 
     async def confirm(self) -> None:
         """Tell the other end that the connection is used from now on. Only the end that dialed calls this.
@@ -67,7 +67,7 @@ class Connection(Protocol):
         """Close a connection for which `run` was not called, and give back what it took."""
 
     async def run(self, receive: Callable[[Message], None]) -> str:
-        """Give each received message to `receive` until a stream ends. Call it once.
+        """Give each received message to `receive` until a lane ends. Call it once.
 
         If it is cancelled, the connection is closed.
 

@@ -1,4 +1,4 @@
-"""The network between brokers over TCP or TLS, without gRPC. A link has two connections: control, and replication.
+"""The network between brokers over TCP or TLS, without gRPC. A link has two connections (lanes): control, replication.
 
 A link begins with a hello on both connections, which is answered on both, and a confirmation (the hello once more) on
 both. Replication has a connection of its own, so a heartbeat never waits behind a megabyte of batches. The frames are

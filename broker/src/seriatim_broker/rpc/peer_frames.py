@@ -1,6 +1,6 @@
 """Frames of a link between two brokers: messages that were queued in one turn of the event loop go out together.
 
-The control stream carries `PeerFrame`s. The replication stream carries `ReplicateFrame`s, in which the encoded messages
+The control lane carries `PeerFrame`s. The replication lane carries `ReplicateFrame`s, in which the encoded messages
 come before the runs of batches. Messages about one partition keep their order: if a message about a partition follows a
 run of that partition, it begins a new frame.
 
@@ -49,9 +49,9 @@ _log = structlog.get_logger(__name__)
 
 
 def is_data(message: m.Message, forms: int) -> bool:
-    """Whether a message travels on the replication stream: it is of such a kind, and fits into a frame.
+    """Whether a message travels on the replication lane: it is of such a kind, and fits into a frame.
 
-    A copy with a large producer table goes on the control stream, in parts. It answers one question, and no other
+    A copy with a large producer table goes on the control lane, in parts. It answers one question, and no other
     message about its partition has to come before it.
     """
     too_large = isinstance(message, m.CopyAnswer) and message.table and message.table.size_bytes > PART_SIZE_BYTES
@@ -132,7 +132,7 @@ def _write_parts(data: bytes, part_size_bytes: int) -> Iterator[bytes]:
 
 
 class ControlReader:
-    """Reads the control frames of one stream in their order, and joins the parts of large messages."""
+    """Reads the control frames of one link in their order, and joins the parts of large messages."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

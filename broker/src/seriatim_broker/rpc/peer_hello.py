@@ -1,4 +1,4 @@
-"""The hello that begins each stream of a link: who dials or answers, of which cluster, and for which link."""
+"""The hello that begins each lane of a link: who dials or answers, of which cluster, and for which link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .limits import PROTOCOL
 
 
 def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
-    """A frame, for either stream, with only a hello."""
+    """A frame, for either lane, with only a hello."""
     hello = peer_pb2.PeerHello(
         protocol=PROTOCOL,
         cluster_id=identity.cluster_id,
