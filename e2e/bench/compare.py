@@ -24,13 +24,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
-from e2e.bench.figures import write_json
+from e2e.bench.figures import narrow_table, rounded, tell_below, write_json
 from e2e.bench.machine import machine_facts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -122,14 +120,7 @@ def compare_table(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -
 
     Below the table are the problems of the others. The table of two rounds fits into 80 columns.
     """
-    drawn = Table(
-        box=box.SIMPLE_HEAD, title="A: the commit, B: this checkout", title_justify="left",
-        pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    drawn.add_column("")
-    for side, _ in runs:
-        drawn.add_column(side, justify="right", no_wrap=True)
-    drawn.add_column("B better", justify="right", no_wrap=True)
+    drawn = narrow_table("A: the commit, B: this checkout", *(side for side, _ in runs), "B better")
     ratios: dict[str, float] = {}
     above = ""
     for name, first in runs[0][1].items():
@@ -154,16 +145,14 @@ def compare_table(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -
         for figure in figures.values()
         if figure["problem"]
     ]
-    drawn.caption = Text("\n".join(dict.fromkeys(problems)), style="bold red") if problems else None
-    drawn.caption_justify = "left"
+    tell_below(drawn, list(dict.fromkeys(problems)))
     return drawn, ratios
 
 
 def _shown(figure: Mapping[str, Any] | None) -> str:
     if figure is None or figure["value"] is None or figure["problem"]:
         return "–"
-    value = float(figure["value"])
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    return rounded(float(figure["value"]))
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from typing import Final
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 NEAR: Final = 0.9
 """The share of its aim from which on a figure is shown as near it."""
@@ -27,7 +28,7 @@ class Figure:
         name: A short and stable name: the key in the JSON.
         text: What was measured, as a text for people.
         value: The measured value in `unit`; None: it could not be measured, see `problem`.
-        unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
+        unit: For example `msg/s`, `ms`, `µs`, or `x` (times as much).
         aim: The value to reach; None: there is no aim.
         higher_is_better: Whether more is better, as with messages in a second.
         details: Other facts about the figure.
@@ -73,11 +74,37 @@ def table(figures: Sequence[Figure], title: str) -> Table:
     return drawn
 
 
+def narrow_table(title: str, *columns: str, first: str = "") -> Table:
+    """A table for numbers beside texts, with no more space than it needs.
+
+    Args:
+        title: Stands above it.
+        columns: The columns of numbers.
+        first: The column of texts.
+    """
+    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    drawn.add_column(first)
+    for column in columns:
+        drawn.add_column(column, justify="right", no_wrap=True)
+    return drawn
+
+
+def tell_below(drawn: Table, problems: Sequence[str]) -> None:
+    """Write problems below a table, in red, one on a line."""
+    drawn.caption = Text("\n".join(problems), style="bold red") if problems else None
+    drawn.caption_justify = "left"
+
+
+def rounded(value: float) -> str:
+    """A value without its unit, as tables show it."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
 def amount(value: float, unit: str) -> str:
     """A value with its unit, as tables show it."""
     if unit in ("msg/s", "MB/s"):
         return f"{value:,.0f} {unit}"
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"
+    return f"{rounded(value)} {unit}"
 
 
 def share(ratio: float | None) -> str:
@@ -101,14 +128,11 @@ def _notes(details: Mapping[str, object]) -> str:
         said.append(f"p99 {details['p99_ms']:.2f} ms")
     least, most = details.get("least"), details.get("most")
     if isinstance(least, float) and isinstance(most, float):
-        low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in (least, most))
-        said.append(f"from {low} to {high}")
+        said.append(f"from {rounded(least)} to {rounded(most)}")
     return "; ".join(said)
 
 
-def to_json(
-    figures: Sequence[Figure], machine: Mapping[str, object], took_s: float, *, benchmark: str = "smoke"
-) -> str:
+def to_json(figures: Sequence[Figure], machine: Mapping[str, object], took_s: float, *, benchmark: str) -> str:
     """Write all figures as JSON, so that the next run can be compared with them."""
     return json.dumps(
         {

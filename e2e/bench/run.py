@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,7 +31,7 @@ from seriatim import Client, TopicSettings
 from seriatim_local import LocalCluster
 
 from e2e.bench.curves import draw
-from e2e.bench.figures import Figure, amount, percentile, share
+from e2e.bench.figures import Figure, amount, narrow_table, percentile, share
 from e2e.bench.gaps import run_faults
 from e2e.bench.loads import Measured, run_load
 from e2e.bench.program import Measure as MeasureAll
@@ -129,7 +128,7 @@ def figures_of(workload: Workload, measured: Measured) -> list[Figure]:
 
 def workload_table(figures: Sequence[Figure], title: str) -> Table:
     """Show the figures beside their aims, below the workload that gave them. It fits into 80 columns."""
-    drawn = _table(title, "measured", "aim", "of the aim")
+    drawn = narrow_table(title, "measured", "aim", "of the aim")
     for text, rows in _by_workload(figures):
         labels = [figure.text.removeprefix(text).removeprefix(": ") for figure in rows]
         if any(labels):
@@ -148,7 +147,7 @@ def workload_table(figures: Sequence[Figure], title: str) -> Table:
 
 def usage_table(figures: Sequence[Figure]) -> Table:
     """What each role used, for each workload that counted it. It fits into 80 columns."""
-    drawn = _table("what it took", "processor", "wake-ups/s", "written/B", "memory")
+    drawn = narrow_table("what it took", "processor", "wake-ups/s", "written/B", "memory")
     for _, rows in _by_workload(figures):
         used, messages, seconds = (rows[0].details.get(name) for name in ("used", "messages", "seconds"))
         if not isinstance(used, dict) or not isinstance(messages, int) or not isinstance(seconds, float):
@@ -161,14 +160,6 @@ def usage_table(figures: Sequence[Figure]) -> Table:
             written = f"{row['written_bytes'] / accepted:.2f} B" if accepted else "–"
             wakeups = f"{row['wakeups'] / seconds:,.0f}"
             drawn.add_row(f"  {role}", cpu, wakeups, written, f"{row['memory_mib']:,.0f} MiB")
-    return drawn
-
-
-def _table(title: str, *columns: str) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("")
-    for column in columns:
-        drawn.add_column(column, justify="right", no_wrap=True)
     return drawn
 
 

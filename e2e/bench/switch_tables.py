@@ -276,7 +276,8 @@ def main() -> int:
     took_s = time.monotonic() - begin
     figures = _figures(found, arguments.producers)
     console.print(table(figures, f"kill -9 of the master, {machine['cores']} cores ({took_s:.0f} s)"))
-    write_json(out / "switch_tables.json", to_json(figures, {**machine, "cases": found}, took_s))
+    facts = {**machine, "cases": found}
+    write_json(out / "switch_tables.json", to_json(figures, facts, took_s, benchmark="switch_tables"))
     return int((figures[2].value or 0) > AIM_MS)
 
 

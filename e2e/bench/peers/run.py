@@ -25,13 +25,11 @@ from typing import Any, Final
 
 import structlog
 import yaml
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from e2e.bench.curves import draw
-from e2e.bench.figures import Figure, percentile
+from e2e.bench.figures import Figure, narrow_table, percentile, rounded, tell_below
 from e2e.bench.latency import Latency
 from e2e.bench.peers.kafka import Kafka
 from e2e.bench.peers.nats import Nats
@@ -194,15 +192,10 @@ def side_by_side(figures: Sequence[Figure], title: str) -> Table:
     """A row for each measure, a column for each broker, and below them the problems."""
     found = {figure.name: figure for figure in figures}
     brokers = list(dict.fromkeys(figure.name.partition(".")[0] for figure in figures))
-    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("")
-    for broker in brokers:
-        drawn.add_column(broker, justify="right", no_wrap=True)
+    drawn = narrow_table(title, *brokers)
     for name, text in ROWS.items():
         drawn.add_row(text, *(_cell(found.get(f"{broker}.{name}")) for broker in brokers))
-    problems = [f"(!) {figure.text}: {figure.problem}" for figure in figures if figure.problem]
-    drawn.caption = Text("\n".join(problems), style="bold red") if problems else None
-    drawn.caption_justify = "left"
+    tell_below(drawn, [f"(!) {figure.text}: {figure.problem}" for figure in figures if figure.problem])
     return drawn
 
 
@@ -220,8 +213,7 @@ def kills_told(figures: Sequence[Figure]) -> list[str]:
 def _cell(figure: Figure | None) -> str:
     if figure is None or figure.value is None:
         return "–"
-    text = f"{figure.value:,.0f}" if figure.value >= 100 else f"{figure.value:.2f}"
-    return f"{text} {figure.unit}" + (" [red](!)[/]" if figure.problem else "")
+    return f"{rounded(figure.value)} {figure.unit}" + (" [red](!)[/]" if figure.problem else "")
 
 
 def main() -> int:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from seriatim import Client, TopicSettings
@@ -33,7 +32,7 @@ from seriatim_local import LocalCluster
 from seriatim_local.plan import BrokerPlan, ClusterPlan
 from seriatim_local.programs import SeriatimPrograms
 
-from e2e.bench.figures import Figure, percentile
+from e2e.bench.figures import Figure, narrow_table, percentile
 from e2e.bench.program import Progress, exact_loop, run
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES
 from e2e.bench.timeline import stamps
@@ -142,10 +141,7 @@ def figures_of(found: Sequence[Timeline], sent: int) -> list[Figure]:
 
 def hop_table(figures: Sequence[Figure], title: str) -> Table:
     """The hops for people. It fits into 80 columns."""
-    drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    drawn.add_column("µs")
-    for column in ("at", "took", "p99", "slowest"):
-        drawn.add_column(column, justify="right", no_wrap=True)
+    drawn = narrow_table(title, "at", "took", "p99", "slowest", first="µs")
     names = {hop.name for hop in ASIDE}
     for figure in figures:
         if figure.name == ASIDE[0].name:

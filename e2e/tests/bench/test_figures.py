@@ -44,7 +44,7 @@ def test_the_table_shows_aims_beside_figures_and_no_figure_that_was_not_verified
 
 def test_json_holds_everything(tmp_path: Path) -> None:
     path = tmp_path / "new" / "smoke.json"
-    write_json(path, to_json(FIGURES, machine_facts(tmp_path), 12.34))
+    write_json(path, to_json(FIGURES, machine_facts(tmp_path), 12.34, benchmark="smoke"))
     data = json.loads(path.read_text())
     assert data["figures"]["fast"]["ratio"] == 0.5
     assert data["figures"]["broken"]["problem"]
