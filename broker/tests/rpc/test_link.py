@@ -16,7 +16,6 @@ import pytest
 import pytest_asyncio
 import trustme
 from seriatim_api import host_lookup
-from seriatim_api.framing import with_prefix
 from seriatim_api.host_lookup import HostLookup
 from seriatim_api.ids import PartitionId
 from seriatim_api.tls import TlsSource
@@ -36,6 +35,7 @@ from tools.ports import free_port
 from .certificates import write
 from .grpc_peers import GrpcPeers
 from .link_contract import Peer, identity, make_batch
+from .raw_frames import RawFrames, frame
 
 DEADLINE_S = 5.0
 SESSION = bytes(range(16))
@@ -77,38 +77,24 @@ class Acceptor:
         await self.listener.close()
 
 
-class Raw:
+class Raw(RawFrames):
     """A dialer that sends what a test wants."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    def send(self, kind: int, content: bytes) -> None:
-        self.send_bytes(b"".join(with_prefix(kind, (content,))))
-
-    def send_bytes(self, data: bytes) -> None:
-        self._writer.write(data)
 
     def hello(self, kind: int, name: str = "a") -> None:
         self.send(kind, write_hello(identity(name, 1), SESSION))
-
-    async def read(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(DEADLINE_S):
-            head = await self._reader.readexactly(5)
-            return head[4], await self._reader.readexactly(int.from_bytes(head[:4], "little"))
 
     async def ends(self) -> None:
         """Read what comes until the other side ends the connection, and end it here."""
         async with asyncio.timeout(DEADLINE_S):
             try:
-                while await self._reader.read(1 << 16):
+                while await self.reader.read(1 << 16):
                     pass
             except ConnectionError:
                 pass
         self.close()
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -143,8 +129,8 @@ async def test_messages_before_both_confirmations_wait_for_the_link(acceptor: Ac
     for raw, kind in ((control, CONTROL_HELLO), (data, DATA_HELLO)):
         raw.hello(kind)
         assert (await raw.read())[0] == kind
-    frame = next(iter(peer_frames.write_control_frames([m.Heartbeat(1), m.Heartbeat(2)])))
-    control.send_bytes(b"".join([*with_prefix(CONTROL_HELLO, (b"",)), *with_prefix(MESSAGES, (frame,))]))
+    content = next(iter(peer_frames.write_control_frames([m.Heartbeat(1), m.Heartbeat(2)])))
+    control.writer.write(frame(CONTROL_HELLO) + frame(MESSAGES, content))
     await asyncio.sleep(0)
     assert acceptor.carried.empty()
     data.send(DATA_HELLO, b"")
@@ -183,15 +169,15 @@ async def test_only_two_different_connections_of_one_process_make_a_link(
     [
         b"GET / HTTP/1.0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"".join(with_prefix(CONTROL_HELLO, (b"\xff\xff not a hello",))),
-        b"".join(with_prefix(MESSAGES, (b"",))),
-        b"".join(with_prefix(9, (b"",))),
+        frame(CONTROL_HELLO, b"\xff\xff not a hello"),
+        frame(MESSAGES),
+        frame(9),
     ],
 )
 async def test_garbage_in_place_of_a_hello_closes_the_connection_with_one_line(acceptor: Acceptor, sent: bytes) -> None:
     with capture_logs() as logs:
         raw = await acceptor.raw()
-        raw.send_bytes(sent)
+        raw.writer.write(sent)
         kind, text = await raw.read()
         await raw.ends()
     assert (kind, bool(text)) == (REFUSAL, True)
@@ -205,7 +191,7 @@ async def test_a_connection_without_a_whole_hello_is_closed_in_time(
 ) -> None:
     monkeypatch.setattr(link, "PAIRING_DEADLINE_S", 0.1)
     raw = await acceptor.raw()
-    raw.send_bytes(sent)
+    raw.writer.write(sent)
     assert (await raw.read())[0] == REFUSAL
     await raw.ends()
 
@@ -227,7 +213,7 @@ async def test_connections_that_make_no_link_are_bounded_and_the_oldest_make_roo
         await is_well(acceptor)
     assert [line["event"] for line in logs] == ["too_many_waiting_connections"]
     for raw in [*idle[3:], *more]:
-        raw.send_bytes(b"\xff" * 64)
+        raw.writer.write(b"\xff" * 64)
         await raw.ends()
 
 
@@ -284,13 +270,13 @@ async def test_random_bytes_and_broken_frames_end_one_link_and_nothing_else(acce
     messages = [m.Heartbeat(1), m.TableRequest(PartitionId(7), 9)]
     data = m.Replicate(PartitionId(7), 1, bytes(16), 3, (make_batch(b"body" * 50),))
     frames = {
-        CONTROL_HELLO: b"".join(with_prefix(MESSAGES, (next(iter(peer_frames.write_control_frames(messages))),))),
-        DATA_HELLO: b"".join(with_prefix(MESSAGES, (next(iter(peer_frames.write_data_frames([data]))),))),
+        CONTROL_HELLO: frame(MESSAGES, next(iter(peer_frames.write_control_frames(messages)))),
+        DATA_HELLO: frame(MESSAGES, next(iter(peer_frames.write_data_frames([data])))),
     }
     for turn in range(150):
         raws = []
         for kind in (CONTROL_HELLO, DATA_HELLO):
-            hello = b"".join(with_prefix(kind, (write_hello(identity("a", 1), turn.to_bytes(16, "big")),)))
+            hello = frame(kind, write_hello(identity("a", 1), turn.to_bytes(16, "big")))
             sent = bytearray(hello + hello + frames[kind] * 2)
             for _ in range(chance.randint(1, 4)):
                 at = chance.randrange(len(sent) if chance.random() < 0.3 else len(hello) * 2, len(sent) + 1) - 1
@@ -302,7 +288,7 @@ async def test_random_bytes_and_broken_frames_end_one_link_and_nothing_else(acce
                 else:
                     sent[at:at] = chance.randbytes(chance.randint(1, 8))
             raw = await acceptor.raw()
-            raw.send_bytes(bytes(sent))
+            raw.writer.write(bytes(sent))
             raws.append(raw)
         if turn % 10 == 0:
             await is_well(acceptor)
@@ -317,7 +303,7 @@ async def test_a_frame_above_the_limit_ends_the_link_before_memory_is_taken(acce
         raw.hello(kind)
         raw.send(kind, b"")
     with capture_logs() as logs:
-        data.send_bytes((MESSAGE_SIZE_BYTES_MAX + 1).to_bytes(4, "little") + bytes([MESSAGES]))
+        data.writer.write((MESSAGE_SIZE_BYTES_MAX + 1).to_bytes(4, "little") + bytes([MESSAGES]))
         async with asyncio.timeout(DEADLINE_S):
             assert "at most" in await acceptor.reasons.get()
     assert [(line["event"], line["peer"]) for line in logs] == [("peer_sent_garbage", "a")]
@@ -407,7 +393,7 @@ def _is_large(message: object) -> bool:
 
 
 def texts(written: Written) -> list[str]:
-    return [frame[5:].decode() for frame in written.frames]
+    return [told[5:].decode() for told in written.frames]
 
 
 async def test_the_first_message_of_a_turn_leaves_at_once_and_the_others_leave_together() -> None:

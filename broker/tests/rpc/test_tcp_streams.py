@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from seriatim_api import errors, framed_connection, tls
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, write_append_frame
-from seriatim_api.framing import HELLO_SIZE_BYTES_MAX, with_prefix
+from seriatim_api.framing import HELLO_SIZE_BYTES_MAX
 from seriatim_api.status import error_from_proto
 from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.tls import TlsFiles, TlsSource
@@ -36,6 +36,7 @@ from seriatim_broker.rpc.tcp_streams import TcpStreams
 from structlog.testing import capture_logs
 
 from .certificates import write
+from .raw_frames import RawFrames, frame
 from .test_producing import BODY, QuietCore, core, make_services, release, services
 
 __all__ = ["core", "services"]
@@ -43,19 +44,8 @@ __all__ = ["core", "services"]
 DEADLINE_S = 5.0
 
 
-class Raw:
+class Raw(RawFrames):
     """A client that sends what a test wants."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, kind: int, content: bytes = b"") -> None:
-        self.writer.write(frame(kind, content))
-
-    async def read(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(DEADLINE_S):
-            head = await self.reader.readexactly(5)
-            return head[4], await self.reader.readexactly(int.from_bytes(head[:4], "little"))
 
     async def opened(self, kind: str = "append") -> None:
         """Begin a stream, and read the credit of an append stream."""
@@ -86,10 +76,6 @@ class Raw:
     def close(self) -> None:
         if not self.writer.is_closing():
             self.writer.transport.abort()
-
-
-def frame(kind: int, content: bytes = b"") -> bytes:
-    return b"".join(with_prefix(kind, (content,)))
 
 
 def hello(kind: str = "append", broker: str = "g0-0", cluster: str = "c", protocol: int = 1) -> bytes:
