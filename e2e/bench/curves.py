@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 from e2e.bench.figures import Figure
 from e2e.bench.latency import Latency
-from e2e.demo.svg import COLOURS, FAINT, FONT, GROUND, LINE, add, text_at
+from e2e.demo.svg import COLOURS, FAINT, GROUND, LINE, add, canvas, text_at
 
 WIDTH: Final = 1000
 LEFT: Final = 70
@@ -47,16 +47,7 @@ def picture(curves: Mapping[str, Latency]) -> ET.Element:
     low, high = math.floor(math.log10(max(least, 0.01))), math.ceil(math.log10(max(most, 0.1)))
     high = max(high, low + 1)
     height = TOP + HEIGHT + BOTTOM
-    root = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH} {height}",
-            "width": str(WIDTH),
-            "height": str(height),
-            "font-family": FONT,
-        },
-    )
+    root = canvas(WIDTH, height)
     add(root, "rect", x=0, y=0, width=WIDTH, height=height, fill=GROUND)
     text_at(root, LEFT, 28, "Latency by share of messages", size=18, weight="600")
     text_at(root, LEFT, 46, "share of messages that took at most so long; latency in ms", fill=FAINT)

@@ -48,6 +48,12 @@ class Scale:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 2)
 
 
+def canvas(width: float, height: float) -> ET.Element:
+    """A picture without anything in it."""
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    return ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size, "role": "img", "font-family": FONT})
+
+
 def add(parent: ET.Element, tag: str, *, text: str = "", **attributes: object) -> ET.Element:
     """Add an element. An underscore in the name of an attribute is a hyphen in the file."""
     element = ET.SubElement(
@@ -80,17 +86,7 @@ def text_at(
 
 def begin(height: float, title: str, subtitle: str, figures: str) -> ET.Element:
     """Begin a picture: its ground, headline, and the line below the headline."""
-    svg = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH} {height:g}",
-            "width": str(WIDTH),
-            "height": f"{height:g}",
-            "role": "img",
-            "font-family": FONT,
-        },
-    )
+    svg = canvas(WIDTH, height)
     add(svg, "title", text=title)
     add(svg, "desc", text=f"{figures}. {subtitle}")
     add(svg, "rect", x=0.5, y=0.5, width=WIDTH - 1, height=height - 1, rx=10, fill=GROUND, stroke=LINE)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
-from e2e.demo.svg import COLOURS, FAINT, FONT, GROUND, INK, LINE, add, text_at
+from e2e.demo.svg import COLOURS, FAINT, GROUND, INK, LINE, add, canvas, text_at
 from tools.kubernetes.layout import ROOT
 
 DASHBOARDS: Final = ROOT / "files" / "dashboards"
@@ -97,8 +97,7 @@ def picture(
     """The picture of a dashboard as an SVG element."""
     width = 24 * COLUMN
     height = TITLE_HEIGHT + ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel, _ in panels)
-    size = {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
-    root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONT, **size})
+    root = canvas(width, height)
     add(root, "rect", x=0, y=0, width=width, height=height, fill=GROUND)
     text_at(root, PAD, 30, f"{title}: {end_s - begin_s:.0f} s", size=18, weight="600")
     for panel, lines in panels:

@@ -8,7 +8,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from e2e.bench.timeline.hops import Hop, Measured, Role
-from e2e.demo.svg import COLOURS, FAINT, FONT, GROUND, LINE, add, text_at
+from e2e.demo.svg import COLOURS, FAINT, GROUND, LINE, add, canvas, text_at
 
 WIDTH: Final = 1000
 LEFT: Final = 330
@@ -30,17 +30,7 @@ def picture(rows: Sequence[Measured], meanwhile: Sequence[tuple[Hop, float]], ti
     end_us = max(row.at_us for row in rows)
     bottom = TOP + ROW * (len(rows) + (len(meanwhile) + 1 if meanwhile else 0))
     height = bottom + BOTTOM
-    svg = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH} {height}",
-            "width": str(WIDTH),
-            "height": str(height),
-            "role": "img",
-            "font-family": FONT,
-        },
-    )
+    svg = canvas(WIDTH, height)
     add(svg, "title", text=title)
     add(svg, "rect", x=0, y=0, width=WIDTH, height=height, fill=GROUND)
     text_at(svg, 24, 28, title, size=18, weight="600")
