@@ -14,8 +14,8 @@ from seriatim_broker.composition import Broker
 from seriatim_broker.metrics import Exposition
 from seriatim_broker.settings import load
 from seriatim_local.embedded import serve
-from seriatim_local.plan import Address
-from seriatim_local.ports import PortRange, first_taken
+
+from tools.ports import free_ports
 
 HOST = "127.0.0.1"
 DEADLINE_S = 20.0
@@ -39,18 +39,6 @@ def dropping() -> Iterator[int]:
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
         yield listening.getsockname()[1]
-
-
-@contextmanager
-def free_ports() -> Iterator[int]:
-    """The first of three ports that are free."""
-    above = 0
-    while True:
-        with PortRange.reserve(above=above) as ports:
-            above = ports.base
-            if first_taken([Address(HOST, above + number) for number in range(3)]) is None:
-                yield above
-                return
 
 
 @asynccontextmanager
@@ -78,7 +66,8 @@ async def brokers(data: Path, port: int, stream_port: int) -> AsyncIterator[list
 @pytest.mark.parametrize("closed", [refusing, dropping])
 async def test_streams_go_over_grpc_and_no_open_segment_is_lost(tmp_path: Path, closed: object) -> None:
     assert callable(closed)
-    with free_ports() as port, closed() as stream_port:
+    port = free_ports(3)[0]
+    with closed() as stream_port:
         async with brokers(tmp_path, port, stream_port) as members, Client.connect(f"{HOST}:{port}") as client:
             await client.admin().create_topic("orders", 4)
             async with asyncio.timeout(DEADLINE_S), client.producer("orders") as producer:

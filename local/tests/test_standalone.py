@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 from seriatim import Client
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
-from seriatim_local.plan import Address
-from seriatim_local.ports import PortRange, first_taken
+
+from tools.ports import free_ports
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0
@@ -42,16 +42,6 @@ async def standalone(data: Path, port: int) -> AsyncIterator[None]:
         await running.communicate()
 
 
-def free_port() -> int:
-    """A port that is free, as the three above it are."""
-    above = 0
-    while True:
-        with PortRange.reserve(above=above) as ports:
-            above = ports.base
-            if first_taken([Address(HOST, above + number) for number in range(4)]) is None:
-                return above
-
-
 async def stream_port(address: str) -> broker_pb2.GetStreamPortResponse:
     async with grpc.aio.insecure_channel(address) as channel:
         routing = broker_pb2_grpc.RoutingStub(channel)  # type: ignore[no-untyped-call]
@@ -67,7 +57,7 @@ def gauge(port: int, name: str) -> float:
 
 
 async def test_streams_of_clients_go_over_tcp(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(4)[0]
     async with standalone(tmp_path, port):
         told = [await stream_port(f"{HOST}:{port + slot}") for slot in range(2)]
         assert [each.broker for each in told] == ["g0-0", "g0-1"]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from seriatim_local.plan import Address
-from seriatim_local.ports import PortRange, first_taken
+
+from tools.ports import free_ports
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0
@@ -39,14 +39,9 @@ def commands(data: Path, port: int) -> dict[str, list[str]]:
 @contextmanager
 def taken_port() -> Iterator[int]:
     """A port at which this process listens. Those below and above it are free."""
-    above = 0
-    while True:
-        with PortRange.reserve(above=above) as ports:
-            above = ports.base
-            if first_taken([Address(HOST, ports.base + number) for number in range(3)]) is None:
-                with socket.create_server((HOST, ports.base + 1)):
-                    yield ports.base + 1
-                return
+    port = free_ports(3)[1]
+    with socket.create_server((HOST, port)):
+        yield port
 
 
 @pytest.mark.parametrize("server", ["coordinator", "broker"])
