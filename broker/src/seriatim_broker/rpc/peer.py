@@ -1,7 +1,7 @@
-"""The network between brokers over gRPC. Each of the two streams of a link has a connection of its own.
+"""The network between brokers over gRPC: for brokers of version 0.2.0, and for those without `link_listen` (ADR 0054).
 
 A link begins with a hello on both streams, which is answered on both, and a confirmation (the hello once more) on both.
-The replication stream has its own TCP connection, so a heartbeat never waits behind a megabyte of batches.
+Each of the two streams has a connection of its own, so a heartbeat never waits behind a megabyte of batches.
 """
 
 from __future__ import annotations
