@@ -52,6 +52,21 @@ def streams_to(broker: FakeBroker) -> int:
     return len(broker.append_streams)
 
 
+def asked_for_ports(monkeypatch: pytest.MonkeyPatch, *, silent: int = 0) -> list[str]:
+    """The brokers that were asked for their ports. The second one does not answer the first `silent` questions."""
+    asked: list[str] = []
+    answer = FakeBroker.GetStreamPort
+
+    async def noted(broker: FakeBroker, request: Any, context: Any) -> Any:
+        asked.append(broker.name)
+        if broker.name == "fake-1" and asked.count("fake-1") <= silent:
+            await asyncio.Event().wait()
+        return await answer(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "GetStreamPort", noted)
+    return asked
+
+
 async def moved(cluster: FakeCluster, producer: Any, to: FakeBroker) -> None:
     """Move the partition, and send a message to it there."""
     cluster.switch(cluster.partition("t"), to)
@@ -88,17 +103,10 @@ async def test_a_warm_stream_that_ends_is_opened_again(carriage: str) -> None:
 
 @pytest.mark.parametrize("carriage", ["grpc"], indirect=True)
 async def test_a_broker_without_a_port_for_streams_gets_none(carriage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered: list[int] = []
-    answer = FakeBroker.GetStreamPort
-
-    async def counted(broker: FakeBroker, request: Any, context: Any) -> Any:
-        answered.append(1)
-        return await answer(broker, request, context)
-
-    monkeypatch.setattr(FakeBroker, "GetStreamPort", counted)
+    asked = asked_for_ports(monkeypatch)
     async with sending() as (cluster, _client, _producer):
         _first, second = cluster.brokers
-        await until(lambda: len(answered) >= 4)
+        await until(lambda: len(asked) >= 4)
         assert streams_to(second) == 0
 
 
@@ -307,16 +315,7 @@ async def test_all_streams_end_if_closing_the_client_is_cancelled(carriage: str)
 async def test_a_warm_stream_is_opened_although_the_connection_of_its_question_was_given_up(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    answer = FakeBroker.GetStreamPort
-
-    async def first_answers_not(broker: FakeBroker, request: Any, context: Any) -> Any:
-        asked.append(broker.name)
-        if asked.count("fake-1") == 1 and broker.name == "fake-1":
-            await asyncio.Event().wait()
-        return await answer(broker, request, context)
-
-    monkeypatch.setattr(FakeBroker, "GetStreamPort", first_answers_not)
+    asked = asked_for_ports(monkeypatch, silent=1)
     async with sending() as (cluster, client, _producer):
         _first, second = cluster.brokers
         await until(lambda: "fake-1" in asked)
@@ -371,16 +370,7 @@ async def test_a_question_that_closing_cancels_does_not_keep_its_channel(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC would tell of the channel's end after the loop was closed, and print an error."""
-    asked: list[str] = []
-    answer = FakeBroker.GetStreamPort
-
-    async def second_answers_not(broker: FakeBroker, request: Any, context: Any) -> Any:
-        asked.append(broker.name)
-        if broker.name == "fake-1":
-            await asyncio.Event().wait()
-        return await answer(broker, request, context)
-
-    monkeypatch.setattr(FakeBroker, "GetStreamPort", second_answers_not)
+    asked = asked_for_ports(monkeypatch, silent=1000)
     async with running(2) as cluster:
         cluster.create_topic("t")
         first, second = cluster.brokers
