@@ -116,7 +116,7 @@ class ProducerTables:
 
         A leap of append time counts as half of `producer_idle_ms`, or whole if the producer was idle before it. If a
         clock was set back and is right again, the append times of two batches may be as near as if nothing was between
-        them. Batches that were cut count too, because a table had them for a while.
+        them. Batches that were cut count too, because a table had them before the cut.
         """
         idle_ms = self._limits.producer_idle_ms
         headers = [batch.header for batches in self._heard[partition].values() for batch in batches]

@@ -47,7 +47,7 @@ SLOW = {
     "under-way-stays",
     "unknown-done",
 }
-"""If the world of the page no longer shows them, the search takes ten seconds to minutes: it is for `make test-slow`."""
+"""If the world of the page no longer shows them, a search takes up to minutes: looked for by `make test-slow`."""
 
 
 @pytest.mark.parametrize(
