@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
-QUICK_SEED_COUNT = 6
+QUICK_SEED_COUNT = 4
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[2]
 Seeds = tuple[int, ...]

@@ -9,7 +9,7 @@ from sim.run import Task, run_all, run_seed
 from sim.whole.injector import BrokerGroupsInjector
 
 SEED_COUNT = 40
-QUICK_SEED_COUNT = 8
+QUICK_SEED_COUNT = 4
 PROFILE = "groups-change"
 
 

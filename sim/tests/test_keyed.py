@@ -6,7 +6,7 @@ import pytest
 
 from sim.run import Task, run_all
 
-WORLDS = (("cores", 300, 16), ("brokers", 24, 2))
+WORLDS = (("cores", 300, 8), ("brokers", 24, 2))
 """World, and of how many seeds, slow and quick."""
 
 
@@ -48,10 +48,10 @@ def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
 
 
 MORE = (
-    ("keyed-moved", 30, 8),
-    ("keyed-dropped", 60, 14),
-    ("keyed-lost", 60, 8),
-    ("keyed-full", 28, 6),
+    ("keyed-moved", 30, 4),
+    ("keyed-dropped", 60, 7),
+    ("keyed-lost", 60, 4),
+    ("keyed-full", 28, 2),
     ("keyed-halves", 24, 2),
     ("keyed-slow", 40, 4),
     ("keyed-late", 30, 3),
