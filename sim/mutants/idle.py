@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from seriatim_broker.core.state import segment_log
 from seriatim_broker.core.switching import idle_blocks
 from seriatim_broker.core.values import producers
 from seriatim_broker.core.values.config import BrokerConfig
@@ -63,6 +64,11 @@ def _unread_is_unknown() -> list[Patch]:
     return [(producers.Unread, "find", find)]
 
 
+def _leap_stays() -> list[Patch]:
+    """The windows stay where a leap of append time moved them, although the batches behind the leap are cut."""
+    return [(segment_log, "leaps", lambda *_: False)]
+
+
 def _part_missing() -> list[Patch]:
     """A message counts as complete although its last part has not arrived."""
     real = peer_frames.ControlReader._take_part
@@ -106,6 +112,14 @@ MUTATIONS: dict[str, Mutation] = {
         _unread_is_unknown,
         ("TABLE", "GAP", "I1", "I9", "PLACE"),
         "idle-producers",
+    ),
+    "leap-taken-back": Mutation(
+        "with the batches behind a leap of append time, a cut takes back the leap in the producer table",
+        _leap_stays,
+        ("TABLE", "GAP", "I9"),
+        "idle-clocks",
+        world="brokers",
+        batch_count=100,
     ),
     "part-missing": Mutation(
         "a message in parts is complete only with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"

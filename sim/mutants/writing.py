@@ -21,6 +21,7 @@ from seriatim_broker.core.state.directory import BrokerDirectory
 from seriatim_broker.core.state.switching import Switch
 from seriatim_broker.core.switching import fencing, lengths, opening, preparing, sealing
 from seriatim_broker.core.values import producers
+from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.events import ChainWritten, LinkUp, WriteOutcome
 from seriatim_broker.core.values.kinds import WriteOwner
 from seriatim_broker.core.values.log import PutPreparation
@@ -160,7 +161,7 @@ def _cut_at_own_commit() -> list[Patch]:
         for log in self.logs.values():
             if log.record.sealed_len is None and log.tail > log.commit:
                 log.tail_checksum = log.checksum_at(log.commit)
-                log.table = type(log.live_table)(log.table_as_of(log.commit))
+                log.table = type(log.live_table)(log.table_as_of(BrokerConfig(), log.commit))
                 log.tail = log.durable = log.commit
                 log.uncertain = ()
                 log.flushed = log.commit

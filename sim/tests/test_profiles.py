@@ -69,11 +69,6 @@ def test_a_world_that_is_refused_lacks_something_that_the_profile_always_draws(p
 SEEDS = 2
 """Of each profile in each kind of world. Other tests run more seeds of the combinations that find most."""
 
-NOT_MENDED = {("idle-clocks", "brokers"), ("idle-clocks", "groups")}
-"""Seed 0 breaks GAP there. A clock is set back within a segment, and the batches after that are cut. The producer table
-keeps the append times that it counted at these batches, so producers of this moment seem to be as old as the clock was
-wrong, and are forgotten ("What a wrong clock does", docs/internals/append.md)."""
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
@@ -82,7 +77,7 @@ def test_a_profile_keeps_every_promise_in_each_kind_of_world_that_is_not_refused
     tasks = [
         Task(seed, world, profile=profile, batch_count=0 if world == "cores" else 100)
         for profile in ("", *PROFILES)
-        if not profile or (world in _worlds(profile) and (profile, world) not in NOT_MENDED)
+        if not profile or world in _worlds(profile)
         for seed in range(SEEDS)
     ]
     results = run_all(tasks, chunk=4)

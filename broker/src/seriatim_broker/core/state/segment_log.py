@@ -28,7 +28,7 @@ from ..values.log import (
     Truncate,
 )
 from ..values.messages import Replicate, ReplicateStaged
-from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of
+from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of, leaps
 from ..values.segment import Segment, Start
 from ..values.states import NOTHING, State, add, drop
 from .broker import BrokerState
@@ -133,7 +133,7 @@ class SegmentLog(State):
         self.untold_since_us: int | None = None  # since when the slaves lack the newest `flushed`
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
-        self.tidied_ms = 0  # the append time up to which the table was tidied without a batch
+        self.tidied_ms = 0  # the append time to which the table's windows and its last `tidy` belong
         self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
@@ -174,7 +174,7 @@ class SegmentLog(State):
         #   1. a is appended at 12:00:20, by Am's clock. Both members restart.
         #   2. As answers the fence with tail 1 and no append time.
         #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
-        log.last_append_ms = found.last_append_ms
+        log.last_append_ms = log.tidied_ms = found.last_append_ms
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         return log
 
@@ -259,25 +259,43 @@ class SegmentLog(State):
         batches = tuple(batch for batch in self.uncertain if batch.header.end_index <= length)
         return TailCopy(self.no, self.flushed, length, batches)
 
-    def table_as_of(self, length: int) -> Table:
+    def table_as_of(self, config: BrokerConfig, length: int) -> Table:
         """The producer table without the batches at or above `length`, which is not below the commit.
 
         After a fence the table does not change, so it is kept. Several switchers may ask for it, and it takes 25 ms to
         make the table of 100,000 producers.
         """
         if not self.record.fenced:
-            return self.live_table.without(self._windows_as_of(length))
+            return self._table_as_of(config, length)
         place = (length, self.tail, self.content_no)
         if self.answered is None or self.answered.place != place:
-            self.answered = Answered(place, self.live_table.without(self._windows_as_of(length)))
+            self.answered = Answered(place, self._table_as_of(config, length))
         return self.answered.table
 
-    def _windows_as_of(self, length: int) -> dict[bytes, Window | None]:
-        """The windows that change if the log ends at `length`: those of producers with batches above it."""
+    def _table_as_of(self, config: BrokerConfig, length: int) -> Table:
+        cut, moved = self._as_of(config, length)
+        return self.live_table.without({**moved, **cut})
+
+    def _as_of(self, config: BrokerConfig, length: int) -> tuple[dict[bytes, Window | None], dict[bytes, Window]]:
+        """The windows that change if the log ends at `length`.
+
+        Returns:
+            Those of producers with batches above it; and, if append time leapt above it, all others, moved in time.
+        """
         assert length >= self.commit, (length, self.commit)
         headers = (batch.header for batch in self.uncertain)
         above = dict.fromkeys(header.producer for header in headers if header.end_index > length)
-        return self.live_table.cut(self.no, length, above)
+        now_ms = self.append_time_at(length)
+        if not now_ms or not leaps(config, now_ms, self.tidied_ms):
+            return self.live_table.cut(self.no, length, above), {}
+        # Rule `leap-taken-back` (I9): with the batches behind a leap of append time, a cut takes back the leap. Without
+        # it:
+        #   1. P sends its first batch a, which is committed. P does not get the answer.
+        #   2. The master's clock is set back by a day. Its next batch leaps back, and so do all windows. Then it dies.
+        #   3. The switch cuts that batch. The next master's clock is right, and its first batch follows a at once.
+        #   4. But P's window is one day old. If the table is full, it forgets P, and P's resend of a is stored again.
+        cut = self.live_table.cut(self.no, length, above, now_ms)
+        return cut, self.live_table.set_back(cut, now_ms)
 
     # ---- growing ----
 
@@ -359,7 +377,9 @@ class SegmentLog(State):
 
         The producer run of a forgotten producer goes too: the producer begins another one, as after a switch.
         """
-        before_ms = max(self.last_append_ms, min(self.tidied_ms, now_ms))
+        # `makes_room` tidies without a batch. So the table may be ahead of the log, and of a clock that was set back.
+        before_ms = min(self.tidied_ms, max(self.last_append_ms, now_ms))
+        self.tidied_ms = now_ms
         committed = make_offset(self.no, self.commit)
         blocks = self.live_table.blocks
         for producer in self.live_table.tidy(broker.config, before_ms, now_ms, committed):
@@ -405,7 +425,6 @@ class SegmentLog(State):
             table.read_on(table.unread_count)
             now_ms = self._append_time_ms(broker)
             self._tidy(broker, now_ms)
-            self.tidied_ms = now_ms
         return table.producer_count < broker.config.producer_count_max
 
     def advance_commit(self, commit: int) -> bool:
@@ -470,9 +489,9 @@ class SegmentLog(State):
         self.held = ()
         if self.tail > length:
             self.tail_checksum = self.checksum_at(length)
-            windows = self._windows_as_of(length)
-            self.live_table.change(windows)
-            broker.out.write(Truncate(self.partition, self.no, length, tuple(windows.items())))
+            cut, moved = self._as_of(broker.config, length)
+            self.live_table.change({**moved, **cut})
+            broker.out.write(Truncate(self.partition, self.no, length, tuple(cut.items())))
             self.size_bytes = self.size_at(length)
             self.tail = length
             self.durable = min(self.durable, length)

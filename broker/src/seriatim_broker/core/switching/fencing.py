@@ -223,7 +223,7 @@ def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | No
     opened over this one, and a member settles this one later. Without the limit, the switcher would take a part of the
     table for the whole table, and repeats of the other producers would be stored again (I9).
     """
-    config, table = broker.config, log.table_as_of(length)
+    config, table = broker.config, log.table_as_of(broker.config, length)
     is_told = table.size_bytes <= idle_blocks.table_bytes_max(broker)
     if table.blocks and (log.record.incomplete_table or not versions.all_linked_read(broker, FORM_IDLE_BLOCKS)):
         live = ProducerTable(table, (), {block.id: block for block in log.live_table.blocks})

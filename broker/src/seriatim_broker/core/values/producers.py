@@ -117,10 +117,10 @@ def is_window(data: bytes) -> bool:
     return len(data) % ENTRY_BYTES == TIME_BYTES and ENTRY_BYTES < len(data) <= KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES
 
 
-def _cut(window: Window, offset: int) -> Window | None:
-    """The window without the batches at and above an offset; None if none is below."""
+def _cut(window: Window, offset: int, append_time_ms: int | None) -> Window | None:
+    """The window without the batches at and above an offset, with another append time; None if none is below."""
     kept = tuple(entry for entry in entries_of(window) if entry.offset < offset)
-    return pack_window(kept, append_time_of(window)) if kept else None
+    return pack_window(kept, append_time_of(window) if append_time_ms is None else append_time_ms) if kept else None
 
 
 # ---- idle blocks ----------------------------------------------------------------------------------------
@@ -625,15 +625,36 @@ class ProducerTable(State):
 
     # ---- taking batches back ----
 
-    def cut(self, segment_no: int, length: int, producers: Iterable[bytes]) -> dict[bytes, Window | None]:
+    def cut(
+        self, segment_no: int, length: int, producers: Iterable[bytes], append_time_ms: int | None = None
+    ) -> dict[bytes, Window | None]:
         """The windows of these producers without the batches of a segment at and above a length.
 
         None for a producer whose window has no other batches. Producers in blocks are left out, because all their
         batches are committed.
+
+        Args:
+            segment_no: The segment.
+            length: Its length in messages.
+            producers: All producers with batches above the length.
+            append_time_ms: The append time for these windows; None if they keep that of the batches that are cut.
         """
         limit = make_offset(segment_no, length)
         known = self.windows
-        return {producer: _cut(known[producer], limit) for producer in producers if producer in known}
+        return {producer: _cut(known[producer], limit, append_time_ms) for producer in producers if producer in known}
+
+    def set_back(self, changes: Mapping[bytes, Window | None], now_ms: int) -> dict[bytes, Window]:
+        """The windows that are not among these changes, moved in time, so that the newest of them is of `now_ms`.
+
+        It is for a table that followed append time over a leap, if the batches behind the leap are cut. See
+        `SegmentLog._as_of`.
+        """
+        known = [(producer, window) for producer, window in self.windows.items() if producer not in changes]
+        known = [(producer, window) for producer, window in known if window[-TIME_BYTES:] != TIME_NOT_KNOWN]
+        step_ms = now_ms - max((append_time_of(window) for _, window in known), default=now_ms)
+        return {
+            producer: window[:-TIME_BYTES] + _TIME.pack(append_time_of(window) + step_ms) for producer, window in known
+        }
 
     def change(self, changes: Mapping[bytes, Window | None]) -> None:
         """Apply the windows that `cut` returned."""
@@ -740,10 +761,10 @@ class ProducerTable(State):
         """
         if before_ms // config.tidy_ms == now_ms // config.tidy_ms:
             return ()
-        leaps = not 0 <= now_ms - before_ms <= config.producer_idle_ms
-        if self._unread is not None and not leaps:
+        leapt = leaps(config, before_ms, now_ms)
+        if self._unread is not None and not leapt:
             return ()  # its windows are being made, within a fraction of a second; the next call tidies
-        if leaps:
+        if leapt:
             self._bridge(config, before_ms, now_ms)
         gone: tuple[bytes, ...] = ()
         if len(self.windows) >= config.idle_block_rows:
@@ -830,6 +851,11 @@ class ProducerTable(State):
                 changes[producer] = window[-ROW_BYTES:]
         self.change(changes)
         return tuple(producer for producer, window in changes.items() if window is None)
+
+
+def leaps(config: BrokerConfig, before_ms: int, now_ms: int) -> bool:
+    """Whether append time goes back, or forward by more than `producer_idle_ms`: a clock may have been set."""
+    return not 0 <= now_ms - before_ms <= config.producer_idle_ms
 
 
 def _is_idle(window: Window, idle_since_ms: int, committed: int) -> bool:
