@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
     parser.add_argument("--steps", type=int, help="batches of a run of whole brokers; left out: the bug's or drawn")
     parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
     parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
@@ -212,9 +212,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--without", default="", help="numbers of faults that do not strike, as a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
-    parser.add_argument("--mutation", default="", choices=["", *MUTANTS], help="break this rule")
-    parser.add_argument("--profile", choices=["", *PROFILES], help="worlds of this kind only; left out: the bug's")
-    parser.add_argument("--processes", type=int, default=0)
+    parser.add_argument(
+        "--mutation",
+        default="",
+        choices=["", *MUTANTS],
+        metavar="BUG",
+        help="plant this bug (docs/internals/planted-bugs.md)",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=["", *PROFILES],
+        metavar="PROFILE",
+        help="worlds of this kind only (sim/faults/profiles.py); left out: the bug's",
+    )
+    parser.add_argument("--processes", type=int, default=0, help="how many run seeds; left out: one a processor")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)
     mutation = MUTANTS.get(options.mutation)

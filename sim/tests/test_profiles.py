@@ -66,7 +66,7 @@ def test_a_world_that_is_refused_lacks_something_that_the_profile_always_draws(p
             assert lacks, f"{profile} means something in worlds of {world}"
 
 
-SEEDS = 2
+SEEDS = 1
 """Of each profile in each kind of world. Other tests run more seeds of the combinations that find most."""
 
 
