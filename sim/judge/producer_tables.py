@@ -68,9 +68,13 @@ class ProducerTables:
         if found == expected:
             return
         at_most = self._last_batches(chain, with_lost=True)  # a table may be older than the gap
+        is_merged = any(segment.incomplete_table for segment in chain.segments[:-1])
         for producer in {**found, **at_most}:
             rank = found.get(producer, _NO_BATCH)
-            if producer not in found and self._may_be_forgotten(chain.partition, producer):
+            # An unsettled segment keeps its table. If a later segment has forgotten the producer meanwhile, the merge
+            # of both tables knows what the producer had sent to the unsettled one.
+            is_forgotten = producer not in found or (is_merged and rank < expected.get(producer, _NO_BATCH))
+            if is_forgotten and self._may_be_forgotten(chain.partition, producer):
                 seen.excuse(Excuse.PRODUCER_FORGOTTEN)
                 continue
             if not expected.get(producer, _NO_BATCH) <= rank <= at_most.get(producer, _NO_BATCH):

@@ -295,7 +295,7 @@ class SegmentLog(State):
         #   3. The switch cuts that batch. The next master's clock is right, and its first batch follows a at once.
         #   4. But P's window is one day old. If the table is full, it forgets P, and P's resend of a is stored again.
         cut = self.live_table.cut(self.no, length, above, now_ms)
-        return cut, self.live_table.set_back(cut, now_ms)
+        return cut, self.live_table.set_back(cut, self.tidied_ms, now_ms)
 
     # ---- growing ----
 
@@ -378,7 +378,7 @@ class SegmentLog(State):
         The producer run of a forgotten producer goes too: the producer begins another one, as after a switch.
         """
         # `makes_room` tidies without a batch. So the table may be ahead of the log, and of a clock that was set back.
-        before_ms = min(self.tidied_ms, max(self.last_append_ms, now_ms))
+        before_ms = max(self.last_append_ms, min(self.tidied_ms, now_ms))
         self.tidied_ms = now_ms
         committed = make_offset(self.no, self.commit)
         blocks = self.live_table.blocks
@@ -419,13 +419,15 @@ class SegmentLog(State):
 
         If the table is full, its producers are forgotten by the present time, not by the append time of the last batch.
         Otherwise a table full of producers that have all gone would stay full for ever.
+
+        A clock that is far behind the last append time makes no room. If the windows leapt back without a batch, the
+        next batch would not tell that they have to leap forward again.
         """
-        table = self.live_table
-        if table.producer_count >= broker.config.producer_count_max:
+        table, full_count = self.live_table, broker.config.producer_count_max
+        if table.producer_count >= full_count and (now_ms := self._append_time_ms(broker)) >= self.last_append_ms:
             table.read_on(table.unread_count)
-            now_ms = self._append_time_ms(broker)
             self._tidy(broker, now_ms)
-        return table.producer_count < broker.config.producer_count_max
+        return table.producer_count < full_count
 
     def advance_commit(self, commit: int) -> bool:
         """Move the commit forward; returns whether it moved."""

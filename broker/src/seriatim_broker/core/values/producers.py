@@ -643,17 +643,23 @@ class ProducerTable(State):
         known = self.windows
         return {producer: _cut(known[producer], limit, append_time_ms) for producer in producers if producer in known}
 
-    def set_back(self, changes: Mapping[bytes, Window | None], now_ms: int) -> dict[bytes, Window]:
-        """The windows that are not among these changes, moved in time, so that the newest of them is of `now_ms`.
+    def set_back(self, changes: Mapping[bytes, Window | None], from_ms: int, to_ms: int) -> dict[bytes, Window]:
+        """The windows that are not among these changes, as they are without a leap of append time.
 
-        It is for a table that followed append time over a leap, if the batches behind the leap are cut. See
-        `SegmentLog._as_of`.
+        After a leap back, all windows have followed. So all move by the same time, so that the newest of them is of
+        `to_ms`. After a leap forward, those that were idle have not followed. So those that are later get `to_ms`.
+
+        Args:
+            changes: The windows that `cut` returned.
+            from_ms: Append time behind the leap.
+            to_ms: Append time before the leap.
         """
-        known = [(producer, window) for producer, window in self.windows.items() if producer not in changes]
-        known = [(producer, window) for producer, window in known if window[-TIME_BYTES:] != TIME_NOT_KNOWN]
-        step_ms = now_ms - max((append_time_of(window) for _, window in known), default=now_ms)
+        times = {producer: append_time_of(window) for producer, window in self.windows.items()}
+        times = {producer: time_ms for producer, time_ms in times.items() if time_ms and producer not in changes}
+        step_ms = max(0, to_ms - max(times.values(), default=to_ms)) if from_ms < to_ms else 0
         return {
-            producer: window[:-TIME_BYTES] + _TIME.pack(append_time_of(window) + step_ms) for producer, window in known
+            producer: self.windows[producer][:-TIME_BYTES] + _TIME.pack(min(time_ms + step_ms, to_ms))
+            for producer, time_ms in times.items()
         }
 
     def change(self, changes: Mapping[bytes, Window | None]) -> None:
