@@ -34,8 +34,7 @@ from seriatim._consumer_group_settings import (
     settings_to_proto,
 )
 from seriatim._dead_letters import DeadLetterAdmin
-from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
-from seriatim._records import (
+from seriatim._descriptions import (
     Balance,
     Broker,
     BrokerLoad,
@@ -48,10 +47,11 @@ from seriatim._records import (
     Route,
     ScrubProgress,
     Segment,
-    Topic,
     TopicDescription,
-    TopicSettings,
 )
+from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
+from seriatim._records import Topic, TopicSettings
+from seriatim._topics import topic_of
 from seriatim._writers import WriterAdmin
 
 if TYPE_CHECKING:
@@ -78,11 +78,6 @@ _STATES: Final = {
     records_pb2.SEGMENT_STATE_SEALED: "SEALED",
     records_pb2.SEGMENT_STATE_UNSETTLED: "UNSETTLED",
     records_pb2.SEGMENT_STATE_LOST: "LOST",
-}
-_TOPIC_STATES: Final = {
-    records_pb2.TOPIC_STATE_CREATING: "CREATING",
-    records_pb2.TOPIC_STATE_READY: "READY",
-    records_pb2.TOPIC_STATE_DELETING: "DELETING",
 }
 
 
@@ -493,30 +488,6 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         """
         request = broker_pb2.DeclareGapRequest(topic=topic, partition=partition, segment=segment, issuer=issuer)
         await self._caller.admin("DeclareGap", request, DEADLINE_S)
-
-
-def topic_of(record: records_pb2.TopicRecord) -> Topic:
-    """The topic as users see it, from the record that brokers send."""
-    settings = record.settings
-    return Topic(
-        record.name,
-        record.incarnation,
-        _TOPIC_STATES.get(record.state, "UNKNOWN"),
-        tuple(record.partition_ids),
-        TopicSettings(
-            settings.flush,
-            settings.message_size_bytes_max,
-            settings.batch_size_bytes_max,
-            settings.retention_ms,
-            settings.chain_width,
-            settings.retention_bytes,
-            settings.retain_unread,
-            settings.unread_ms_max,
-            settings.unread_bytes_max,
-            settings.retention_acts,
-        ),
-        record.created_at_ms,
-    )
 
 
 def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:

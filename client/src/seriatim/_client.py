@@ -15,13 +15,14 @@ from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionE
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._admin import Admin, topic_of
+from seriatim._admin import Admin
 from seriatim._arguments import check_partitions, check_whole, settings_of
 from seriatim._consumer_group_settings import GroupSettings
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
+from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
 from seriatim._recording import MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan, RetainedRange
+from seriatim._records import Assignment, Gap, GroupChange
 from seriatim._settings import (
     Compression,
     ConsumerOptions,
@@ -31,6 +32,7 @@ from seriatim._settings import (
     Target,
 )
 from seriatim._tls import Tls
+from seriatim._topics import topic_of
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 

@@ -29,7 +29,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from seriatim._broker_groups import BrokerGroupAdmin
 from seriatim._consumer_group_settings import settings_of
-from seriatim._records import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
+from seriatim._descriptions import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
 
 if TYPE_CHECKING:
     from seriatim._settings import Target

@@ -14,8 +14,8 @@ from typing import Any, Final
 from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
-from seriatim._admin import topic_of
 from seriatim._records import Topic
+from seriatim._topics import topic_of
 from seriatim._transport.unary import Caller
 
 LOOK_S: Final = 2.0

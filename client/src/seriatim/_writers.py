@@ -7,7 +7,7 @@ from typing import Final
 from seriatim_api.v1 import publications_pb2, records_pb2
 
 from seriatim._broker_groups import BrokerGroupAdmin
-from seriatim._records import WriterDescription
+from seriatim._descriptions import WriterDescription
 
 DEADLINE_S: Final = 10.0
 

@@ -32,6 +32,19 @@ from seriatim._consumer_group_settings import GroupKey, GroupMode, GroupSettings
 from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
+from seriatim._descriptions import (
+    Balance,
+    Chain,
+    Cluster,
+    GroupDescription,
+    MovePlan,
+    OperatedPartition,
+    QuarantinedMessage,
+    Route,
+    ScrubProgress,
+    TopicDescription,
+    WriterDescription,
+)
 from seriatim._home import check_process
 from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
@@ -40,32 +53,9 @@ from seriatim._publishing.chunks import Chunk, Published
 from seriatim._ranges import reading
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._ranges.reading import RangeTable
+from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
 from seriatim._recording import MessageIdOf
-from seriatim._records import (
-    Assignment,
-    Balance,
-    Chain,
-    Cluster,
-    Gap,
-    GroupChange,
-    GroupDescription,
-    LostRange,
-    Message,
-    MovePlan,
-    OperatedPartition,
-    Part,
-    PartitionOffset,
-    QuarantinedMessage,
-    RangePlan,
-    Receipt,
-    RetainedRange,
-    Route,
-    ScrubProgress,
-    Topic,
-    TopicDescription,
-    TopicSettings,
-    WriterDescription,
-)
+from seriatim._records import Assignment, Gap, GroupChange, Message, Part, Receipt, Topic, TopicSettings
 from seriatim._settings import Compression, ConsumerOptions, ProducerOptions, Target
 from seriatim._tls import Tls
 

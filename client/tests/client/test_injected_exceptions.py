@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from seriatim._admin import topic_of
 from seriatim._batch import decode, encode
 from seriatim._consumer import Consumer
 from seriatim._producer import Producer
 from seriatim._producing.routes import route_of
 from seriatim._settings import ConsumerSettings, ProducerSettings
+from seriatim._topics import topic_of
 from seriatim._transport.append import AppendLinks
 from seriatim_api import errors
 from seriatim_api.batch import make_header, parse_header

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
 from seriatim import _keyed_consumer as keyed
-from seriatim._admin import topic_of
 from seriatim._consuming import handlers
 from seriatim._settings import ConsumerSettings
+from seriatim._topics import topic_of
 from seriatim_api import errors
 from seriatim_api.v1 import records_pb2
 

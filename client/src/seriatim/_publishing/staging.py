@@ -25,7 +25,6 @@ from seriatim_api.publications import (
 from seriatim_api.v1 import broker_pb2, publications_pb2, records_pb2
 
 from seriatim import _batch
-from seriatim._admin import topic_of
 from seriatim._partitioner import Partitioner
 from seriatim._producer import BATCH_BYTES_DEFAULT, BATCH_OVERHEAD_BYTES, Producer
 from seriatim._producing import checks
@@ -36,6 +35,7 @@ from seriatim._producing.routes import route_of
 from seriatim._publishing.chunks import Chunk
 from seriatim._records import Topic
 from seriatim._settings import ProducerSettings
+from seriatim._topics import topic_of
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller

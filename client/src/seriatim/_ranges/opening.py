@@ -11,7 +11,7 @@ from seriatim_api.ids import format_offset
 
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At, check_range, offsets
 from seriatim._ranges.reading import RangeReader
-from seriatim._records import LostRange, PartitionOffset
+from seriatim._ranges.records import LostRange, PartitionOffset
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 

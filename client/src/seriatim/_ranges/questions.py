@@ -12,7 +12,7 @@ from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
 from seriatim._arguments import check_partitions
-from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
+from seriatim._ranges.records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
 from seriatim._transport.unary import Caller
 
 At = Literal["earliest", "end"] | datetime

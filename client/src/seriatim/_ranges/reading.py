@@ -35,7 +35,8 @@ from seriatim_api.v1 import broker_pb2, ranges_pb2
 from seriatim import _batch
 from seriatim._consuming.inbox import messages_of
 from seriatim._core.ranges import Loss, RangeCursor
-from seriatim._records import LostRange, Message
+from seriatim._ranges.records import LostRange
+from seriatim._records import Message
 from seriatim._transport.channels import Channels
 from seriatim._transport.ranges import RangeCall
 from seriatim._transport.unary import Caller
