@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
 
+from .fake_broker import running
+
 LIBRARIES = ("grpc", "google.protobuf", "pyarrow", "numpy", "rich", "asyncio")
+
+NOT_FOR_SENDING = (
+    "seriatim._admin",
+    "seriatim._consumer",
+    "seriatim._consumer_group_settings",
+    "seriatim._descriptions",
+    "seriatim._ranges.records",
+    "seriatim._tls",
+    "seriatim._writer",
+    "seriatim.history",
+    "seriatim_api.dead_letters",
+    "seriatim_api.tls",
+    "seriatim_api.v1.dead_letters_pb2",
+    "seriatim_api.v1.operations_pb2",
+    "seriatim_api.v1.publications_pb2",
+    "seriatim_api.v1.ranges_pb2",
+)
+
+SENDING = """
+import asyncio, sys
+from seriatim import Client
+
+async def send(address):
+    async with Client.connect(address) as client, client.producer("t") as producer:
+        await (await producer.send(b"first"))
+
+asyncio.run(send(sys.argv[1]))
+print(*(name for name in sys.modules if name.startswith("seriatim")))
+"""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -29,3 +61,19 @@ def loaded_by(code: str) -> set[str]:
 )
 def test_only_what_is_needed_is_loaded(code: str, libraries: set[str]) -> None:
     assert loaded_by(code) == libraries
+
+
+@pytest.mark.usefixtures("carriage")
+async def test_a_program_that_only_sends_loads_nothing_else() -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SENDING, cluster.brokers[0].address,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert cluster.values("t") == [b"first"]
+    loaded = out.decode().split()
+    assert "seriatim._producer" in loaded
+    assert sorted(set(loaded) & set(NOT_FOR_SENDING)) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +99,8 @@ def _check_names(kind: type, options: Mapping[str, Any], what: str) -> None:
     known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
+            import difflib  # only a mistake needs it
+
             meant = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
             hint = f"did you mean {meant}?" if meant in known else f"the options are {', '.join(known)}"
             raise BadRequestError(f"{what} has no option {name}: {hint}")

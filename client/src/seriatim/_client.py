@@ -1,7 +1,7 @@
 """The client: it makes producers, consumers and the administration, shares connections among them, and ends them.
 
-The modules of producers and consumers are imported when the first one is made. Arrow alone takes longer to load than
-most calls of `Admin` take.
+The modules of producers, consumers and administration are imported when the first one is made. Arrow alone takes
+longer to load than most calls of `Admin` take. And a program that only sends does not load administration.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionE
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._admin import Admin
 from seriatim._arguments import check_partitions, check_whole, settings_of
-from seriatim._consumer_group_settings import GroupSettings
-from seriatim._ranges import questions
-from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
-from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
+from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._recording import MessageIdOf, Recorder
-from seriatim._records import Assignment, Gap, GroupChange
 from seriatim._settings import (
     Compression,
     ConsumerOptions,
@@ -31,17 +26,21 @@ from seriatim._settings import (
     ProducerSettings,
     Target,
 )
-from seriatim._tls import Tls
 from seriatim._topics import topic_of
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:
+    from seriatim._admin import Admin
     from seriatim._consumer import Consumer
     from seriatim._keyed_consumer import KeyedConsumer
     from seriatim._partitioner import Partitioner
     from seriatim._producer import Producer
+    from seriatim._ranges.questions import At
     from seriatim._ranges.reading import RangeReader
+    from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
+    from seriatim._records import Assignment, Gap, GroupChange
+    from seriatim._tls import Tls
     from seriatim._transport.append import AppendLinks
     from seriatim._writer import Writer
     from seriatim.history import HistoryWriter, MemoryHistory
@@ -406,6 +405,8 @@ class Client:
 
         The call changes nothing; it may be cancelled at any time.
         """
+        from seriatim._ranges import questions
+
         return await questions.offsets(self._caller, topic, at, partitions, incarnation, timeout_s)
 
     async def retained(
@@ -427,6 +428,8 @@ class Client:
             PositionUnknownError: No broker could tell the range of one of the partitions in time.
             UnavailableError: No broker answered in time.
         """
+        from seriatim._ranges import questions
+
         return await questions.retained(self._caller, topic, incarnation, timeout_s)
 
     async def plan_range(
@@ -464,6 +467,8 @@ class Client:
             PartitionOutOfRangeError: The topic has fewer partitions.
             UnavailableError: No broker answered in time.
         """
+        from seriatim._ranges import questions
+
         return await questions.plan_range(self._caller, topic, partition, start, end, cut_bytes, incarnation, timeout_s)
 
     def read_range(
@@ -562,16 +567,22 @@ class Client:
 
         If cancelled, or after `UnavailableError`, the report may have been stored. To report again does no harm.
         """
+        from seriatim._ranges import questions
+
         await questions.report_progress(self._caller, topic, group, offsets, incarnation, timeout_s)
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""
+        from seriatim._admin import Admin
+
         return Admin(self._caller, self.read_range, self._recorder)
 
     async def _begin_group(
         self, topic: str, group: str, start: Target, mode: Mode, partitions: Sequence[int] | None
     ) -> None:
         """Make the cursors of a consumer group, in that mode. If it is there on some partitions, its settings stay."""
+        from seriatim._consumer_group_settings import GroupSettings
+
         admin = self.admin()
         if mode == "exclusive":
             await admin.create_group(topic, group, start, partitions=partitions)

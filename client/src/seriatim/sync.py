@@ -50,8 +50,8 @@ from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
 from seriatim._publishing.chunks import Chunk, Published
-from seriatim._ranges import reading
-from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
+from seriatim._ranges import QUESTION_DEADLINE_S, reading
+from seriatim._ranges.questions import At
 from seriatim._ranges.reading import RangeTable
 from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
 from seriatim._recording import MessageIdOf

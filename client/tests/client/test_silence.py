@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from seriatim import Client, _admin
 from seriatim._consuming import streams
-from seriatim._transport import certificates, silence, unary
+from seriatim._transport import reasons, silence, unary
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
 
@@ -72,7 +72,7 @@ async def test_a_failure_of_tls_stays_the_cause_when_time_ends_during_the_next_h
 
 async def test_the_question_about_tls_stays_when_time_ends_during_the_next_handshake() -> None:
     found = silence.Silence()
-    reason, is_tls = certificates.explain(
+    reason, is_tls = reasons.explain(
         "failed to connect to all addresses; last error: UNKNOWN: ipv4:h1:1: Socket closed", None
     )
     found.goes_on("h1:1", reason, is_tls=is_tls)

@@ -9,7 +9,8 @@ from typing import Final
 from seriatim_api.errors import BadRequestError, OffsetOutOfRangeError
 from seriatim_api.ids import format_offset
 
-from seriatim._ranges.questions import QUESTION_DEADLINE_S, At, check_range, offsets
+from seriatim._ranges import QUESTION_DEADLINE_S
+from seriatim._ranges.questions import At, check_range, offsets
 from seriatim._ranges.reading import RangeReader
 from seriatim._ranges.records import LostRange, PartitionOffset
 from seriatim._transport.channels import Channels

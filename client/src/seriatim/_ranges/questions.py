@@ -18,9 +18,6 @@ from seriatim._transport.unary import Caller
 At = Literal["earliest", "end"] | datetime
 """A place that exists in each partition: the first message kept, the end, or the first message at or after a time."""
 
-QUESTION_DEADLINE_S: Final = 10.0
-"""Seconds for an answer. A switch that is under way ends in this time."""
-
 _NAMED: Final = {"earliest": ranges_pb2.OFFSET_AT_EARLIEST, "end": ranges_pb2.OFFSET_AT_END}
 
 

@@ -3,7 +3,8 @@
 The pure cores decide what goes over the streams, and when. This package has connections, deadlines and frames.
 
     channels      connections to brokers
-    certificates  the client's certificates, and the reasons of failed connections
+    certificates  the client's certificates
+    reasons       why connections failed, for people
     unary         questions: to one broker after another, until one answers
     silence       notices that no broker answers
     append        streams of batches to masters

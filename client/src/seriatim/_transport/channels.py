@@ -14,7 +14,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import grpc
 import grpc.aio
@@ -22,10 +22,13 @@ from seriatim_api.dialing import DIAL_OPTIONS
 from seriatim_api.host_lookup import HostLookup
 
 from seriatim._home import Home
-from seriatim._tls import Tls
 from seriatim._transport.carriage import Carriages
-from seriatim._transport.certificates import Certificates, explain
+from seriatim._transport.reasons import explain
 from seriatim._transport.silence import Silence
+
+if TYPE_CHECKING:
+    from seriatim._tls import Tls
+    from seriatim._transport.certificates import Certificates
 
 StreamPurpose = Literal["append", "consume"]
 Purpose = Literal["append", "consume", "range", "ask"]
@@ -87,7 +90,11 @@ class Channels:
         self.silence = Silence()
         self.lookup = HostLookup()
         self.carriages = Carriages(self)
-        self._certificates = Certificates(tls) if tls is not None else None
+        self._certificates: Certificates | None = None
+        if tls is not None:
+            from seriatim._transport.certificates import Certificates
+
+            self._certificates = Certificates(tls)
         self._generation = 0
         self._channels: dict[tuple[str, Purpose], Any] = {}
         self._opened_at: dict[Any, float] = {}  # for each channel in use, by the loop's clock

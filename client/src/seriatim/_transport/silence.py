@@ -14,7 +14,7 @@ from typing import Final
 
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
-from seriatim._transport.certificates import MAY_ASK_FOR_TLS
+from seriatim._transport.reasons import MAY_ASK_FOR_TLS
 
 NOTICE_S: Final = 1.5
 """Seconds without any answer before the warning. It is longer than the time to pass over a frozen broker, and than the

@@ -1,4 +1,7 @@
-"""Questions to brokers: unary calls with a deadline, tried at one address after another."""
+"""Questions to brokers: unary calls with a deadline, tried at one address after another.
+
+Producers and consumers ask only the routing service. The stubs of the other services are imported at the first call.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
-from seriatim_api.v1 import (
-    broker_pb2,
-    broker_pb2_grpc,
-    dead_letters_pb2_grpc,
-    operations_pb2_grpc,
-    publications_pb2_grpc,
-    ranges_pb2_grpc,
-)
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
@@ -250,6 +246,8 @@ class Caller:
 
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the ranges service; see `_call`."""
+        from seriatim_api.v1 import ranges_pb2_grpc
+
         call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
         return await self._call(call, None, None)
 
@@ -259,6 +257,8 @@ class Caller:
         A broker appends up to 4 MiB for it, so it has all the time that is left. Without it: 1. A busy broker needs 1.5
         s. 2. All brokers are asked in turn, and each is given up after a second.
         """
+        from seriatim_api.v1 import dead_letters_pb2_grpc
+
         call = _Call(
             dead_letters_pb2_grpc.DeadLettersStub, method, request, timeout_s, is_slow=True, is_new=True, reads=True
         )
@@ -266,6 +266,8 @@ class Caller:
 
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the publications service. One outside `READS` is not sent again if a broker may have taken it."""
+        from seriatim_api.v1 import publications_pb2_grpc
+
         call = replace(
             _managing(publications_pb2_grpc.PublicationsStub, method, request, timeout_s),
             is_new=True,
@@ -279,11 +281,15 @@ class Caller:
 
     async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the balancing service; see `_call`. It is not sent again if a broker may have taken it."""
+        from seriatim_api.v1 import operations_pb2_grpc
+
         call = _Call(operations_pb2_grpc.BalancingStub, method, request, timeout_s, is_slow=True, once=True)
         return await self._call(call, None, None)
 
     async def operations(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the operations service. One outside `READS` is not sent again if a broker may have taken it."""
+        from seriatim_api.v1 import operations_pb2_grpc
+
         return await self._call(_managing(operations_pb2_grpc.OperationsStub, method, request, timeout_s), None, None)
 
     async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:
