@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 from seriatim_api.imports import left_out
 
-from .spec.crd.files import definitions, stale_definitions, write_definitions
-
 
 @click.group()
 def operator() -> None:
@@ -23,6 +21,9 @@ def operator() -> None:
 @click.option("--check", is_flag=True, help="Write nothing. Exit status 1 if a file in --output is not current.")
 def crds(output: Path | None, check: bool) -> None:
     """Print the definitions of our kinds (CustomResourceDefinitions), for `kubectl apply -f -`."""
+    # imported here, because it imports pydantic, and `seriatim --help` imports this module for its one line
+    from .spec.crd.files import definitions, stale_definitions, write_definitions
+
     if output is None:
         click.echo("---\n".join(definitions().values()), nl=False)
     elif check:

@@ -29,3 +29,10 @@ def test_kubectl_seriatim_imports_what_asks_brokers_only_when_it_asks() -> None:
     program = f"import sys, seriatim_operator.plugin.main; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]", "a third of the processor time of --help and of all that takes --offline"
+
+
+def test_the_help_of_seriatim_shows_the_operators_line_without_the_operators_libraries() -> None:
+    heavy = {"grpc", "kopf", "kubernetes", "pydantic", "yaml"}
+    program = f"import sys, seriatim_operator.commands; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]", "most of the time of `seriatim --help`"
