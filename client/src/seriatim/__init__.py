@@ -17,7 +17,7 @@ ends as a `Receipt`, or raises `SendFailedError` (the message is provably not st
 The client logs warnings to the logger `seriatim`, for example that no broker answers.
 
 This package imports a name only when a program first uses it. So the command, the checker and administration do not
-load Arrow, and the command's help does not load gRPC.
+load Arrow, the command's help does not load gRPC, and a program that only sends does not load administration.
 """
 
 from __future__ import annotations
