@@ -55,7 +55,8 @@ class ProducerSettings:
     delivery_timeout_ms: int = 120_000
     """After this time without an acknowledgement the producer gives a message up, as failed or unknown, in ms."""
     reply_timeout_ms: int = 1000
-    """If a master owes a reply for this time, in ms, the producer complains to another broker."""
+    """If a master owes a reply for this time, in ms, while the client itself ran, the producer complains to another
+    broker."""
     partitioner: Partitioner = partition_of_key
     """The function that chooses the partition of a key."""
 

@@ -168,6 +168,30 @@ def test_silence_complains_and_the_old_answer_still_counts() -> None:
     assert outcomes_of(core.step(Replied(0, 10, 2, offset=109), 1201 * MS)) == [(1, Outcome.OK)]
 
 
+def test_a_client_that_did_not_run_complains_of_nobody_before_it_has_read_what_came() -> None:
+    core = started(2)
+    # The client stands still from 1 to 1200 ms. It sends the next batch before it reads the replies.
+    assert sends_of(core.step(Enqueue(2, 10, 100), 1200 * MS)) == [(2, 0, 20, 1, False)]
+    assert outcomes_of(core.step(Replied(0, 0, 1, offset=1), 1201 * MS)) == [(0, Outcome.OK)]
+    assert core.wake_at_us == 2201 * MS
+    assert core.step(Timer(), 2201 * MS) == [Resolve(1, 5, "a:1")], "it ran, and nothing came"
+
+
+def test_a_client_that_is_always_late_complains_at_the_second_time() -> None:
+    core = started(1)
+    assert core.step(Timer(), 1021 * MS) == []
+    assert core.wake_at_us == 2021 * MS
+    assert core.step(Timer(), 2100 * MS) == [Resolve(1, 5, "a:1")]
+    core.step(Resolved(A), 2200 * MS)
+    assert core.step(Timer(), 3300 * MS) == [], "this silence is another one"
+    assert core.step(Timer(), 4400 * MS) == [Resolve(1, 5, "a:1")]
+
+
+def test_a_broken_stream_is_complained_of_however_late_it_is_noticed() -> None:
+    core = started(1)
+    assert core.step(Disconnected("a:1", 1), 5000 * MS) == [Resolve(1, 5, "a:1")]
+
+
 def test_older_route_is_ignored() -> None:
     core = producer(B)
     core.step(Enqueue(0, 1, 1), 0)

@@ -4,9 +4,9 @@ The route names the master as of a chain epoch. A route with an epoch below the 
 a stream to the master when there is work.
 
 *Complaints.* The producer complains to another broker (`Resolve` with `failed_segment`) in two cases, if there is work:
-the stream to the master breaks or cannot be opened, or the oldest send attempt has no reply for `reply_timeout_ms`. The
-answer names the new master. Meanwhile the producer tries the old address again, and still accepts late replies. A wrong
-complaint costs a switch, but never order.
+the stream to the master breaks or cannot be opened, or the oldest send attempt has no reply for `reply_timeout_ms`,
+while the client itself ran. The answer names the new master. Meanwhile the producer tries the old address again, and
+still accepts late replies. A wrong complaint costs a switch, but never order.
 
 If a broker answers that it is not the master, the producer does not complain at first. It only asks, because that
 broker mostly knows the master.

@@ -189,10 +189,13 @@ class PartitionProducer(State):
 
     def _go_on(self, now_us: int, effects: list[Effect]) -> None:
         """Ask, connect and send, as far as that is possible now."""
-        master = self._master
-        ask_at_us = master.ask_at_us(self._queue.producer_run.silence_due_us)
+        master, run = self._master, self._queue.producer_run
+        silence_due_us = run.silence_due_us
+        ask_at_us = master.ask_at_us(silence_due_us)
         if ask_at_us is not None and now_us >= ask_at_us:
-            effects.append(master.ask())
+            is_silence = ask_at_us == silence_due_us
+            if not (is_silence and run.excuse(now_us, self._reply_due_us(now_us))):
+                effects.append(master.ask())
         if master.stream is None:
             opening = master.connect(now_us)
             if opening is not None:
@@ -219,7 +222,7 @@ class PartitionProducer(State):
             if batch.epoch != epoch or not run.has_room(batch):
                 return
             if not run.in_flight_count:
-                run.reply_due_us = self._reply_due_us(now_us)
+                run.expect_reply(self._reply_due_us(now_us))
             effects.append(run.begin_send_attempt(batch, stream, route.epoch))
 
     def _reply_due_us(self, now_us: int) -> int:
@@ -253,7 +256,7 @@ class PartitionProducer(State):
         if self._master.resolved(event.route, now_us, jitter):
             self._queue.producer_run.alive = False
         else:
-            self._queue.producer_run.reply_due_us = self._reply_due_us(now_us)
+            self._queue.producer_run.expect_reply(self._reply_due_us(now_us))
 
     def _learn(self, route: Route, now_us: int) -> None:
         if self._master.learn(route, now_us):
@@ -273,7 +276,7 @@ class PartitionProducer(State):
     def _acknowledge(self, batch: Batch, event: Replied, now_us: int, effects: list[Effect]) -> None:
         run = self._queue.producer_run
         if run.end_send_attempt(batch, event.producer_run, proven=True) and event.producer_run == run.number:
-            run.reply_due_us = self._reply_due_us(now_us)
+            run.expect_reply(self._reply_due_us(now_us))
         self._master.accepted()
         if not batch.acked:
             # A send attempt of an earlier producer run may be in front of this one, in an UNSETTLED segment, where no

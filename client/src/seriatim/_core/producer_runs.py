@@ -11,10 +11,14 @@ Send attempts of earlier producer runs may still be open. Only those of the curr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from .producer_types import Send
 from .send_attempts import Batch
 from .state import State
+
+LATE_US: Final = 20_000
+"""A client that notices a silence so much later than the silence was due did not run meanwhile."""
 
 
 class ProducerRun(State):
@@ -26,6 +30,7 @@ class ProducerRun(State):
         "epoch",
         "in_flight_bytes",
         "in_flight_count",
+        "is_excused",
         "number",
         "reply_due_us",
         "sent_count",
@@ -41,6 +46,7 @@ class ProducerRun(State):
         self.in_flight_count = 0  # how many of those have no answer in it
         self.in_flight_bytes = 0
         self.reply_due_us = 0  # counted from the oldest batch in flight, or from the last answer
+        self.is_excused = False  # this silence was counted anew once, because the client did not run
         self.window_batches = window_batches
         self.window_bytes = window_bytes
         self._streams: dict[int, int] = {}  # by producer run; of all that may have open send attempts
@@ -49,6 +55,28 @@ class ProducerRun(State):
     def silence_due_us(self) -> int | None:
         """The time from which the master is silent for too long; None if nothing is in flight."""
         return self.reply_due_us if self.alive and self.in_flight_count else None
+
+    def expect_reply(self, due_us: int) -> None:
+        """The master has sent a reply, or owes one from now on. If nothing comes until `due_us`, it is silent."""
+        self.reply_due_us = due_us
+        self.is_excused = False
+
+    def excuse(self, now_us: int, due_us: int) -> bool:
+        """A silence is noticed. Returns whether it does not count, because the client itself did not run.
+
+        Then it counts from now on, until `due_us`. Without it:
+
+        1. The application blocks the event loop for more than `reply_timeout_ms`, or the whole machine stands still.
+        2. The master's replies arrive meanwhile. The client sends the next batch before it reads them.
+        3. It complains of a master that has answered all, and the partition moves.
+
+        This happens once for a silence. Otherwise a client whose event loop is always late would never complain.
+        """
+        if self.is_excused or now_us - self.reply_due_us <= LATE_US:
+            return False
+        self.reply_due_us = due_us
+        self.is_excused = True
+        return True
 
     def start(self, epoch: int, batches: Iterable[Batch]) -> None:
         """Begin the next producer run, with nothing sent. `batches` has all with open earlier send attempts."""
