@@ -120,7 +120,9 @@ class Traffic:
 
 
 @asynccontextmanager
-async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: bool = True) -> AsyncIterator[Traffic]:
+async def traffic(
+    cluster: LocalCluster, topic: str, directory: Path, *, reads: bool = True, reply_timeout_ms: int = 1000
+) -> AsyncIterator[Traffic]:
     """Send and read on a new topic for as long as the block lasts. Then check that everything is there, once and in
     order.
 
@@ -129,6 +131,7 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
         topic: Its name; this function makes it.
         directory: For the histories; all histories in it are judged together at the end.
         reads: Whether a consumer reads here; otherwise the caller reads for the consumer group.
+        reply_timeout_ms: After this time without a reply the producer complains of a master.
     """
     with HistoryWriter(directory / "traffic.jsonl", "traffic") as history:
         client_tls = tls_of(cluster)
@@ -138,7 +141,10 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
                 await admin.create_topic(topic, PARTITION_COUNT, settings=TopicSettings(flush=True))
             await Observer(admin, topic).wait_until(Snapshot.settled, f"{topic} accepts", PROGRESS_DEADLINE_S)
             running = Traffic(Observer(admin, topic, GROUP))
-            async with client.producer(topic) as producer, asyncio.TaskGroup() as tasks:
+            async with (
+                client.producer(topic, reply_timeout_ms=reply_timeout_ms) as producer,
+                asyncio.TaskGroup() as tasks,
+            ):
                 sending = tasks.create_task(running.send(producer), name="sending")
                 if reads:
                     consumer = await client.consumer(topic, GROUP, name="reader")
