@@ -221,8 +221,8 @@ async def test_a_reader_goes_on_where_it_was_when_its_broker_is_gone(cluster: Lo
 async def test_behind_an_unsettled_segment_is_the_end_until_a_member_is_back(cluster: LocalCluster) -> None:
     async with filled(cluster, "unsettled", 1) as topic:
         observer = Observer(topic.client.admin(), topic.name)
-        group = (await observer.look()).chains[0].open_segment.group
-        no = (await observer.look()).chains[0].open_segment.no
+        opened = (await observer.look()).chains[0].open_segment
+        no, group = opened.no, opened.group
         await cluster.kill(group)
         await observer.wait_until(lambda now: now.chains[0].open_segment.no > no, "it has moved", PROGRESS_DEADLINE_S)
         async with topic.client.producer(topic.name) as producer:
@@ -288,11 +288,9 @@ async def test_a_lost_segment_raises_unless_the_reader_takes_losses(tmp_path: Pa
     """The test has a cluster of its own, because disks that were declared lost must not come back."""
     async with LocalCluster(tmp_path, groups=2, members=2, name="lost") as cluster, filled(cluster, "lost", 1) as topic:
         observer = Observer(topic.client.admin(), topic.name)
-        group, no = (
-            (await observer.look()).chains[0].open_segment.group,
-            (await observer.look()).chains[0].open_segment.no,
-        )
-        await cluster.kill(group)
+        opened = (await observer.look()).chains[0].open_segment
+        no = opened.no
+        await cluster.kill(opened.group)
         await observer.wait_until(lambda now: now.chains[0].open_segment.no > no, "it has moved", PROGRESS_DEADLINE_S)
         async with topic.client.producer(topic.name) as producer:
             await topic.fill(producer, 100)
