@@ -20,9 +20,9 @@ def _forgotten_early() -> list[Patch]:
     """A producer is forgotten as soon as it is idle, and not when it is expired."""
     real = producers.ProducerTable.tidy
 
-    def tidy(self: Any, config: BrokerConfig, before_ms: int, now_ms: int, committed: int) -> tuple[bytes, ...]:
+    def tidy(self: Any, config: BrokerConfig, *arguments: Any, **options: Any) -> tuple[bytes, ...]:
         soon = replace(config, producer_expiry_ms=config.producer_idle_ms, producer_evict_ms=config.producer_idle_ms)
-        return real(self, soon, before_ms, now_ms, committed)
+        return real(self, soon, *arguments, **options)
 
     return [(producers.ProducerTable, "tidy", tidy)]
 
@@ -67,6 +67,16 @@ def _unread_is_unknown() -> list[Patch]:
 def _leap_stays() -> list[Patch]:
     """The windows stay where a leap of append time moved them, although the batches behind the leap are cut."""
     return [(segment_log, "leaps", lambda *_: False)]
+
+
+def _forgets_behind_a_leap() -> list[Patch]:
+    """Behind a leap of append time, the table forgets at once, although the leap's batch may be cut."""
+    real = producers.ProducerTable.tidy
+
+    def tidy(self: Any, *arguments: Any, may_forget: bool = True) -> tuple[bytes, ...]:
+        return real(self, *arguments)
+
+    return [(producers.ProducerTable, "tidy", tidy)]
 
 
 def _part_missing() -> list[Patch]:
@@ -120,6 +130,12 @@ MUTATIONS: dict[str, Mutation] = {
         "idle-clocks",
         world="brokers",
         batch_count=100,
+    ),
+    "leap-committed": Mutation(
+        "behind a leap of append time, a producer table forgets only when the leap's batch is committed",
+        _forgets_behind_a_leap,
+        ("TABLE", "GAP", "I9"),
+        "idle-clocks",
     ),
     "part-missing": Mutation(
         "a message in parts is complete only with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"

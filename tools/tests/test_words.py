@@ -19,6 +19,7 @@ EXCEPTIONS = {
     # what users and other programs know
     "api/src/seriatim_api/errors.py: *Error": "the errors' names are public",
     "api/src/seriatim_api/ids.py: RunId": "public; a member run has an identity, a producer run has none",
+    "client/src/seriatim/_descriptions.py: *": "the records' names are public",
     "client/src/seriatim/_records.py: *": "the records' names are public",
     "client/src/seriatim/_broker_groups.py: heads": "a field of a public record",
     "client/src/seriatim/_consumer_group_settings.py: Group*": "public names, as those of the records",

@@ -88,6 +88,7 @@ class SegmentLog(State):
         "held",
         "is_from_disk",
         "last_append_ms",
+        "leapt_until",
         "opened_with",
         "partition",
         "record",
@@ -133,6 +134,7 @@ class SegmentLog(State):
         self.untold_since_us: int | None = None  # since when the slaves lack the newest `flushed`
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
+        self.leapt_until = 0  # the end of the last batch with which append time leapt
         self.tidied_ms = 0  # the append time to which the table's windows and its last `tidy` belong
         self.content_no = 0
         self.suspect = False
@@ -361,7 +363,7 @@ class SegmentLog(State):
         header = batch.header
         window = self.table.record(header) if self.table is not None and not self.record.copied_from else b""
         if self.record.sealed_len is None:
-            self._tidy(broker, header.append_time_ms)
+            self._tidy(broker, header.append_time_ms, header.end_index)
         self.tail = header.end_index
         self.tail_checksum = header.checksum
         self.size_bytes += batch.size_bytes
@@ -372,20 +374,44 @@ class SegmentLog(State):
         broker.out.write(PutBatch(self.partition, batch, self.flushed, window, adopts, may_wait))
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
-    def _tidy(self, broker: BrokerState, now_ms: int) -> None:
+    def _tidy(self, broker: BrokerState, now_ms: int, end: int = 0) -> None:
         """Keep less of idle producers, and forget expired ones (`ProducerTable.tidy`).
 
         The producer run of a forgotten producer goes too: the producer begins another one, as after a switch.
+
+        Args:
+            broker: The broker.
+            now_ms: The append time of the next batch.
+            end: The index behind that batch; 0 if there is none.
         """
-        # `makes_room` tidies without a batch. So the table may be ahead of the log, and of a clock that was set back.
-        before_ms = max(self.last_append_ms, min(self.tidied_ms, now_ms))
+        config, table = broker.config, self.live_table
+        # `makes_room` tidies without a batch. So the table may be a bit ahead of the log, and of the clock.
+        newest_ms = max(self.last_append_ms, now_ms)
+        before_ms = self.tidied_ms if leaps(config, newest_ms, self.tidied_ms) else newest_ms
+        is_certain = self.commit >= self.leapt_until and self.tidied_ms == self.last_append_ms
         self.tidied_ms = now_ms
         committed = make_offset(self.no, self.commit)
-        blocks = self.live_table.blocks
-        for producer in self.live_table.tidy(broker.config, before_ms, now_ms, committed):
+        blocks = table.blocks
+        gone: tuple[bytes, ...] = ()
+        # Rule `leap-committed` (I9): behind a leap of append time, the table forgets only when the leap's batch cannot
+        # be cut any more, or, without a batch, when a second look finds the same time. Without it:
+        #   1. P sends its first batch a, which is committed. P does not get the answer.
+        #   2. The master's clock is set back by a day. Its next batch leaps back. The leap makes P idle, and P goes
+        #      into a block, with a time of yesterday. Then the master dies.
+        #   3. The switch cuts the batch, and windows go back, but a block never changes.
+        #   4. The next master's clock is right. If the table is full, it drops the block, and P's resend of a is
+        #      stored again.
+        leapt = leaps(config, before_ms, now_ms)
+        if leapt and is_certain:  # without this, a partition with one batch an hour would never forget
+            gone = table.tidy(config, before_ms - config.producer_idle_ms, before_ms, committed)
+        if end and leaps(config, self.last_append_ms, now_ms):
+            self.leapt_until = end
+        may_forget = not leapt and self.commit >= self.leapt_until
+        gone = (*gone, *table.tidy(config, before_ms, now_ms, committed, may_forget=may_forget))
+        for producer in gone:
             self.runs = drop(self.runs, producer)
-        if self.live_table.blocks is not blocks:
-            broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, self.partition)
+        if table.blocks is not blocks:
+            broker.poll(config.block_pause_us, TimerKind.BLOCKS, self.partition)
 
     def fold(self, config: BrokerConfig, on_disk: Iterable[IdleBlock]) -> None:
         """At a start: put the producers that were idle when this member stopped into idle blocks again.
@@ -419,14 +445,11 @@ class SegmentLog(State):
 
         If the table is full, its producers are forgotten by the present time, not by the append time of the last batch.
         Otherwise a table full of producers that have all gone would stay full for ever.
-
-        A clock that is far behind the last append time makes no room. If the windows leapt back without a batch, the
-        next batch would not tell that they have to leap forward again.
         """
         table, full_count = self.live_table, broker.config.producer_count_max
-        if table.producer_count >= full_count and (now_ms := self._append_time_ms(broker)) >= self.last_append_ms:
+        if table.producer_count >= full_count:
             table.read_on(table.unread_count)
-            self._tidy(broker, now_ms)
+            self._tidy(broker, self._append_time_ms(broker))
         return table.producer_count < full_count
 
     def advance_commit(self, commit: int) -> bool:

@@ -752,7 +752,9 @@ class ProducerTable(State):
                 self.hidden = put(self.hidden, block.id, bits)
         self.blocks = (*self.blocks, *reversed(taken))
 
-    def tidy(self, config: BrokerConfig, before_ms: int, now_ms: int, committed: int) -> tuple[bytes, ...]:
+    def tidy(
+        self, config: BrokerConfig, before_ms: int, now_ms: int, committed: int, *, may_forget: bool = True
+    ) -> tuple[bytes, ...]:
         """Keep less of idle producers and forget expired ones. Called with each batch; acts once in each `tidy_ms`.
 
         Args:
@@ -761,6 +763,8 @@ class ProducerTable(State):
             now_ms: Append time of this batch.
             committed: The offset of the commit that this member knows. A batch above it may be cut, so its producer is
                 not idle yet.
+            may_forget: False if a batch with which append time leapt may be cut. Then windows follow the next leap, and
+                the table keeps all.
 
         Returns:
             The producers that have no window any more.
@@ -772,6 +776,8 @@ class ProducerTable(State):
             return ()  # its windows are being made, within a fraction of a second; the next call tidies
         if leapt:
             self._bridge(config, before_ms, now_ms)
+        if not may_forget:
+            return ()
         gone: tuple[bytes, ...] = ()
         if len(self.windows) >= config.idle_block_rows:
             gone = self._make_block(config, now_ms, committed)
