@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
+from seriatim_api.errors import TooManyProducersError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.partition import Partition
@@ -86,6 +87,9 @@ class WatchedCore:
                     self._note_place(event, effect)
             elif isinstance(effect, fx.Note):
                 self._judge.note(effect)
+            elif isinstance(event, Append) and isinstance(effect, fx.AppendRefused):
+                if isinstance(effect.error, TooManyProducersError):
+                    self._judge.rules.tables.looked(event.partition, now.wall_ms)
             elif isinstance(effect, fx.Disconnect):
                 self._judge.rules.calm.cut(name, effect.broker)
         if schedule.witness is not None:

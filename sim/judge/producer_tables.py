@@ -37,12 +37,29 @@ class ProducerTables:
         self._may_miss = may_miss
         self._latest_ms: dict[PartitionId, int] = {}  # newest append time
         self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # the batches of each producer that were placed
+        self._times: dict[PartitionId, list[tuple[int, int, int, int]]] = {}  # segment, index, serial, append time
+        self._leapt: set[PartitionId] = set()  # a full table was tidied by a clock that was set back
 
     def placed(self, partition: PartitionId, batch: Batch) -> None:
         """A batch was written for the first time."""
         header = batch.header
         self._latest_ms[partition] = max(self._latest_ms.get(partition, 0), header.append_time_ms)
         self._heard.setdefault(partition, {}).setdefault(header.producer, []).append(batch)
+        times = self._times.setdefault(partition, [])
+        times.append((header.segment, header.base_index, len(times), header.append_time_ms))
+
+    def looked(self, partition: PartitionId, wall_ms: int) -> None:
+        """A master refused a new producer, because its table is full. Before, it tidied the table by its wall clock."""
+        times = self._times.get(partition)
+        if not times:
+            return
+        segment, index, _, last_ms = max(times)
+        believes = last_ms - wall_ms <= self._limits.append_time_ahead_ms_max
+        now_ms = max(last_ms, wall_ms) if believes else wall_ms
+        times.append((segment, index, len(times), now_ms))
+        self._latest_ms[partition] = max(self._latest_ms[partition], now_ms)
+        if now_ms < last_ms:
+            self._leapt.add(partition)
 
     def prepared(self, chain: Chain, member: MemberId, preparation: Preparation) -> None:
         """A segment is opened on a member that prepared this for it."""
@@ -109,7 +126,7 @@ class ProducerTables:
         full = len(heard) >= limits.producer_count_max
         limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
         is_long = silent_ms >= limit_ms
-        if any(of == partition for of, _, _ in self._seen.set_back):
+        if partition in self._leapt or any(of == partition for of, _, _ in self._seen.set_back):
             is_long = silent_ms >= limits.producer_idle_ms or self._counted_ms(partition, last) >= limit_ms
         if is_long:
             self._seen.states.add("producer forgotten")
@@ -123,9 +140,8 @@ class ProducerTables:
         them. Batches that were cut count too, because a table had them before the cut.
         """
         idle_ms = self._limits.producer_idle_ms
-        headers = [batch.header for batches in self._heard[partition].values() for batch in batches]
-        places = sorted((header.segment, header.base_index, header.append_time_ms) for header in headers)
-        times = [time_ms for no, index, time_ms in places if (no, index) >= (last.segment, last.base_index)]
+        places = sorted(self._times[partition])
+        times = [time_ms for no, index, _, time_ms in places if (no, index) >= (last.segment, last.base_index)]
         silent_ms = longest_ms = 0
         for before_ms, after_ms in pairwise(times):
             step_ms = after_ms - before_ms

@@ -92,6 +92,12 @@ class Partition:
         batch = Batch(header, len(self.sequences).to_bytes(8, "big"))
         self._write(PutBatch(ONE, batch, self.tail, window), wall_ms=wall_ms)
 
+    def look(self, wall_ms: int) -> None:
+        """The master refuses one producer too many, and tidies its table by its wall clock before."""
+        self.judge.rules.tables.looked(ONE, wall_ms)
+        for now_ms in range(self.last_ms, wall_ms + 1, LIMITS.tidy_ms):
+            self.table.tidy(LIMITS, now_ms - LIMITS.tidy_ms, now_ms, make_offset(self.no, self.tail))
+
     def switch(self) -> None:
         """Seal the segment, and open the next one with the table."""
         seal = chains.Seal(self.tail, self.last_checksum, A, MEMBERS, None, ())
@@ -171,6 +177,23 @@ def test_who_was_silent_as_long_by_true_clocks_must_be_known() -> None:
     partition.forget("silent")
     with pytest.raises(Violation, match="TABLE"):
         partition.switch()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_full_table_may_forget_by_the_present_time(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    """No batch tells the judge of that time, but the refusal of one producer too many does."""
+    partition = Partition()
+    if not told:
+        monkeypatch.setattr(partition.judge.rules.tables, "looked", lambda *_: None)
+    for number in range(LIMITS.producer_count_max):
+        partition.append(f"p{number}", NOW_MS + number)
+    partition.look(NOW_MS + LIMITS.producer_evict_ms + 2 * LIMITS.producer_count_max)
+    assert not partition.knows("p0")
+    if told:
+        partition.switch()
+    else:
+        with pytest.raises(Violation, match="TABLE"):
+            partition.switch()
 
 
 def test_the_judge_knows_whom_a_table_may_forget_whatever_the_clocks_say() -> None:
