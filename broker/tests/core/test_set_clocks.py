@@ -147,7 +147,7 @@ def test_a_leap_forward_that_is_cut_leaves_idle_producers_as_old_as_they_were() 
     assert told[3] == 0
 
 
-def test_a_clock_set_back_while_the_table_is_full_makes_nobody_old() -> None:
+def test_a_clock_set_back_while_the_table_is_full_makes_no_producer_old() -> None:
     """No batch tells of it: a new producer was refused, and the table was tidied by the present time to make room."""
     bench = _master()
     _append(bench, 5)
@@ -164,7 +164,7 @@ def test_a_clock_set_back_while_the_table_is_full_makes_nobody_old() -> None:
     assert max(ages.values()) < CONFIG.producer_evict_ms
 
 
-def test_a_clock_that_was_ahead_while_the_table_was_full_makes_nobody_young() -> None:
+def test_a_clock_that_was_ahead_while_the_table_was_full_makes_no_producer_young() -> None:
     """A new producer was refused while the clock was ahead. Otherwise the table would stay full until that time."""
     bench = _master()
     _append(bench, 5)
@@ -318,7 +318,7 @@ class _Story:
             self.log.live_table.read_on(self.log.live_table.unread_count)
 
     def look(self, table: ProducerTable, now_ms: int) -> None:
-        """Nobody seems to be older than is allowed, or much younger than everybody."""
+        """No producer seems to be older than is allowed, or much younger than it can be."""
         ages = {producer: now_ms - append_time_of(window) for producer, window in table.items()}
         for producer in list(self.allowed):
             if producer in ages:

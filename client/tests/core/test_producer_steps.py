@@ -168,7 +168,7 @@ def test_silence_complains_and_the_old_answer_still_counts() -> None:
     assert outcomes_of(core.step(Replied(0, 10, 2, offset=109), 1201 * MS)) == [(1, Outcome.OK)]
 
 
-def test_a_client_that_did_not_run_complains_of_nobody_before_it_has_read_what_came() -> None:
+def test_a_client_that_did_not_run_complains_of_no_master_before_it_has_read_what_came() -> None:
     core = started(2)
     # The client stands still from 1 to 1200 ms. It sends the next batch before it reads the replies.
     assert sends_of(core.step(Enqueue(2, 10, 100), 1200 * MS)) == [(2, 0, 20, 1, False)]

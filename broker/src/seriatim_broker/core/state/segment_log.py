@@ -444,7 +444,8 @@ class SegmentLog(State):
         """Whether the table has room for one more producer, after it has forgotten those that it may forget.
 
         If the table is full, its producers are forgotten by the present time, not by the append time of the last batch.
-        Otherwise a table full of producers that have all gone would stay full for ever.
+        Otherwise a table full of producers that have all gone would stay full for ever. If the clock has leapt, the
+        table forgets by its time only at the next call (rule `leap-committed`).
         """
         table, full_count = self.live_table, broker.config.producer_count_max
         if table.producer_count >= full_count:
