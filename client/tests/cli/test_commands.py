@@ -71,7 +71,7 @@ def test_groups_are_made_and_forgotten(run: Run, cluster: MemoryCluster) -> None
     cluster.make("flights")
     assert run("group", "create", "flights", "radar", "--start", "latest")[1] == "created radar on flights\n"
     assert run("group", "create", "flights", "radar")[1] == "there was already radar on flights\n"
-    assert run("group", "delete", "flights", "radar", stdin=b"n\n")[0] == 130
+    assert run("group", "delete", "flights", "radar", stdin=b"n\n")[0] == 2
     assert cluster.cursors
     assert run("group", "delete", "flights", "radar", "--yes")[1] == "deleted radar on flights\n"
     assert not cluster.cursors
@@ -123,7 +123,7 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     )
     assert run("topic", "alter", "flights", "--retention-hours", "0")[1].endswith("kept: for ever\n")
     assert run("topic", "alter", "flights")[0] == 2
-    assert run("topic", "delete", "flights", stdin=b"n\n")[0] == 130
+    assert run("topic", "delete", "flights", stdin=b"n\n")[0] == 2
     assert "flights" in cluster.topics
     assert run("topic", "delete", "flights", "--yes")[1] == "deleted flights\n"
     assert run("topic", "describe", "flights")[0] == 1
@@ -280,14 +280,14 @@ def test_writers_are_listed_described_and_forgotten(run: Run, cluster: MemoryClu
     ]
     assert run("writer", "describe", "flights", "new")[1] == "new on flights: NEW, epoch 1\n"
     assert json.loads(run("--output", "json", "writer", "list", "flights")[1])[0]["sequence"] is None
-    assert run("writer", "delete", "orders", "nightly", stdin=b"n\n")[0] == 130
+    assert run("writer", "delete", "orders", "nightly", stdin=b"n\n")[0] == 2
     assert run("writer", "delete", "orders", "nightly", "--yes")[1] == "deleted nightly on orders\n"
     assert list(cluster.writers) == [("flights", "new")]
 
 
 def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:
     assert "g0-0" in run("member", "list")[1]
-    assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", stdin=b"n\n")[0] == 130
+    assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", stdin=b"n\n")[0] == 2
     assert cluster.dead == []
     assert run("member", "declare-dead", "g0-0", "--run", "4", "--issuer", "me", "--yes")[0] == 0
     assert cluster.dead == [("g0-0", 4, "me")]
@@ -313,7 +313,7 @@ def test_what_is_in_quarantine_is_counted_and_exported(run: Run, cluster: Memory
 
 
 def test_a_gap_is_declared_only_when_confirmed(run: Run, cluster: MemoryCluster) -> None:
-    assert run("chain", "declare-gap", "orders", "0", "3", "--issuer", "me", stdin=b"n\n")[0] == 130
+    assert run("chain", "declare-gap", "orders", "0", "3", "--issuer", "me", stdin=b"n\n")[0] == 2
     assert cluster.gaps == []
     assert run("chain", "declare-gap", "orders", "0", "3", "--issuer", "me", "--yes")[0] == 0
     assert cluster.gaps == [("orders", 0, 3, "me")]
@@ -357,7 +357,7 @@ def test_a_broker_group_is_drained_waited_for_and_taken_back(
     assert (cluster.broker_groups["g0"].heads, cluster.broker_groups["g0"].segments) == (0, 0)
     assert run("broker-group", "activate", "g1", "--weight", "2.5")[:2] == (0, "g1 is active\n")
     assert cluster.broker_groups["g1"].weight == 2.5
-    assert run("broker-group", "remove", "g0", stdin=b"n\n")[0] == 130
+    assert run("broker-group", "remove", "g0", stdin=b"n\n")[0] == 2
     assert run("broker-group", "remove", "g0", "--yes")[:2] == (0, "g0 is forgotten\n")
     assert list(cluster.broker_groups) == ["g1"]
 

@@ -1,7 +1,7 @@
 """The root command: it loads a sub-command when it is used, and turns errors into one line and an exit status.
 
-Exit status: 0 done; 1 an error of the catalogue or of the operating system; 2 wrong usage; 130 interrupted; 141 the
-reader of the output has ended.
+Exit status: 0 done; 1 an error of the catalogue or of the operating system, or the answer to a question was no; 2 wrong
+usage, or a question without a terminal; 130 interrupted; 141 the reader of the output has ended.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from seriatim_api.errors import SeriatimError
 
+from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import pick
 from seriatim.cli._running import live_line
@@ -130,7 +131,7 @@ def activate(settings: Settings, name: str, weight: float | None) -> None:
 def remove(settings: Settings, name: str, yes: bool) -> None:
     """Remove the broker group NAME. It must be drained, and its brokers must have ended."""
     if not yes:
-        click.confirm(f"Forget the broker group {name} and its brokers?", abort=True)
+        confirm_first(f"Forget the broker group {name} and its brokers?", otherwise=f"{name} is not removed")
     call_admin(settings, lambda admin: admin.remove_broker_group(name))
     if settings.as_json:
         settings.emit({"removed": name})

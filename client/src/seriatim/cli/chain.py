@@ -18,6 +18,7 @@ import click
 from seriatim_api.errors import SeriatimError
 
 from seriatim.cli import _connect
+from seriatim.cli._asking import confirm_first
 from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons, who_waits
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import chain_fields, pick
@@ -227,7 +228,10 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
     one of its disks returns later, brokers refuse it. You cannot take this back.
     """
     if not yes:
-        click.confirm(f"Are all disks of segment {segment} of {topic}/{partition} lost for good?", abort=True)
+        confirm_first(
+            f"Are all disks of segment {segment} of {topic}/{partition} lost for good?",
+            otherwise=f"segment {segment} of {topic}/{partition} is not declared a gap",
+        )
     call_admin(settings, lambda admin: admin.declare_gap(topic, partition, segment, issuer))
     if settings.as_json:
         settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})

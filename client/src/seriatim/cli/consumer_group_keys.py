@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -11,6 +10,7 @@ from seriatim_api.errors import PositionUnknownError, PreconditionError
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped
 
+from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
 from seriatim.cli._settings import Settings
 
@@ -133,7 +133,7 @@ def operate(
             count = f"{len(found):,} key{'s' * (len(found) != 1)}"
             what = "Pass over" if operation == "skip" else "Send to the dead-letter topic"
             question = f"{what} the first message of {count} of {name} on {topic}?"
-            await asyncio.to_thread(click.confirm, question, abort=True)
+            await confirm(question, otherwise="nothing was changed")
         acts = {"release": admin.release_keys, "skip": admin.skip_keys, "dead-letter": admin.dead_letter_keys}
         return await acts[operation](topic, name, found) if found else []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -12,6 +11,7 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import format_offset, parse_offset
 from seriatim_api.key_names import escaped
 
+from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import data_field
 from seriatim.cli._settings import Settings
@@ -183,7 +183,7 @@ def replay(
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
-        await _confirm(f"Replay {_count(chosen)} of {topic} to their groups?", chosen, yes)
+        await _confirm(f"Replay {_count(chosen)} of {topic} to their groups?", "nothing was replayed", chosen, yes)
         copies = await admin.replay_dead_letters(topic, chosen) if chosen else []
         return [
             {
@@ -226,7 +226,9 @@ def drop(
 
     async def work(admin: Admin) -> int:
         chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
-        await _confirm(f"Drop {_count(chosen)} of {topic}? They cannot be replayed then", chosen, yes)
+        await _confirm(
+            f"Drop {_count(chosen)} of {topic}, so that they cannot be replayed?", "nothing was dropped", chosen, yes
+        )
         if chosen:
             await admin.drop_dead_letters(topic, chosen)
         return len(chosen)
@@ -304,9 +306,9 @@ def _limits(group: str | None, partition: int | None, key: str | None = None) ->
     return "".join(parts)
 
 
-async def _confirm(question: str, chosen: Sequence[DeadLetter], yes: bool) -> None:
+async def _confirm(question: str, otherwise: str, chosen: Sequence[DeadLetter], yes: bool) -> None:
     if chosen and not yes:
-        await asyncio.to_thread(click.confirm, question, abort=True)
+        await confirm(question, otherwise=otherwise)
 
 
 # ---- printing -------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _broadcast, consumer_group_keys
+from seriatim.cli._asking import confirm, confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._consumer_group_settings import (
     SettingsOptions,
@@ -254,7 +253,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     Of a broadcast group, the positions of all its consumers are deleted.
     """
     if not yes:
-        click.confirm(f"Forget what {name} has acknowledged on {topic}?", abort=True)
+        confirm_first(f"Forget what {name} has acknowledged on {topic}?", otherwise=f"{name} on {topic} is not deleted")
     count = call_admin(settings, lambda admin: _broadcast.delete(admin, topic, name))
     if settings.as_json:
         settings.emit({"topic": topic, "deleted": name} | ({"consumers": count} if count else {}))
@@ -338,8 +337,6 @@ def skip(settings: Settings, /, topic: str, name: str, keys: tuple[str, ...], al
         raise click.UsageError("--dry-run, --expected-epoch, --request-id and --drop-aside go with --to")
     if len(move.partitions) > 1:
         raise click.UsageError("with --key or --all-parked, give --partition at most once")
-    if not move.yes and not sys.stdin.isatty():
-        raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
     partition = move.partitions[0] if move.partitions else None
     consumer_group_keys.operate(settings, topic, name, "skip", keys, all_parked, partition, yes=move.yes)
 
@@ -400,9 +397,7 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
         if options.dry_run:
             return []
         if not options.yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
-            await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
+            await confirm(f"{operation.capitalize()} {name} on {topic}?", otherwise="nothing was changed")
         return await admin.move_group(plan, request_id=request_id, drop_aside=options.drop_aside)
 
     done = call_admin(settings, work)

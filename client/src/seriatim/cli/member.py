@@ -6,6 +6,7 @@ import getpass
 
 import click
 
+from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import pick
 from seriatim.cli._settings import Settings
@@ -73,7 +74,10 @@ def declare_dead(
     can be lost.
     """
     if not yes:
-        click.confirm(f"Has the process of {broker}, run {run_no}, really ended?", abort=True)
+        confirm_first(
+            f"Has the process of {broker}, run {run_no}, really ended?",
+            otherwise=f"run {run_no} of {broker} is not declared dead",
+        )
     call_admin(
         settings,
         lambda admin: admin.declare_dead(broker, run_no, issuer, incarnation=incarnation, evidence=evidence),
@@ -109,7 +113,7 @@ def check_restart(settings: Settings, broker: str) -> None:
 def remove(settings: Settings, broker: str, yes: bool) -> None:
     """Remove BROKER from the cluster. It must be declared dead, and no segment may need its disk."""
     if not yes:
-        click.confirm(f"Forget {broker}?", abort=True)
+        confirm_first(f"Forget {broker}?", otherwise=f"{broker} is not removed")
     call_admin(settings, lambda admin: admin.remove_member(broker))
     if settings.as_json:
         settings.emit({"removed": broker})

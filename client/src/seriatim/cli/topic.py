@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ from seriatim_api.ids import format_offset
 
 import seriatim
 from seriatim.cli import _broadcast, _connect, _retention
+from seriatim.cli._asking import confirm, confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._places import PlaceType, Written
 from seriatim.cli._printing import chain_fields, pick
@@ -281,7 +280,7 @@ async def _tell_losses(
     """Show the messages that a shorter retention drops, and ask whether to go on.
 
     Raises:
-        click.Abort: The answer is no.
+        DeclinedError: The answer is no.
         click.UsageError: stdin is not a terminal, so the command cannot ask, and `--yes` was not given.
     """
     before = (await client.admin().describe_topic(name)).topic.settings
@@ -303,9 +302,7 @@ async def _tell_losses(
             click.echo(_retention.summary(found))
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
-    await asyncio.to_thread(click.confirm, f"Shorten the retention of {name}?", abort=True)
+    await confirm(f"Shorten the retention of {name}?", otherwise="nothing was changed")
 
 
 @topic.command()
@@ -315,7 +312,7 @@ async def _tell_losses(
 def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete the topic NAME with all its messages."""
     if not yes:
-        click.confirm(f"Delete the topic {name} and all its messages?", abort=True)
+        confirm_first(f"Delete the topic {name} and all its messages?", otherwise=f"{name} is not deleted")
     call_admin(settings, lambda admin: admin.delete_topic(name))
     if settings.as_json:
         settings.emit({"deleted": name})

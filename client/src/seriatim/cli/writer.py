@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import pick
 from seriatim.cli._settings import Settings
@@ -68,8 +69,9 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     """Delete WRITER of TOPIC. Its publications stay. Brokers refuse a program that still publishes under it."""
     if not yes:
-        click.confirm(
-            f"Forget what {name} has published to {topic}? Then it can publish the same rows again", abort=True
+        confirm_first(
+            f"Forget what {name} has published to {topic}, so that it can publish the same rows again?",
+            otherwise=f"{name} on {topic} is not deleted",
         )
     call_admin(settings, lambda admin: admin.delete_writer(topic, name))
     if settings.as_json:

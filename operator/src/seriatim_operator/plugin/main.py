@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from seriatim_api.errors import SeriatimError
+from seriatim_api.questions import NoTerminalError, ask
 
 from ..cluster.connection import Connection, ConnectionFailedError, connect
 from ..cluster.kinds import BROKER_CLUSTER
@@ -246,7 +247,7 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
 
     name = group.spec.group
     way.console.print(f"{name} is to be drained: {_left(await count(brokers, name))} will move to other broker groups")
-    if not is_sure and not await asyncio.to_thread(click.confirm, "go on?"):
+    if not is_sure and not await is_told_to_drain(name):
         return REFUSED
     await set_state(kube, group, "Draining")
     with way.console.status(f"draining {name}") as line:
@@ -265,6 +266,22 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
         "to see how far it is"
     )
     return UNWELL
+
+
+async def is_told_to_drain(name: str) -> bool:
+    """Ask a person. If the answer is no, say what is not done.
+
+    Raises:
+        PluginError: stdin is no terminal.
+    """
+    try:
+        is_sure = await ask(f"Drain {name}?")
+    except NoTerminalError:
+        text = f"{name} is not drained: stdin is no terminal to ask you on. Remedy: add --yes"
+        raise PluginError(text) from None
+    if not is_sure:
+        click.echo(f"{name} is not drained: the answer was no", err=True)
+    return is_sure
 
 
 @main.command()
