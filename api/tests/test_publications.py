@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 from seriatim_api import publications
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_api.ids import INDEX_MAX, TopicIncarnation, make_offset
 from seriatim_api.publications import (
     Manifest,
     ManifestPart,
@@ -23,7 +23,7 @@ from seriatim_api.publications import (
 )
 
 CHUNK = b"c" * 16
-INCARNATION = "0123456789abcdef" * 2
+INCARNATION = TopicIncarnation("0123456789abcdef" * 2)
 
 
 def part(partition: int, *rows: int, value_bytes: int = 10) -> ManifestPart:

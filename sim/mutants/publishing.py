@@ -9,7 +9,7 @@ from typing import Any
 from seriatim._publishing import chunks
 from seriatim._publishing.chunks import Chunk
 from seriatim_api.batch import BatchHeader
-from seriatim_api.ids import split_offset
+from seriatim_api.ids import TopicIncarnation, split_offset
 from seriatim_api.publications import Manifest
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
@@ -108,7 +108,7 @@ def _floors_are_not_looked_at() -> list[Patch]:
     before = writers.check_manifest
 
     def check_manifest(
-        wanted: Publication, manifest: Manifest, incarnation: str, partitions: set[int], _floors: object
+        wanted: Publication, manifest: Manifest, incarnation: TopicIncarnation, partitions: set[int], _floors: object
     ) -> None:
         before(wanted, manifest, incarnation, partitions, {})
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING
 
 from seriatim_api.batch import FLAG_STAGED, make_header, parse_header
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.log import Batch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..world import World
 
 KEYS = Keys("world")
-INCARNATION = "ab" * 16
+INCARNATION = TopicIncarnation("ab" * 16)
 
 STAGE_PARTITIONS = (PartitionId(901), PartitionId(902))
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim._publishing.chunks import Chunk
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatches
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 
@@ -29,7 +29,7 @@ def done_without_rows() -> tuple[PublicationJudge, Stage]:
     stage = Stage(world, random.Random(1))
     judge = PublicationJudge(world, stage)
     parts = (ManifestPart(P, 8, StagedBatches([stage.put(STAGED_AT, b"c" * 16, 100, 3)])),)
-    plan = Plan("run", [Chunk("topic", "ab" * 16, 1, b"c" * 16, parts)], Manifest("ab" * 16, parts))
+    plan = Plan("run", [Chunk("topic", "ab" * 16, 1, b"c" * 16, parts)], Manifest(TopicIncarnation("ab" * 16), parts))
     place = ManifestPlace(STAGED_AT, (1,), 1, 1, b"m" * 16)
     record = WriterRecord(b"w" * 16, "topic", 0, "", WriterState.DECIDED, 1, place)
     judge.plans[place.id] = plan

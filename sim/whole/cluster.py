@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
-from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
@@ -216,7 +216,7 @@ class WholeCluster:
             assert runtime is not None
             try:
                 await runtime.controller.topics.create(
-                    TOPIC, self.world.options.partition_count, settings, TOPIC_DEADLINE_S, "the-only-one"
+                    TOPIC, self.world.options.partition_count, settings, TOPIC_DEADLINE_S, TopicIncarnation("f" * 32)
                 )
             except SeriatimError as exc:
                 self.world.schedule.tell("world", f"topic not made: {exc!r}")

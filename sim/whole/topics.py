@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
 
 from .brokers import RuntimeProcess
@@ -39,9 +39,9 @@ class TopicMaker:
         self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
 
     @property
-    def wanted(self) -> str:
+    def wanted(self) -> TopicIncarnation:
         """The incarnation that there should be."""
-        return f"made-{self.count}"
+        return TopicIncarnation(f"{self.count:032x}")
 
     def remake(self) -> None:
         """Begin, unless it is being done."""
@@ -88,7 +88,7 @@ class TopicMaker:
                 controller.loop.create_task(self._carry_out(controller, self.wanted), name="topic"),
             )
 
-    async def _carry_out(self, controller: RuntimeProcess, wanted: str) -> None:
+    async def _carry_out(self, controller: RuntimeProcess, wanted: TopicIncarnation) -> None:
         runtime = controller.simulated.runtime
         assert runtime is not None
         topics, options = runtime.controller.topics, self._world.options

@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, Self, SupportsIndex, overload
 
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, make_offset, split_offset
+from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, TopicIncarnation, make_offset, split_offset
 
 STAGE_TOPIC: Final = "_stage"
 """The stage topic. It is hidden: users cannot name it, because names begin with a letter or digit."""
@@ -166,9 +166,9 @@ class ManifestPart:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All parts of one publication, partition ids ascending. `incarnation` is the topic's, 32 hexadecimal digits."""
+    """All parts of one publication, partition ids ascending. `incarnation` is the topic's."""
 
-    incarnation: str
+    incarnation: TopicIncarnation
     parts: tuple[ManifestPart, ...]
 
     @property
@@ -222,7 +222,7 @@ def write_manifest(manifest: Manifest) -> bytes:
             f"the manifest of this publication has {size_bytes} bytes, and {MANIFEST_BYTES_MAX} are allowed: publish "
             "fewer rows at once, or stage larger batches"
         )
-    out = [_HEADER.pack(_MAGIC, bytes.fromhex(manifest.incarnation), len(manifest.parts))]
+    out = [_HEADER.pack(_MAGIC, manifest.incarnation.bytes, len(manifest.parts))]
     for part in sorted(manifest.parts, key=lambda part: part.partition):
         out.append(_PART.pack(part.partition, len(part.batches), part.rows, part.value_bytes))
         out.append(part.batches.packed)
@@ -254,7 +254,7 @@ def read_manifest(data: bytes) -> Manifest:
         raise BadRequestError("a manifest is cut short") from exc
     if at != len(data) or not parts:
         raise BadRequestError("a manifest names at least one partition, and ends with the last of them")
-    return Manifest(incarnation.hex(), tuple(parts))
+    return Manifest(TopicIncarnation.of_bytes(incarnation), tuple(parts))
 
 
 def _read_part(data: bytes, at: int) -> tuple[ManifestPart, int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, StagedBatches, digest_of
 from seriatim_broker.core.values import writers
 from seriatim_broker.core.values.writers import (
@@ -26,7 +26,7 @@ from seriatim_broker.core.values.writers import (
 NEW_ID = b"w" * 8
 PRODUCER = NEW_ID + PRODUCER_MARK
 OTHER = b"o" * 8
-INCARNATION = "ab" * 16
+INCARNATION = TopicIncarnation("ab" * 16)
 CHUNK = b"c" * 16
 PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 4, make_offset(2, 5), CHUNK)])),)
 MANIFEST = Manifest(INCARNATION, PARTS)
@@ -167,7 +167,12 @@ def test_a_manifest_of_its_topic_above_all_floors_is_taken() -> None:
 
 def test_a_manifest_of_another_topic_is_refused() -> None:
     with pytest.raises(errors.PreconditionError, match="made again"):
-        check(replace(MANIFEST, incarnation="cd" * 16))
+        check(replace(MANIFEST, incarnation=TopicIncarnation("cd" * 16)))
+
+
+def test_a_rebuilt_topic_with_hyphens_takes_its_manifests() -> None:
+    hyphened = TopicIncarnation.of_record("abababab-abab-abab-abab-abababababab")
+    check_manifest(WANTED, MANIFEST, hyphened, {3, 4}, {})
 
 
 def test_a_partition_of_another_topic_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from seriatim_api import errors
-from seriatim_api.ids import INDEX_MAX, PartitionId, make_offset
+from seriatim_api.ids import INDEX_MAX, PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch, StagedBatches
 from seriatim_api.v1 import broker_pb2, common_pb2, publications_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
@@ -18,6 +18,7 @@ from seriatim_broker.rpc.peer_names import PeerNames
 from seriatim_broker.rpc.publications import PublicationsServicer
 from seriatim_broker.rpc.publishing import Carried
 from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.stage import stage_settings
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 PLACE = records_pb2.ManifestReference(
@@ -63,7 +64,7 @@ class Inside:
             raise self.error
 
     async def manifest(self, _place: Any) -> Manifest:
-        return Manifest("ab" * 16, PARTS)
+        return Manifest(TopicIncarnation("ab" * 16), PARTS)
 
     async def carry_out_here(self, *_arguments: Any) -> list[Carried]:
         return [Carried(3, 77, 2, 0)]
@@ -198,7 +199,9 @@ async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
         record = records_pb2.ChainRecord(partition_id=partition, epoch=9, page_count=3)
         record.segments.add(no=200 + partition, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
         owner.records.append(record)
-    topic = records_pb2.TopicRecord(name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91])
+    topic = records_pb2.TopicRecord(
+        name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91], settings=stage_settings()
+    )
     await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
     answer = await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
     assert [route.segment for route in answer.stage.routes] == [290, 291]
@@ -206,6 +209,31 @@ async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
     owner.records.pop()
     with pytest.raises(RefusedError):
         await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
+
+
+async def test_a_stage_topic_without_retention_gets_its_settings() -> None:
+    """An earlier version rebuilt it so."""
+    owner = Owner()
+    member = common_pb2.Member(broker="b", incarnation="d" * 32)
+    owner.records = [records_pb2.ChainRecord(partition_id=90, epoch=9)]
+    owner.records[0].segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+    topic = records_pb2.TopicRecord(
+        name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91],
+        settings=records_pb2.TopicSettings(flush=True),
+    )  # fmt: skip
+    await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
+    updated: list[int] = []
+
+    async def update(_name: str, _incarnation: str, count: int, change: Any, _left_s: float) -> Any:
+        updated.append(count)
+        change(topic.settings)
+        return records_pb2.TopicRecord(name="_stage", partition_ids=[90], settings=topic.settings)
+
+    controller = SimpleNamespace(election=SimpleNamespace(is_controller=True), topics=SimpleNamespace(update=update))
+    owner.servicer = PublicationsServicer(*cast(Any, (owner, controller, None, owner, None, None, owner)))
+    await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
+    assert updated == [2]
+    assert topic.settings == stage_settings()
 
 
 @pytest.mark.parametrize("call", [Call(), Call("b", "elsewhere"), Call("", "b.example"), Call("c", "b.example")])

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import (
     PRODUCER_MARK,
     STAGE_TOPIC,
@@ -37,7 +37,7 @@ from seriatim_broker.runtime.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")
-INCARNATION = "ab" * 16
+INCARNATION = TopicIncarnation("ab" * 16)
 STAGE = 90
 WRITER = Writer(INCARNATION, "nightly")
 KEY = KEYS.writer(*WRITER)

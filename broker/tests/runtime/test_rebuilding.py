@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.chain import Chain, Opening, create
@@ -154,6 +154,21 @@ async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
     answers = Answers((replace(told(M00, FIRST), cursors={P: [G10]}),))
     await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
     assert (await make_plan(coordinator, KEYS, answers)).steps == []
+
+
+async def test_the_stage_topic_is_rebuilt_as_it_was() -> None:
+    plan = await planned(Answers((told(M00, replace(FIRST, topic="_stage")),)))
+    (step,) = [put for step in plan.steps for put in step.operations if isinstance(put, Put) and "/topics/" in put.key]
+    topic = records_pb2.TopicRecord.FromString(step.value)
+    assert topic.incarnation == "0" * 32
+    assert (topic.settings.retention_ms, topic.settings.retention_acts) == (24 * 3600 * 1000, True)
+    assert not any("_stage" in line for line in plan.unknown)
+
+
+async def test_a_rebuilt_topic_has_a_legal_incarnation() -> None:
+    plan = await planned(Answers((told(M00, FIRST),)))
+    (step,) = [put for step in plan.steps for put in step.operations if isinstance(put, Put) and "/topics/" in put.key]
+    assert TopicIncarnation(records_pb2.TopicRecord.FromString(step.value).incarnation)
 
 
 async def test_a_deleted_partition_does_not_come_back() -> None:

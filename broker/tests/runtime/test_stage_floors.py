@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from seriatim_api.errors import UnavailableError
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch, StagedBatches
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.events import Trim
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 KEYS = Keys("c")
 STAGE = PartitionId(90)
-INCARNATION = "ab" * 16
+INCARNATION = TopicIncarnation("ab" * 16)
 PLACE = ManifestPlace(PartitionId(91), (make_offset(1, 500),), 80, 1, b"m" * 16)
 
 

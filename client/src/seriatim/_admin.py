@@ -19,7 +19,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
 )
 from seriatim_api.frames import read_batches
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import TopicIncarnation, is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
@@ -112,7 +112,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             name=name,
             partition_count=partition_count,
             settings=_settings_to_proto(settings),
-            incarnation=uuid.uuid4().hex,
+            incarnation=TopicIncarnation.of_bytes(uuid.uuid4().bytes),
             default_retention=settings.retention_ms is None,
         )
         return topic_of(await self._caller.admin("CreateTopic", request, DEADLINE_S))

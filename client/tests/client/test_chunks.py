@@ -12,7 +12,7 @@ from seriatim._publishing.chunks import manifest_of
 from seriatim._publishing.staging import _pieces, _place, table_of
 from seriatim._records import Topic
 from seriatim_api.errors import BadRequestError, IllegalMessageError, PartitionOutOfRangeError
-from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches
+from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches, read_manifest, write_manifest
 
 INCARNATION = "ab" * 16
 TOPIC = Topic("orders", INCARNATION, "READY", (3, 4, 5), TopicSettings(), 0)
@@ -53,6 +53,16 @@ def test_chunks_stand_in_their_order_in_each_partition() -> None:
 def test_chunks_that_do_not_belong_together_are_refused(wrong: Chunk, text: str) -> None:
     with pytest.raises(BadRequestError, match=text):
         manifest_of("orders", [chunk(1, 3), wrong])
+
+
+def test_a_chunk_of_a_rebuilt_topic_has_a_manifest() -> None:
+    """Earlier versions rebuilt topics with hyphens in their incarnations. The request names the topic's own text."""
+    hyphened = "abababab-abab-abab-abab-abababababab"
+    manifest = manifest_of("orders", [replace(chunk(1, 2), incarnation=hyphened)])
+    assert manifest.incarnation == hyphened
+    assert read_manifest(write_manifest(manifest)).incarnation == "ab" * 16
+    with pytest.raises(BadRequestError, match="32 hexadecimal digits"):
+        manifest_of("orders", [replace(chunk(1, 2), incarnation="other")])
 
 
 def test_rows_are_spread_by_their_keys_and_stay_in_order() -> None:

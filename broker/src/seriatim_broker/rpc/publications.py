@@ -19,12 +19,11 @@ from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, 
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
-from ..core.values.placement import CHAIN_WIDTH_DEFAULT
 from ..core.values.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
 from ..runtime.records import chain_from_record, manifest_place_from
+from ..runtime.stage import STAGE_INCARNATION, STAGE_TTL_MS, stage_settings, with_stage_settings
 from .addresses import Addresses
-from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, calling_broker, is_forwarded
 from .peer_names import PeerNames
 from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
@@ -33,12 +32,6 @@ from .staging import Staging
 
 PARTITIONS_PER_BROKER: Final = 2
 """Partitions of the stage topic for each broker, so that each broker is the master of some of them."""
-
-STAGE_TTL_MS: Final = 24 * 3600 * 1000
-"""How long staged data stays. A program that does not publish within that time must stage its rows again."""
-
-STAGE_INCARNATION: Final = "0" * 32
-"""The incarnation of the stage topic. It is the same topic, whichever broker makes it."""
 
 WRITERS_PER_PAGE_MAX: Final = 1000
 
@@ -104,16 +97,25 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         item = await services.coordinator.get(services.keys.topic(STAGE_TOPIC))
         known = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
         count = PARTITIONS_PER_BROKER * sum(map(len, services.directory.broker_groups().values()))
-        if known is not None and known.state == records_pb2.TOPIC_STATE_READY and len(known.partition_ids) >= count:
+        if (
+            known is not None
+            and known.state == records_pb2.TOPIC_STATE_READY
+            and len(known.partition_ids) >= count
+            # Without this line: 1. An earlier version rebuilt the topic without its settings. 2. Staged data is never
+            # dropped, and the topic is hidden. 3. The disks fill up.
+            and known.settings.retention_ms == STAGE_TTL_MS
+        ):
             return known
         left_s = remaining_s(context) * 0.9
         if self._controller.election.is_controller:
             topics = self._controller.topics
             if known is None:
                 return await topics.create(
-                    STAGE_TOPIC, max(count, 1), _settings(), left_s, incarnation=STAGE_INCARNATION
+                    STAGE_TOPIC, max(count, 1), stage_settings(), left_s, incarnation=STAGE_INCARNATION
                 )
-            return await topics.update(STAGE_TOPIC, "", max(count, len(known.partition_ids)), lambda _: None, left_s)
+            return await topics.update(
+                STAGE_TOPIC, "", max(count, len(known.partition_ids)), with_stage_settings, left_s
+            )
         if is_forwarded(context):
             raise NotServingError("the controller has just changed", retry_after_ms=200)
         item = await services.coordinator.get(services.keys.controller)
@@ -266,17 +268,6 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         check_name(request.writer, "writer")
         await self._publisher.delete(request.topic, request.writer)
         return publications_pb2.DeleteWriterResponse()
-
-
-def _settings() -> records_pb2.TopicSettings:
-    return records_pb2.TopicSettings(
-        flush=True,
-        chain_width=CHAIN_WIDTH_DEFAULT,
-        batch_size_bytes_max=BATCH_BYTES_MAX,
-        message_size_bytes_max=BATCH_BYTES_MAX,
-        retention_ms=STAGE_TTL_MS,
-        retention_acts=True,
-    )
 
 
 def _described(key: str, value: bytes) -> publications_pb2.WriterDescription:

@@ -32,7 +32,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
     UnknownWriterError,
 )
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
@@ -227,7 +227,8 @@ class Publisher:
         # Rule `above-floors` (KEPT-STAGE), kept by `check_manifest`. Without it: 1. Retention raises a floor above a
         # staged batch, and drops the batch. 2. The publisher reads the floors after that, so its comparison holds. 3.
         # It decides, and no disk has the rows.
-        writers.check_manifest(wanted, manifest, known.topic.incarnation, set(known.topic.partition_ids), known.floors)
+        incarnation = TopicIncarnation.of_record(known.topic.incarnation)
+        writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
         await self._check_staged(wanted.manifest, manifest, until)
         record = writers.decided(
             known.record,

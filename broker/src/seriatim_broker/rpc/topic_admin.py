@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError, SeriatimError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
@@ -41,8 +40,6 @@ TOPICS_PER_PAGE_MAX = 1000
 WATCH_HEARTBEAT_S = 3.0
 """After three of these times without a message, a watcher treats the stream as silent."""
 
-_INCARNATION = re.compile("[0-9a-f]{32}")
-
 
 class TopicAdmin(broker_pb2_grpc.AdminServicer):
     """The part of `seriatim.v1.Admin` for topics."""
@@ -61,8 +58,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         check_name(request.name, "topic")
         if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
-        if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
-            raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
+        incarnation = TopicIncarnation(request.incarnation) if request.incarnation else None
         # If no settings are given, the topic flushes before commit.
         settings = records_pb2.TopicSettings(flush=True)
         if request.HasField("settings"):
@@ -79,7 +75,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             request.partition_count,
             settings,
             remaining_s(context) * 0.95,
-            request.incarnation,
+            incarnation,
             guard_of_call(self._services, context),
         )
 

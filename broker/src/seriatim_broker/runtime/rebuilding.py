@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from seriatim_api.errors import BadRequestError, PreconditionError
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
 
 from ..core.control import rebuild
@@ -26,6 +27,7 @@ from .keys import Keys, partition_of
 from .membership import FORMAT_LEVEL
 from .pages import read_all_whole
 from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, member_to_record
+from .stage import STAGE_INCARNATION, stage_settings
 
 DEADLINE_S = 10.0
 """Deadline of each call to the coordinator."""
@@ -330,15 +332,20 @@ def _plan_topics(
             plan.conflicts.append(f"topic {name}: no broker knows its partitions {missing}; its record is not written")
             continue
         first = chains[0]
+        is_stage = name == STAGE_TOPIC
+        settings = records_pb2.TopicSettings(flush=first.flush, chain_width=first.width)
+        if is_stage:
+            settings = stage_settings()
         record = records_pb2.TopicRecord(
             name=name,
-            incarnation=str(uuid.uuid4()),
+            incarnation=STAGE_INCARNATION if is_stage else TopicIncarnation.of_bytes(uuid.uuid4().bytes),
             state=records_pb2.TOPIC_STATE_READY,
             partition_ids=[chains[number].partition for number in range(len(chains))],
-            settings=records_pb2.TopicSettings(flush=first.flush, chain_width=first.width),
+            settings=settings,
             created_at_ms=_now_ms(),
         )
-        plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
+        if not is_stage:
+            plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
         _put(plan, items, key, record.SerializeToString(), f"topic {name} with {len(chains)} partitions")
     counter = items.get(keys.partition_counter)
     following = records_pb2.CounterRecord.FromString(counter.value).next if counter is not None else 1

@@ -23,7 +23,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.effects import Resolved
@@ -96,7 +96,7 @@ class Topics:
         partition_count: int,
         settings: records_pb2.TopicSettings,
         deadline_s: float,
-        incarnation: str = "",
+        incarnation: TopicIncarnation | None = None,
         guard: Guard = unguarded,
     ) -> records_pb2.TopicRecord:
         """Make a topic with all its partitions. Returns its record when it is READY.
@@ -109,7 +109,7 @@ class Topics:
             partition_count: How many partitions it gets.
             settings: Of the topic.
             deadline_s: How long to wait for the partitions.
-            incarnation: A new id by which a repeated request is recognised; empty: this broker draws one.
+            incarnation: A new id by which a repeated request is recognised; None: this broker draws one.
             guard: Compared where the topic is begun. The controller does the rest, whichever operator asked.
 
         Raises:
@@ -117,7 +117,9 @@ class Topics:
             NotServingError: This broker is not the controller.
             DeadlineExceededError: The topic is not complete yet. The controller goes on with it.
         """
-        record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex, guard)
+        record = await self._begin_topic(
+            name, partition_count, settings, incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes), guard
+        )
         return await self._finished(record, deadline_s)
 
     async def update(
@@ -269,7 +271,12 @@ class Topics:
                 return record
 
     async def _begin_topic(
-        self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str, guard: Guard
+        self,
+        name: str,
+        partition_count: int,
+        settings: records_pb2.TopicSettings,
+        incarnation: TopicIncarnation,
+        guard: Guard,
     ) -> records_pb2.TopicRecord:
         """Take partition ids and write the topic as CREATING, in one transaction."""
         key, counter_key = self._keys.topic(name), self._keys.partition_counter

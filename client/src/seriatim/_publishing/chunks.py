@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import TopicIncarnation
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches
 
 
@@ -97,7 +98,8 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
     for chunk in chunks:
         for part in chunk.parts:
             found.setdefault(part.partition, []).append(part)
-    return Manifest(first.incarnation, tuple(_joined(partition, found[partition]) for partition in sorted(found)))
+    incarnation = TopicIncarnation.of_record(first.incarnation)
+    return Manifest(incarnation, tuple(_joined(partition, found[partition]) for partition in sorted(found)))
 
 
 def _joined(partition: int, parts: Iterable[ManifestPart]) -> ManifestPart:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from seriatim_api.ids import TopicIncarnation
+
 from ..spec.topic import Topic, TopicSpec
 from .actions import Action
 from .claims import first_claimant, succeeds
@@ -379,13 +381,13 @@ def _tell_update(topic: Topic, update: UpdateTopic) -> TellObject:
 # ---- who owns what --------------------------------------------------------------------------------------
 
 
-def incarnation_of(topic: Topic) -> str:
+def incarnation_of(topic: Topic) -> TopicIncarnation:
     """The incarnation of the topic that this object makes next. It stays the same until that topic is reported.
 
     So if the answer to a creation is lost, or the operator ends, the creation is repeated and makes one topic. And a
     topic that is made again has another incarnation than the one before.
     """
-    return uuid.uuid5(_INCARNATIONS, f"{topic.uid}/{topic.status.incarnation}").hex
+    return TopicIncarnation.of_bytes(uuid.uuid5(_INCARNATIONS, f"{topic.uid}/{topic.status.incarnation}").bytes)
 
 
 def owns(topic: Topic, view: TopicView) -> bool:

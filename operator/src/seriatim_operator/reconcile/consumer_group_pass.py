@@ -25,6 +25,7 @@ from seriatim_api.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from seriatim_api.ids import TopicIncarnation
 from seriatim_api.lag import lag_messages
 from seriatim_api.v1 import broker_pb2
 
@@ -262,7 +263,7 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
             return
         # The incarnation is a random one. An incarnation that is made of an object's UID would say that a Topic object
         # made the topic, and that it is left over when no Topic has it (`unclaimed`).
-        incarnation = uuid.uuid4().hex
+        incarnation = TopicIncarnation.of_bytes(uuid.uuid4().bytes)
         try:
             record = await self._brokers.create_topic(
                 step.name, step.partitions, topic_settings_message(step.settings), incarnation

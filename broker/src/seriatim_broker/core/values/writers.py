@@ -23,7 +23,7 @@ from seriatim_api.errors import (
     WriterFencedError,
     WriterOwnedError,
 )
-from seriatim_api.ids import PartitionId, format_offset, make_offset
+from seriatim_api.ids import PartitionId, TopicIncarnation, format_offset, make_offset
 from seriatim_api.publications import (
     MANIFEST_BYTES_MAX,
     PIECES_MAX,
@@ -294,7 +294,7 @@ def check_loss(record: WriterRecord, writer: str) -> None:
 def check_manifest(
     wanted: Publication,
     manifest: Manifest,
-    incarnation: str,
+    incarnation: TopicIncarnation,
     partitions: Collection[int],
     floors: Mapping[int, int],
 ) -> None:
@@ -312,7 +312,7 @@ def check_manifest(
         BadRequestError: It names a partition of another topic, too many segments, or other rows than its digest.
         StagedDataGoneError: A staged batch is below its floor.
     """
-    if manifest.incarnation != incarnation:
+    if manifest.incarnation.bytes != incarnation.bytes:
         raise PreconditionError("the topic was deleted and made again since these rows were staged: stage them anew")
     unknown = [part.partition for part in manifest.parts if part.partition not in partitions]
     if unknown:
