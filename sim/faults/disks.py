@@ -89,6 +89,16 @@ def started_copies(rng: random.Random, options: Options) -> Options:
     )
 
 
+def recent_copies(rng: random.Random, options: Options) -> Options:
+    """Copies of disks from within their last run come back, beside all that happens otherwise."""
+    return replace(
+        options,
+        kinds={"recent_copy": 6, "crash": 2, "plan": 1, "break": 1, "coordinator_down": 1, "roll": 1},
+        fault_count=rng.choice((6, 12)),
+        wipe_share=0.0,
+    )
+
+
 def damage(rng: random.Random, options: Options) -> Options:
     """Bits flip in stored batches, during switches and restarts."""
     return replace(

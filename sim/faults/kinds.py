@@ -54,6 +54,7 @@ MORE_KINDS: tuple[str, ...] = (
     "contradicted",
     "held_frames",
     "started_copy",
+    "recent_copy",
     "stalled_lane",
     "remake_topic",
     "remake_group",

@@ -60,7 +60,7 @@ SPREAD = Only("a controller that spreads open segments", WHOLE)
 RECORD_LOST = Only("a coordinator that goes back when one broker alone knows what it wrote", WHOLE)
 REVISIONS = Only("a coordinator that uses revisions again", WHOLE)
 DAMAGED = Only("damage on disks", WHOLE)
-DIRECTORIES = Only("copies of directories that are started", WHOLE)
+DIRECTORIES = Only("copies of directories, and what the coordinator knows of them", WHOLE)
 MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", WHOLE)
 FLUSH_FAILS = Only("flushes that fail", ("disks",))
 OPERATORS = Only("an operator that changes broker groups", ("groups",))
@@ -95,6 +95,7 @@ PROFILES: dict[str, Profile] = {
     "full-disks": Profile(disks.full_disks, 0),
     "older-disks": Profile(disks.older_disks, 0),
     "contradicted": Profile(disks.contradicted, 0),
+    "recent-copies": Profile(disks.recent_copies, 0, DIRECTORIES),
     "started-copies": Profile(disks.started_copies, 0, DIRECTORIES),
     "topics-again": Profile(retaining.topics_again, 0, MADE_AGAIN),
     "groups-again": Profile(retaining.groups_again, 0, MADE_AGAIN),

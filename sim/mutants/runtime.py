@@ -22,7 +22,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.values.effects import WriteChain
 from seriatim_broker.core.values.events import WriteOutcome
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation
-from seriatim_broker.runtime import membership
+from seriatim_broker.runtime import membership, watermarks
 from seriatim_broker.runtime.coordination import WRITE_DEADLINE_S, CoordinatorWork
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
@@ -126,7 +126,19 @@ def _nothing_is_asked() -> list[Patch]:
     return [(membership, "_refuse_a_copy", trust)]
 
 
+def _watermark_is_not_read() -> list[Patch]:
+    return [(watermarks, "check", nothing)]
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "below-the-watermark": Mutation(
+        "a disk that ends below its watermark is refused",
+        _watermark_is_not_read,
+        ("I14",),
+        "recent-copies",
+        world="brokers",
+        layer="runtime",
+    ),
     "ask-the-address": Mutation(
         "a start asks whether the run in its record still answers",
         _nothing_is_asked,

@@ -109,6 +109,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ),
         ("contradicted", "cores", 8, {"quarantined": 1}),
         pytest.param(*("contradicted", "cores", 20, {"quarantined": 5}), marks=pytest.mark.slow),
+        ("recent-copies", "brokers", 4, {"recent copy": 2, "start failed: OldDiskError": 2}),
         ("started-copies", "brokers", 6, {"copy refused": 1, "copy took over": 3, "ended itself": 3}),
         ("restored", "brokers", 14, {"coordinator behind": 2, "coordinator rebuilt": 3}),
         pytest.param("restored", "disks", 14, {"coordinator rebuilt": 3}, marks=pytest.mark.slow),

@@ -207,6 +207,7 @@ class RuntimeProcess:
         self._simulated: SimulatedBroker | None = None
         self._storage: ProcessStorage | None = None
         self._task: asyncio.Task[None] | None = None
+        self._notes: list[asyncio.Task[None]] = []
         self._requests: dict[int, int] = {}
         self._streams: dict[int, int] = {}
 
@@ -224,6 +225,24 @@ class RuntimeProcess:
     def is_serving(self) -> bool:
         """Whether clients find it."""
         return self._simulated is not None and self._simulated.is_serving
+
+    @property
+    def durable_sequence(self) -> int:
+        """How far its disk is durable."""
+        assert self._storage is not None
+        return self._storage.durable_sequence
+
+    def note_watermark(self) -> None:
+        """Have it note now how far its disk is durable, as it does from time to time."""
+        runtime = self.simulated.runtime
+        assert runtime is not None
+        note = runtime.watermarks.note
+
+        async def quietly() -> None:
+            with contextlib.suppress(SeriatimError):  # the coordinator may be away
+                await note()
+
+        self.loop.call_soon(lambda: self._notes.append(self.loop.create_task(quietly(), name=f"note of {self.name}")))
 
     def dismisses(self, run: RunId) -> bool:
         """Whether it has read that this run is over."""

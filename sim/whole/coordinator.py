@@ -19,6 +19,7 @@ from seriatim_broker.runtime.records import (
     parse_record,
     spec_from_value,
 )
+from seriatim_broker.runtime.watermarks import sequence_of
 from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
@@ -79,6 +80,10 @@ class RuntimeCoordinator(CoordinatorServer):
     def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
         """The chain of a partition and the revision that wrote it; (None, 0) if the partition has no chain."""
         return self._chains.get(partition, (None, 0))
+
+    def watermark(self, member: MemberId) -> int:
+        """How far this disk was durable when its broker noted it last; 0: it never did."""
+        return sequence_of(self.store.items.get(self.keys.watermark(member.broker)), member)
 
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
         """A group's cursor; the revision is not told."""

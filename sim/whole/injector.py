@@ -36,6 +36,9 @@ ALONE_LOOK_US = 1_000
 TOLD_US = 80_000
 """Within this time a broker that tells a record has told it, over every link that is up."""
 
+NOTED_US = 30_000
+"""So long after a broker was asked to note the watermark of its disk, it has usually done so."""
+
 STOP_US_MAX = 4_000_000
 """How long an orderly stop may take before its supervisor kills the process."""
 
@@ -255,6 +258,33 @@ class RuntimeInjector(Injector):
         if broker.process is None and not broker.is_replaced:
             self._tell(f"{broker.name} gets its older copy")
             broker.put_back(backup)
+
+    def inject_recent_copy(self) -> None:
+        """A disk is copied. After more writes and a note of its watermark the copy takes its place, and is refused."""
+        broker = self._victim()
+        process = broker.process
+        if broker.put_away is not None or process is None or not process.is_serving or process.frozen:
+            return
+        backup = (broker.disk.twin(), broker.directory.twin())
+        copied_at = process.durable_sequence
+        self._tell(f"the disk of {broker.name} is copied at {copied_at}")
+
+        def note() -> None:
+            if broker.process is process and not self._healing and process.durable_sequence > copied_at:
+                process.note_watermark()
+                self._schedule.after(NOTED_US, put_back)
+
+        def put_back() -> None:
+            noted = self._cluster.coordinator.watermark(broker.member)
+            if broker.process is not process or self._healing or noted <= copied_at or broker.put_away is not None:
+                return
+            self.crash(broker)
+            if broker.process is None and not broker.is_replaced:
+                self._tell(f"{broker.name} gets the copy of its disk, which ends at {copied_at}, below {noted}")
+                self._world.judge.seen.states.add("recent copy")
+                broker.put_back(backup)
+
+        self._schedule.after(self._rng.randint(20_000, 200_000), note)
 
     def inject_bit_flip(self) -> None:
         """A bit of a sealed segment changes on one disk, while the other copy is whole and no disk is lost."""

@@ -482,7 +482,7 @@ class NewerFormatError(StorageError):
 
 
 class OldDiskError(StorageError):
-    """The data directory is an older copy: its member run is below the one that the cluster knows."""
+    """The data directory is an older copy: its member run, or the end of its log, is below what the cluster knows."""
 
     number = 702
 

@@ -24,7 +24,7 @@ from .adapters.crc import crc32c
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
 from .adapters.rocks.settings import RocksSettings
-from .adapters.rocks.storage import RocksStorage
+from .adapters.rocks.storage import RocksStorage, log_end
 from .adapters.system_clock import SystemClock
 from .bugs import ServedCalls
 from .certificate_ends import CertificateEnds
@@ -125,6 +125,7 @@ class _Disk:
     """The data directory, behind the interface that `runtime.membership` wants."""
 
     directory: DataDirectory
+    storage: RocksSettings
 
     @property
     def member(self) -> MemberId:
@@ -155,6 +156,10 @@ class _Disk:
         passport = self.directory.passport
         assert passport is not None
         return Seen(passport.registered_run, passport.coordinator_revision, passport.coordinator_rebuilt_at_ms)
+
+    def log_end(self, enough: int) -> int:
+        """Up to which sequence number the database has writes; 0 on a new disk."""
+        return log_end(self.directory.path, self.storage, crc32c, enough)
 
     def raise_run(self) -> int:
         """Begin a member run: write the next number into the passport, and return it."""
@@ -203,6 +208,11 @@ class Broker:
         self.tls: TlsSource | None = None
         self._coordinator = EtcdCoordinator(_coordinator_config(settings))
         self._directory: DataDirectory | None = None
+        self._rocks = RocksSettings(
+            head_cache_size_bytes_max=settings.head_cache_size_bytes_max,
+            reserve_percent=settings.disk_reserve_percent,
+            reserve_bytes_min=settings.disk_reserve_size_bytes_min,
+        )
         self._storage: RocksStorage | None = None
         self._servers: list[grpc.aio.Server] = []
         self._streams: TcpStreams | None = None
@@ -303,18 +313,13 @@ class Broker:
             judge(directory.passport, slot)
         if directory.passport is None:
             directory.create(cluster_id, self.settings.broker)
-        return _Disk(directory)
+        return _Disk(directory, self._rocks)
 
     def _open_storage(self) -> None:
         assert self._directory is not None
-        rocks = RocksSettings(
-            head_cache_size_bytes_max=self.settings.head_cache_size_bytes_max,
-            reserve_percent=self.settings.disk_reserve_percent,
-            reserve_bytes_min=self.settings.disk_reserve_size_bytes_min,
-        )
         directory = self._directory
         storage = RocksStorage.open(
-            directory.path, rocks, crc32c, is_expected=directory.has_storage, on_closed=directory.mark_clean
+            directory.path, self._rocks, crc32c, is_expected=directory.has_storage, on_closed=directory.mark_clean
         )
         assert storage.room is not None
         storage.on_adopted = self._count_adopted
@@ -632,7 +637,9 @@ class Broker:
     async def _remember(self, seen: Seen) -> None:
         """Write to the passport what this broker has seen of the coordinator."""
         assert self._directory is not None
-        await asyncio.to_thread(_Disk(self._directory).note_seen, seen)
+        await asyncio.to_thread(
+            self._directory.note_coordinator, seen.registered_run, seen.revision, seen.rebuilt_at_ms
+        )
 
     def _end_without_directory(self, problem: str) -> None:
         """End this member run at once, because a stop in order would write to a directory that is gone."""
@@ -821,7 +828,7 @@ class Broker:
         assert self._storage is not None
         await self._storage.close()
         try:
-            await mark_clean(self._coordinator, self._keys, self.identity.run_id)
+            await mark_clean(self._coordinator, self._keys, self.identity.run_id, self._storage.durable_sequence)
         except SeriatimError as exc:
             _log.warning("clean_mark_not_registered", error=str(exc))
         await self._runtime.lease.revoke()

@@ -182,6 +182,33 @@ async def test_a_member_that_the_chain_contradicts_runs_on_and_keeps_what_it_has
             await cluster.brokers[other].end()
 
 
+async def test_a_copy_below_the_watermark_is_refused_and_the_true_disk_is_not(tmp_path: Path) -> None:
+    """Rule `below-the-watermark`: a broker that stops in order notes how far its disk is."""
+    async with running_cluster(tmp_path, 1) as cluster:
+        async with Admin(cluster.addresses["g0-0"]) as admin:
+            partition = (await admin.create("older", 1)).partition_ids[0]
+            await asyncio.to_thread(shutil.copytree, tmp_path / "g0-1", tmp_path / "copy")
+            await fill(admin, partition, 5)
+        await asyncio.gather(*(broker.end(signal.SIGTERM) for broker in cluster.brokers.values()))
+        (tmp_path / "g0-1").rename(tmp_path / "true")
+        (tmp_path / "copy").rename(tmp_path / "g0-1")
+        older = cluster.brokers["g0-1"]
+        await older.start()
+        assert older.running is not None
+        async with asyncio.timeout(DEADLINE_S):
+            assert await older.running.wait() != 0
+        assert "[702]" in older.log_text()
+        assert "durable up to" in older.log_text()
+        shutil.rmtree(tmp_path / "g0-1")
+        (tmp_path / "true").rename(tmp_path / "g0-1")
+        for name, broker in cluster.brokers.items():
+            await broker.start()
+            assert broker.running is not None, name
+        for name in cluster.brokers:
+            await cluster.ready(name)
+        assert await _read(cluster, partition, 5) == [b"m%d" % at for at in range(5)]
+
+
 async def _older_disk_of(cluster: Cluster, directory: Path) -> tuple[int, str]:
     """Nine messages are acknowledged; both members are killed, and the slave has a copy from before most of them."""
     async with Admin(cluster.addresses["g0-0"]) as admin:

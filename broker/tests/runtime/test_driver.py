@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
+import structlog
 from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
@@ -345,6 +346,14 @@ async def test_what_is_in_memory_is_answered_at_once_and_holds_up_no_read_that_w
     driver.feed(PlanSwitch(2, P))
     assert sum(isinstance(event, LogRead) for event in core.events) == 200, "in the same turn"
     assert deaths == []
+
+
+async def test_a_contradicted_disk_is_logged_as_an_error() -> None:
+    driver, *_ = make(lambda _event: [fx.Note("switched", P, ()), fx.Note("disk_contradicts_chain", P, ())])
+    with structlog.testing.capture_logs() as lines:
+        driver.feed(PlanSwitch(1, P))
+    levels = {line["event"]: line["log_level"] for line in lines}
+    assert levels == {"switched": "info", "disk_contradicts_chain": "error"}
 
 
 async def test_a_failed_step_ends_everything() -> None:

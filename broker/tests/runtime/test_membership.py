@@ -63,6 +63,10 @@ class FakeDisk:
     suspect_before_run: int = 0
     ended_early: bool = False
     seen: Seen = NEVER_SEEN
+    sequence: int = 0
+
+    def log_end(self, _enough: int) -> int:
+        return self.sequence
 
     @property
     def has_data(self) -> bool:
@@ -139,7 +143,7 @@ async def test_the_first_broker_makes_the_cluster_and_runs_are_counted(coordinat
     assert (first.run, known) == (1, None)
     record = await record_of(coordinator, "g0-0")
     assert (record.run, record.admitted, record.address) == (1, False, "127.0.0.1:7000")
-    await mark_clean(coordinator, KEYS, first.run_id)
+    await mark_clean(coordinator, KEYS, first.run_id, 0)
     assert (await record_of(coordinator, "g0-0")).clean_shutdown
     again, known = await joined(coordinator, disk)
     assert (again.run, known) == (2, KnownDisk("disk-a", 1))
@@ -414,7 +418,7 @@ async def test_a_run_that_is_known_to_have_ended_is_not_asked(coordinator: Coord
     member = MemberId("g0-0", "disk-a")
     before, _ = await joined(coordinator, FakeDisk(member))
     if how == "clean":
-        await mark_clean(coordinator, KEYS, before.run_id)
+        await mark_clean(coordinator, KEYS, before.run_id, 0)
     else:
         await certify_death(coordinator, KEYS, before.run_id, "runner", "reaped")
 

@@ -687,3 +687,15 @@ async def test_a_copy_begins_behind_what_was_dropped(harness: Harness) -> None:
         found = harness.recovered[at].segments[0]
         assert (found.tail, found.record.copied_from) == (4, 2)
         assert found.size_bytes == sum(batch.size_bytes for batch in builder.batches)
+
+
+async def test_the_durable_sequence_grows_and_outlives_an_end(harness: Harness) -> None:
+    """A start refuses a disk that ends below what was noted of it."""
+    builder = SegmentBuilder(1)
+    noted = [harness.storage.durable_sequence]
+    await put(harness, [PutSegment(builder.partition, segment_record())])
+    for crash in (True, False, True):
+        await put(harness, [builder.put()])
+        noted.append(harness.storage.durable_sequence)
+        await harness.reopen(crash=crash)
+        assert harness.storage.durable_sequence >= noted[-1] > noted[-2]

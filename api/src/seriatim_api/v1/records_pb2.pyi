@@ -349,6 +349,35 @@ class MemberRecord(_message.Message):
 Global___MemberRecord: _TypeAlias = MemberRecord  # noqa: Y015
 
 @_typing.final
+class WatermarkRecord(_message.Message):
+    """/seriatim/<cluster>/watermarks/<broker>: how far the broker's disk is. A disk below it is an older copy (ADR 0030)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    NOTED_AT_MS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """of the storage, up to which all writes were durable"""
+    noted_at_ms: _builtins.int
+    @_builtins.property
+    def member(self) -> _common_pb2.Member: ...
+    def __init__(
+        self,
+        *,
+        member: _common_pb2.Member | None = ...,
+        sequence: _builtins.int = ...,
+        noted_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "noted_at_ms", b"noted_at_ms", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatermarkRecord: _TypeAlias = WatermarkRecord  # noqa: Y015
+
+@_typing.final
 class LiveRecord(_message.Message):
     """/seriatim/<cluster>/live/<broker>, under a lease: a hint, never a proof."""
 

@@ -40,6 +40,13 @@ class Storage(Protocol):
         """Set the function that the storage calls, on the event loop, with the highest durable ticket."""
 
     @property
+    def durable_sequence(self) -> int:
+        """How far the disk is durable: a number that grows with its writes, also from one start to the next.
+
+        The durable content of an older copy of the disk has a lower number.
+        """
+
+    @property
     def is_saturated(self) -> bool:
         """Whether more bytes than the limit wait to be written. Then new appends should be refused."""
 

@@ -47,6 +47,7 @@ from .taking_up import TakingUp
 from .tidying import Tidying
 from .topics import Topics
 from .traffic import Measured, MeasureTraffic, Traffic
+from .watermarks import Watermarks
 
 LIVE_KEY_RETRY_S = 0.2
 ROOM_PERIOD_S = 0.5
@@ -140,6 +141,9 @@ class Runtime:
             self.driver.fail,
         )
         self.looking_back = LookingBack(coordinator, keys, identity, post, ground.remember)
+        self.watermarks = Watermarks(
+            coordinator, keys, identity.run_id, lambda: ground.storage.durable_sequence, clock
+        )  # fmt: skip
         self.refusals = Refusals(
             coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
         )  # fmt: skip
@@ -192,6 +196,7 @@ class Runtime:
             ("links of the group", self._watch_broker_group()),
             ("refusals", self.refusals.run()),
             ("looking back", self.looking_back.run()),
+            ("watermarks", self.watermarks.run()),
             ("controller", self.controller.run()),
             ("forgetting", self._forgetting.run()),
             ("retention", self.retention.run()),

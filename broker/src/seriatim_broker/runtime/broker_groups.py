@@ -249,9 +249,9 @@ class BrokerGroups:
             )
         compares: list[Compare] = [mod_revision_is(spec[0].key, spec[0].mod_revision)]
         operations: list[Operation] = [Delete(spec[0].key)]
-        for key, (item, _) in mine.items():
+        for key, (item, record) in mine.items():
             compares.append(mod_revision_is(key, item.mod_revision))
-            operations.append(Delete(key))
+            operations += [Delete(key), Delete(self._keys.watermark(record.member.broker))]
         await self._change([*compares, *await guard()], operations, f"broker group {group!r}")
         _log.info("broker_group_removed", group=group, brokers=[record.member.broker for _, record in mine.values()])
 
@@ -284,7 +284,7 @@ class BrokerGroups:
                         segment=segment.no,
                     )
         compares = [mod_revision_is(key, item.mod_revision), *await guard()]
-        await self._change(compares, [Delete(key)], broker)
+        await self._change(compares, [Delete(key), Delete(self._keys.watermark(broker))], broker)
         _log.info("member_removed", member=str(member))
 
     async def _check_ended(self, record: records_pb2.MemberRecord, *, must_be_certified: bool = False) -> None:

@@ -48,6 +48,10 @@ SLOW_STEP_US = 50_000
 STORY_EVENTS = 20
 """How many events the log line names when a step fails."""
 
+ERROR_NOTES = frozenset({"older_disk", "disk_contradicts_chain"})
+"""Notes that are logged as errors, because acknowledged messages are missing from the order. The others tell what a
+broker does."""
+
 _log = structlog.get_logger(__name__)
 
 Reply = (
@@ -409,7 +413,8 @@ class Driver:
 
     def _note(self, note: fx.Note) -> None:
         self._counters.add(self._counters.notes, note.name)
-        _log.info(note.name, partition=note.partition, **{name: _plain(value) for name, value in note.fields})
+        log = _log.error if note.name in ERROR_NOTES else _log.info
+        log(note.name, partition=note.partition, **{name: _plain(value) for name, value in note.fields})
         for take in self._notes:
             take(note)
 

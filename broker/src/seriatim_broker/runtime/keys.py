@@ -60,6 +60,10 @@ class Keys:
         """The incarnation that holds a slot."""
         return f"{self.members}{broker}"
 
+    def watermark(self, broker: str) -> str:
+        """How far the disk of a slot was durable when its broker noted it last."""
+        return f"{self.prefix}watermarks/{broker}"
+
     @property
     def broker_group_specs(self) -> str:
         """Prefix of the intents and weights of broker groups."""

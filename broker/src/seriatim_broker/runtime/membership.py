@@ -4,6 +4,7 @@
     2  The disk is opened and compared with the slot's record. A foreign disk, an older copy and an emptied disk are
        refused.
     3  The address in the record is asked. If a process answers as the newest run of this disk, this start is refused.
+       If the disk ends below its watermark, it is an older copy, and refused too.
     4  The run number is raised in the directory, then in the coordinator, with a nonce of this start.
     5  Earlier runs of this disk get their death certificates, because this run knows that they have ended.
 
@@ -35,6 +36,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.values.messages import FORMS
 from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
+from . import watermarks
 from .keys import Keys
 from .operators import Guard, unguarded
 from .records import member_from_record, member_to_record
@@ -98,6 +100,13 @@ class Disk(Protocol):
     @property
     def seen(self) -> Seen:
         """What it keeps of the coordinator."""
+
+    def log_end(self, enough: int) -> int:
+        """Up to which sequence number the disk has writes; a lower bound, if that is at least `enough`. Blocks.
+
+        Raises:
+            StorageError: The disk cannot be read.
+        """
 
     def raise_run(self) -> int:
         """Begin a run: write the next number durably, without the clean mark. Returns the number."""
@@ -221,6 +230,8 @@ async def join(
             )
         if record is not None:
             await _refuse_a_copy(coordinator, keys, cluster_id, record, disk.member, is_running)
+            noted = await _insist(lambda: coordinator.get(keys.watermark(place.broker)))
+            watermarks.check(noted, disk.member, disk.log_end)
         # Rule `run-raised` (I6, ALARM): each start is a new member run. Without it:
         # 1. A master of segment 1 restarts in the run that the record names.
         # 2. It goes on with segment 1, although it has lost what it had not flushed.
@@ -304,19 +315,27 @@ async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
         await asyncio.sleep(RETRY_S)
 
 
-async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
-    """Write into the member's record that this run ended in order."""
+async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_sequence: int) -> None:
+    """Write into the member's record that this run ended in order, and note the disk's watermark.
+
+    Args:
+        coordinator: The coordinator.
+        keys: Its keys.
+        run: The run that ended.
+        durable_sequence: How far its disk is durable, now that the storage is closed.
+    """
     key = keys.member(run.member.broker)
     item = await coordinator.get(key, deadline_s=1.0)
     if item is None:
         return
     record = records_pb2.MemberRecord.FromString(item.value)
-    if (record.member.incarnation, record.run) != (run.member.incarnation, run.run):
+    if not watermarks.is_record_of(item, run):
         return
     record.clean_shutdown = True
-    await coordinator.txn(
-        [mod_revision_is(key, item.mod_revision)], [Put(key, record.SerializeToString())], deadline_s=1.0
-    )
+    puts = [Put(key, record.SerializeToString())]
+    if durable_sequence:
+        puts.append(watermarks.watermark(keys, run.member, durable_sequence, time.time_ns() // 1_000_000))
+    await coordinator.txn([mod_revision_is(key, item.mod_revision)], puts, deadline_s=1.0)
 
 
 async def declare_lost_disks(

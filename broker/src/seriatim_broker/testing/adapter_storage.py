@@ -84,6 +84,7 @@ class AdapterDisk(MemoryDisk):
         twin = AdapterDisk(self.chance)
         twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
         twin._ticket = twin.written_ticket = self._ticket
+        twin.durable_count = self.durable_count
         twin.database = self.database.twin()
         return twin
 
@@ -201,6 +202,11 @@ class AdapterStorage:
                 report(ticket)
 
         self.rocks.on_durable(unless_ended)
+
+    @property
+    def durable_sequence(self) -> int:
+        """How far the disk is durable."""
+        return self._rocks.durable_sequence if self._rocks is not None else self._disk.database.sequence
 
     @property
     def is_saturated(self) -> bool:

@@ -231,13 +231,18 @@ class DiskImage:
 
 
 class MemoryDisk:
-    """A disk with a durable image and a visible one. They differ by the submits that are not durable yet."""
+    """A disk with a durable image and a visible one. They differ by the submits that are not durable yet.
+
+    Attributes:
+        durable_count: How many submits became durable.
+    """
 
     def __init__(self) -> None:
         self.durable = DiskImage()
         self.visible = DiskImage()
         self._pending: deque[tuple[int, tuple[Write, ...]]] = deque()
         self._ticket = 0
+        self.durable_count = 0
         self._flipped: set[tuple[PartitionId, int, int]] = set()
 
     @property
@@ -259,16 +264,19 @@ class MemoryDisk:
     def flush(self, ticket: int) -> None:
         """Make all submits up to and including `ticket` durable."""
         while self._pending and self._pending[0][0] <= ticket:
-            for write in self._pending.popleft()[1]:
-                self.durable.apply(write)
+            self._flush_next()
 
     def crash(self, kept_count: int) -> None:
         """Lose all but the first `kept_count` of the submits that are not durable."""
         for _ in range(min(kept_count, len(self._pending))):
-            for write in self._pending.popleft()[1]:
-                self.durable.apply(write)
+            self._flush_next()
         self._pending.clear()
         self.visible = self.durable.twin()
+
+    def _flush_next(self) -> None:
+        for write in self._pending.popleft()[1]:
+            self.durable.apply(write)
+        self.durable_count += 1
 
     def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
         """Damage a stored batch. Until it is written again, a reader finds that its checksum is wrong."""
@@ -288,10 +296,12 @@ class MemoryDisk:
         twin = MemoryDisk()
         twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
         twin._ticket = self._ticket
+        twin.durable_count = self.durable_count
         return twin
 
     def wipe(self) -> None:
         """Replace the disk by an empty one."""
+        self.durable_count = 0
         self.durable = DiskImage()
         self.visible = DiskImage()
         self._pending.clear()

@@ -66,6 +66,11 @@ class MemoryStorage:
             self._report(self._ticket)
 
     @property
+    def durable_sequence(self) -> int:
+        """How far the disk is durable."""
+        return self.disk.durable_count
+
+    @property
     def is_saturated(self) -> bool:
         """Whether new appends should be refused for the moment."""
         return self.saturated

@@ -88,6 +88,7 @@ class SimulatedBroker:
         """
         machine = self._machine
         directory = machine.directory
+        directory.sequence = machine.storage.durable_sequence
         boot = f"boot {directory.boot_now}"
         identity = await join(
             machine.coordinator,
@@ -152,6 +153,7 @@ class SimulatedBroker:
         await runtime.work.close()
         await machine.storage.close()
         machine.directory.clean = True
-        await mark_clean(machine.coordinator, self._keys, runtime.identity.run_id)
+        sequence = machine.storage.durable_sequence
+        await mark_clean(machine.coordinator, self._keys, runtime.identity.run_id, sequence)
         await runtime.lease.revoke()
         await machine.coordinator.close()

@@ -28,6 +28,7 @@ class SimulatedDirectory:
         boot_now: The number of the machine's boot.
         has_data: Whether a member run has opened its storage here.
         seen: What the passport keeps about the coordinator.
+        sequence: How far the storage is durable when a process starts on it.
     """
 
     broker: str
@@ -39,6 +40,7 @@ class SimulatedDirectory:
     boot_now: int = 0
     has_data: bool = False
     seen: Seen = NEVER_SEEN
+    sequence: int = 0
 
     @property
     def member(self) -> MemberId:
@@ -65,6 +67,10 @@ class SimulatedDirectory:
         if not self.incarnation:
             self.incarnation = self.next_incarnation
         return self
+
+    def log_end(self, _enough: int) -> int:
+        """Up to which sequence number the storage has writes."""
+        return self.sequence
 
     def raise_run(self) -> int:
         """Begin a member run. Returns its number."""

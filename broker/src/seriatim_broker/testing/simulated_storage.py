@@ -87,6 +87,11 @@ class SimulatedStorage:
         self._report(ticket)
 
     @property
+    def durable_sequence(self) -> int:
+        """How far the disk is durable."""
+        return self.disk.durable_count
+
+    @property
     def is_saturated(self) -> bool:
         """Whether new appends should be refused for the moment."""
         return self.disk.pending_count > self.queue_count_max

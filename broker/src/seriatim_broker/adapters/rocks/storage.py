@@ -228,6 +228,11 @@ class RocksStorage:
         return self._writer.is_saturated
 
     @property
+    def durable_sequence(self) -> int:
+        """The database's sequence number of the newest write that is durable."""
+        return self._writer.durable_sequence
+
+    @property
     def written_ticket(self) -> int:
         """The newest ticket whose writes the engine has, flushed or not."""
         return self._writer.written_ticket
@@ -598,6 +603,32 @@ class RocksStorage:
             if run is not None:
                 key = keys.batch_key(partition, segment, run.start)
                 self._put(group, INDEX, key, codec.write_run(run))
+
+
+def log_end(directory: Path, settings: RocksSettings, checksum: Checksum, enough: int) -> int:
+    """Up to which sequence number the storage in a directory has writes. Blocks. This process must have locked it.
+
+    The watermark says it at once. It may be too low after a loss of power. So if it is below `enough`, the database is
+    opened and closed again, which takes as long as its write-ahead log is long.
+
+    Args:
+        directory: The data directory.
+        settings: Sizes and limits.
+        checksum: CRC-32C.
+        enough: If the watermark is as high as this, the database is not opened.
+
+    Raises:
+        CorruptionError: The database is damaged.
+        StorageError: It cannot be opened.
+    """
+    noted = Watermark(directory, checksum).noted()
+    if noted >= enough or not (directory / _DATABASE / "CURRENT").exists():
+        return noted
+    engine = Engine(directory / _DATABASE, settings.for_disk(disk_size_bytes(directory)))
+    try:
+        return engine.sequence()
+    finally:
+        engine.close()
 
 
 def _bodies_of(header: BatchHeader, extent: Extent) -> int:

@@ -67,6 +67,11 @@ class Watermark:
                 f"{REMEDY}"
             )
 
+    def noted(self) -> int:
+        """The note, a lower bound; 0 if there is none that can be read. Blocks."""
+        data = self._path.read_bytes() if self._path.exists() else b""
+        return self._parse(data) or 0
+
     def open(self, sequence: int) -> None:
         """Make the file and write the first note, durably. Blocks."""
         made = self._path.with_name(_TEMPORARY)

@@ -72,7 +72,7 @@ class Writer:
         self._flushing_bytes = 0
         self._late_bytes = 0  # written, and not handed to the flusher yet
         self._late: asyncio.TimerHandle | None = None
-        self._sequence = 0  # the engine's, of what was written last
+        self._sequence = self.durable_sequence = floor.database.sequence()  # of what was written last, and flushed last
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # by ticket
         self.queued_bytes = 0
         self.ticket = 0
@@ -196,6 +196,7 @@ class Writer:
         self.queued_bytes -= self._flushing_bytes
         self.durable_ticket = ticket
         assert ticket == self.written_ticket, (ticket, self.written_ticket)
+        self.durable_sequence = self._sequence
         self._turn_is_due = bool(self._groups)
         if not self._groups:
             assert self.queued_bytes == 0, self.queued_bytes
