@@ -181,6 +181,21 @@ def test_outcomes_that_are_not_ok_show_in_the_status_and_the_summary(run: Run, c
     assert (summary["failed"], summary["errors"]) == (1, {"[110] failed: too large": 1})
 
 
+def test_a_line_without_the_separator_ends_the_command(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    lines = b"k1:one\nk2:two\nthree\nk4:four\n"
+    status, _, err = run("produce", "t", "--key-separator", ":", stdin=lines)
+    assert status == 1
+    assert "2 sent: 2 ok" in err
+    assert "error 100: line 3 has no ':': it and all lines after it are not sent; those before it are" in err
+    assert [message.key for message in cluster.logs["t", 0]] == [b"k1", b"k2"]
+    assert run("produce", "t", "--key-separator", ":", "--key", "k", "--count", "3", stdin=lines)[0] == 0
+    assert [message.key for message in cluster.logs["t", 0]][2:] == [b"k1", b"k2", b"k"]
+    assert run("produce", "t", "--key-separator", ":", "--count", "2", stdin=lines)[0] == 0, "line 3 is not looked at"
+    status, _, err = run("produce", "t", "--key-separator", "", stdin=lines)
+    assert (status, "--key-separator is empty" in err) == (2, True)
+
+
 def test_a_rate_is_kept_and_a_count_ends(run: Run, cluster: MemoryCluster) -> None:
     cluster.make("t")
     assert run("produce", "t", "--count", "2", stdin=b"a\nb\nc\n")[0] == 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from seriatim.cli import _connect
 from seriatim.cli._places import parse
 from seriatim.cli._root import main
+from seriatim.cli._times import utc
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, MemoryCluster, message_at
@@ -111,7 +113,7 @@ def test_a_segment_in_the_way_of_the_end_is_told(run: Run, cluster: MemoryCluste
         (("--from", "3:2"), "an offset is of one partition"),
         (("--from", "yesterday"), "is none of"),
         (("--from", "2026-13-01"), "is none of"),
-        (("--from", "-99999999999d"), "before the first year"),
+        (("--from", "-99999999999d"), "before 1970"),
         (("--last", "3", "--from", "-1h"), "--last counts back"),
         (("--last", "0"), "--last"),
         (("--follow", "--until", "-1h"), "--follow has no end"),
@@ -146,6 +148,22 @@ def test_offsets_are_shown(run: Run) -> None:
     assert run("topic", "offsets", "t", "--at", "3:1")[0] == 2
 
 
+Zone = Callable[[str], None]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Zone]:
+    """Sets the zone of this machine, in the form of POSIX, which needs no files."""
+
+    def set_zone(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
 _NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=2), "EET"))
 
 
@@ -164,12 +182,57 @@ _NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=2), "EET"))
         ("2026-11-22 10:00:30.5+01:00", datetime(2026, 11, 22, 9, 0, 30, 500_000, tzinfo=UTC)),
     ],
 )
-def test_places_are_written_as_people_write_them(text: str, wanted: object) -> None:
+def test_places_are_written_as_people_write_them(here: Zone, text: str, wanted: object) -> None:
+    here("EET-2")
     assert parse(text, _NOW).at == wanted
 
 
-def test_the_zone_of_a_time_is_explained() -> None:
+def test_the_zone_of_a_time_is_explained(here: Zone) -> None:
+    here("EET-2")
     ours = parse("2026-11-22T10:00", _NOW).explain()
     assert ours == "2026-11-22T10:00 is taken in this machine's zone, EET: 2026-11-22 08:00:00 UTC"
     assert parse("2026-11-22T10:00Z", _NOW).explain() == "2026-11-22T10:00Z is 2026-11-22 10:00:00 UTC"
     assert parse("3:4", _NOW).explain() is None
+
+
+_ZURICH, _NEW_YORK = "CET-1CEST,M3.5.0,M10.5.0/3", "EST5EDT,M3.2.0,M11.1.0"
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "text", "wanted"),
+    [
+        (_ZURICH, "2026-01-15", "2025-07-01T10:00", "2025-07-01 08:00:00 UTC"),
+        (_ZURICH, "2026-07-15", "2026-01-31T10:00", "2026-01-31 09:00:00 UTC"),
+        (_ZURICH, "2026-10-26", "2026-10-24T10:00", "2026-10-24 08:00:00 UTC"),
+        (_NEW_YORK, "2026-03-09", "2026-03-07T10:00", "2026-03-07 15:00:00 UTC"),
+        ("IST-5:30", "2026-01-15", "2025-07-01T10:00", "2025-07-01 04:30:00 UTC"),
+    ],
+)
+def test_a_written_time_has_the_offset_of_its_own_date(here: Zone, zone: str, now: str, text: str, wanted: str) -> None:
+    here(zone)
+    told = parse(text, datetime.fromisoformat(now).astimezone()).explain()
+    assert told is not None
+    assert told.endswith(wanted)
+
+
+@pytest.mark.parametrize("zone", ["UTC0", _ZURICH, _NEW_YORK])
+@pytest.mark.parametrize(
+    "text", ["0001-01-01", "0001-01-01T00:00+01:00", "9999-12-31T23:59-05:00", "1969-12-31", "-99999w", f"-{'9' * 30}d"]
+)
+def test_times_that_no_message_has_are_refused(here: Zone, zone: str, text: str) -> None:
+    here(zone)
+    with pytest.raises(ValueError, match=r"there (is|was) no message"):
+        parse(text, _NOW)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (0, "1970-01-01 00:00:00 UTC"),
+        (FIRST_S * 1000, "2023-11-14 22:13:20 UTC"),
+        (2**63 - 1, f"{2**63 - 1} ms since 1970"),
+        (-(2**63), f"-{2**63} ms since 1970"),
+    ],
+)
+def test_each_time_of_a_message_can_be_shown(time_ms: int, text: str) -> None:
+    assert utc(time_ms) == text

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO: Final = re.compile(r"^(?:-\s*(?P<minus>\d+)\s*(?P<unit>[smhdw])|(?P<past>\d+)\s*(?P<word>[smhdw])\s+ago)$")
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET: Final = re.compile(r"^\d+:\d+$")
 
 HELP: Final = (
@@ -54,7 +55,7 @@ class Written:
         if not isinstance(self.at, datetime):
             return None
         utc = self.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        if self.zone_is_ours:
+        if self.zone_is_ours:  # its offset is that of the written date, which may have summer time when today has not
             return f"{self.text} is taken in this machine's zone, {self.at.tzname()}: {utc}"
         return f"{self.text} is {utc}"
 
@@ -80,16 +81,30 @@ def parse(text: str, now: datetime) -> Written:
     if ago is not None:
         count = int(ago["minus"] or ago["past"])
         try:
-            return Written(wanted, now - timedelta(**{_UNITS[ago["unit"] or ago["word"]]: count}))
+            return Written(wanted, _possible(now - timedelta(**{_UNITS[ago["unit"] or ago["word"]]: count})))
         except OverflowError:
-            raise ValueError(f"{wanted!r} is before the first year") from None
+            raise ValueError(f"{wanted!r} is before 1970: there was no message then") from None
     try:
         time = datetime.fromisoformat(wanted)
     except ValueError:
         raise ValueError(f"{wanted!r} is none of: {HELP}") from None
-    if time.tzinfo is None:
-        return Written(wanted, time.replace(tzinfo=now.tzinfo), zone_is_ours=True)
-    return Written(wanted, time)
+    is_ours = time.tzinfo is None
+    try:
+        # The zone of this machine has another offset from UTC in summer than in winter: take that of the written date.
+        return Written(wanted, _possible(time.astimezone() if is_ours else time), zone_is_ours=is_ours)
+    except (OverflowError, ValueError):
+        raise ValueError(f"{wanted!r} is not between 1970 and 9999: there is no message of that time") from None
+
+
+def _possible(time: datetime) -> datetime:
+    """The time, if UTC has it and it is not before 1970.
+
+    Raises:
+        OverflowError: It is outside.
+    """
+    if time.astimezone(UTC) < _FIRST:
+        raise OverflowError
+    return time
 
 
 def next_offset(row: GroupPartition) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,6 +16,7 @@ from seriatim_api.ids import format_offset
 
 from seriatim.cli._amounts import DurationType, SizeType, format_duration, format_size
 from seriatim.cli._places import next_offset
+from seriatim.cli._times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -121,9 +122,7 @@ def draw_retained(rows: Sequence[RetainedRange]) -> Table:
 
 
 def _time(time_ms: int | None) -> str:
-    if time_ms is None:
-        return "-"
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "-" if time_ms is None else utc(time_ms)
 
 
 # ---- what a change drops --------------------------------------------------------------------------------

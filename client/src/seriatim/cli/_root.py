@@ -11,7 +11,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,20 @@ _OWN_COMMANDS: Final = {
     "scrub": ("scrub", "Have brokers read their disks, and repair damaged copies."),
     "check": ("check", "Check recorded histories for lost, repeated and reordered messages."),
 }
+
+
+class _ReaderEndedError(Exception):
+    """What reads the output has ended. click knows only the error of the system, and would end with status 1."""
+
+
+@contextmanager
+def _noticing_the_readers_end() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, BaseExceptionGroup) as error:
+        if isinstance(expected_error(error), BrokenPipeError):
+            raise _ReaderEndedError from error
+        raise
 
 
 class RootGroup(click.Group):
@@ -97,6 +112,26 @@ class RootGroup(click.Group):
                 error.possibilities = difflib.get_close_matches(args[0], self.list_commands(ctx))
             raise
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and flush its output.
+
+        Raises:
+            _ReaderEndedError: What reads the output has ended.
+        """
+        with _noticing_the_readers_end():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        return result
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the options. `--help` prints here.
+
+        Raises:
+            _ReaderEndedError: What reads the output has ended.
+        """
+        with _noticing_the_readers_end():
+            return super().make_context(*args, **kwargs)
+
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> Any:
         """Run the command, and exit with one of the statuses in the module's docstring."""
         try:
@@ -107,8 +142,8 @@ class RootGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
             sys.exit(EXIT_INTERRUPTED)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes at its end
+        except _ReaderEndedError:
+            _forget_unwritten()
             sys.exit(EXIT_BROKEN_PIPE)
         except Exception as error:
             expected = expected_error(error)
@@ -117,6 +152,15 @@ class RootGroup(click.Group):
             show_error(expected, as_json=_wants_json(sys.argv[1:] if args is None else args))
             sys.exit(EXIT_ERROR)
         sys.exit(status if isinstance(status, int) else 0)  # `ctx.exit` returns its status here
+
+
+def _forget_unwritten() -> None:
+    """Give what is left to /dev/null. The interpreter flushes at its end, and would print another error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _SERVER_COMMANDS: Final = {

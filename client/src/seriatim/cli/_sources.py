@@ -33,6 +33,10 @@ class LineTooLongError(ValueError):
     """A line of the input is longer than `LINE_SIZE_BYTES_MAX`."""
 
 
+class NoKeyError(ValueError):
+    """A line of the input has no separator, so it has no key."""
+
+
 async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
     """The lines of a file descriptor, without their line ends. Each item has the lines that one read returned.
 
@@ -76,10 +80,16 @@ async def _readable(descriptor: int) -> None:
 
 
 def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Message:
-    """The message of a line. With a `separator`, the text before it is the key. Otherwise `key` is."""
+    """The message of a line. With a `separator`, the text before it is the key. Otherwise `key` is.
+
+    Raises:
+        NoKeyError: The line has no separator, and there is no `key` either.
+    """
     if separator is None:
         return Message(key, line)
     before, found, after = line.partition(separator)
+    if not found and key is None:  # without a key, the message would not be in order with others of its key
+        raise NoKeyError(f"has no {separator.decode(errors='replace')!r}")
     return Message(before, after) if found else Message(key, line)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -15,6 +14,7 @@ from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import data_field
 from seriatim.cli._settings import Settings
+from seriatim.cli._times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,7 +145,7 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
         ("message", f"{letter.origin_topic} partition {letter.origin_partition} at {_place(letter.origin_offset)}"),
         ("group", letter.group),
         ("key", _key(letter)),
-        ("attempts", f"{letter.attempts:,}, the last one at {_when(letter.failed_at_ms)}"),
+        ("attempts", f"{letter.attempts:,}, the last one at {utc(letter.failed_at_ms)}"),
         ("error", escaped(letter.reason.encode()) or "-"),
     ]
     if letter.maybe_repeated:
@@ -326,10 +326,6 @@ def _place(offset: int) -> str:
     return format_offset(offset)
 
 
-def _when(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "partition": letter.partition,
@@ -379,7 +375,7 @@ def render(letters: Sequence[DeadLetter]) -> Table:
             letter.group,
             format_offset(letter.origin_offset),
             f"{letter.attempts:,}",
-            _when(letter.failed_at_ms),
+            utc(letter.failed_at_ms),
             Text(escaped(letter.reason.encode()) or "-"),
         )
     return table

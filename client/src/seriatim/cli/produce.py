@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import click
-from seriatim_api.errors import MessageTooLargeError
+from seriatim_api.errors import BadRequestError, MessageTooLargeError, SeriatimError
 from seriatim_api.ids import format_offset
 
 import seriatim
@@ -25,7 +25,16 @@ from seriatim.cli import _connect
 from seriatim.cli._meter import OutcomeName, SendMeter, describe
 from seriatim.cli._running import first_of, interruptible, live_line, run, say
 from seriatim.cli._settings import Settings
-from seriatim.cli._sources import LineTooLongError, Message, Pace, generate, parse_rate, read_lines, split_key
+from seriatim.cli._sources import (
+    LineTooLongError,
+    Message,
+    NoKeyError,
+    Pace,
+    generate,
+    parse_rate,
+    read_lines,
+    split_key,
+)
 from seriatim.history import HistoryWriter
 
 STICKY_COUNT: Final = 100
@@ -85,8 +94,11 @@ class _Lines(click.File):
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=_Lines("rb"), required=False)
-@click.option("--key", help="The key of every message.")
-@click.option("--key-separator", help="The text between the key and the value in each line, for example ':'.")
+@click.option("--key", help="The key of every message. With --key-separator, of lines without a separator.")
+@click.option(
+    "--key-separator",
+    help="The text between the key and the value in each line, for example ':'. A line without it ends the command.",
+)
 @click.option(
     "--partition", type=click.IntRange(0), help="Send all to this partition. [default: by key; without keys in turn]"
 )
@@ -127,6 +139,8 @@ def produce(
     """
     if size_bytes is not None and (file is not None or key_separator is not None):
         raise click.UsageError("--size generates messages: it cannot be used with FILE or --key-separator")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty: give the text between the key and the value, for example ':'")
     options = ProduceOptions(
         topic=topic,
         key=None if key is None else key.encode(),
@@ -137,9 +151,11 @@ def produce(
         size_bytes=size_bytes,
         verbose=verbose,
     )
+    if size_bytes is None and file is None and sys.stdin is None:
+        raise click.UsageError("the standard input is closed: name a FILE, or use --size")
     if file is None and size_bytes is None and sys.stdin.isatty():
         click.echo(TERMINAL_HINT, err=True)
-    source = (file or sys.stdin).fileno()
+    source = -1 if file is None and sys.stdin is None else (file or sys.stdin).fileno()
     with ExitStack() as stack:
         history = stack.enter_context(_history(history_path, topic)) if history_path is not None else None
         all_ok = run(_produce(settings, options, source, history))
@@ -152,22 +168,42 @@ def _history(path: Path, topic: str) -> HistoryWriter:
 
 
 async def _produce(settings: Settings, options: ProduceOptions, source: int, history: HistoryWriter | None) -> bool:
+    source_error: SourceError | None = None
     async with (
         _connect.client(settings) as client,
         client.producer(options.topic) as producer,
         interruptible() as stop,
+        asyncio.TaskGroup() as tasks,
     ):
-        production = Production(settings, options, producer, history)
+        production = Production(settings, options, producer, history, tasks)
         try:
             async with live_line(settings, lambda: production.line(ending=stop.is_set())):
-                await first_of(stop, production.send_all(messages(options, source), stop))
+                try:
+                    await first_of(stop, production.send_all(messages(options, source), stop))
+                except SourceError as error:
+                    source_error = error
                 await production.flush()
-        except asyncio.CancelledError:  # the second Ctrl-C
+        except asyncio.CancelledError:  # the second Ctrl-C, or an outcome that cannot be printed or recorded
             production.finish()
             raise
         finally:
             await production.close()
-    return production.finish()
+    all_ok = production.finish()
+    if source_error is not None:
+        raise source_error.reason
+    return all_ok
+
+
+class SourceError(Exception):
+    """The input has no more messages because it is wrong. What came before it is sent.
+
+    Attributes:
+        reason: The error to print.
+    """
+
+    def __init__(self, reason: SeriatimError | OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[Iterable[Message]]:
@@ -178,7 +214,7 @@ async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[It
         descriptor: The file descriptor from which lines are read.
 
     Raises:
-        MessageTooLargeError: A line is over 64 MiB, so no topic takes it.
+        SourceError: The input cannot be read; a line is over 64 MiB, so no topic takes it; or a line has no key.
     """
     left = options.count
     if options.size_bytes is not None:
@@ -188,16 +224,27 @@ async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[It
             left = None if left is None else left - len(group)
             yield group
         return
+    line_no = 0
     try:
         async for lines in read_lines(descriptor):
-            taken = lines if left is None else lines[:left]
-            yield [split_key(line, options.key_separator, options.key) for line in taken]
+            found: list[Message] = []
+            for line in lines if left is None else lines[:left]:
+                line_no += 1
+                try:
+                    found.append(split_key(line, options.key_separator, options.key))
+                except NoKeyError as error:
+                    yield found
+                    text = f"line {line_no} {error}: it and all lines after it are not sent; those before it are"
+                    raise SourceError(BadRequestError(text)) from error
+            yield found
             if left is not None:
-                left -= len(taken)
+                left -= len(found)
                 if left == 0:
                     return
     except LineTooLongError as error:
-        raise MessageTooLargeError(str(error)) from error
+        raise SourceError(MessageTooLargeError(str(error))) from error
+    except OSError as error:
+        raise SourceError(error) from error
 
 
 class _Sent(NamedTuple):
@@ -212,6 +259,14 @@ class Production:
     """One use of the command: it sends in order, counts, records and prints.
 
     One task for each partition in use waits for the outcomes, in their order.
+
+    Args:
+        settings: The root command's options.
+        options: The command's options.
+        producer: Takes the messages.
+        history: Where sends and outcomes are recorded; None: nowhere.
+        tasks: The group of the tasks that wait. If an outcome cannot be printed or recorded, because the reader of
+            the output has ended or a disk is full, the group cancels the command.
     """
 
     def __init__(
@@ -220,7 +275,9 @@ class Production:
         options: ProduceOptions,
         producer: seriatim.Producer,
         history: HistoryWriter | None,
+        tasks: asyncio.TaskGroup,
     ) -> None:
+        self._tasks = tasks
         self._settings = settings
         self._options = options
         self._producer = producer
@@ -291,7 +348,7 @@ class Production:
         delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
         self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
         if partition not in self._settling:
-            settling = asyncio.create_task(self._settle(partition), name=f"outcomes-{partition}")
+            settling = self._tasks.create_task(self._settle(partition), name=f"outcomes-{partition}")
             self._settling[partition] = settling
 
     async def _settle(self, partition: int) -> None:

@@ -21,6 +21,7 @@ from seriatim.cli._places import PlaceType, Written
 from seriatim.cli._printing import chain_fields, pick
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
+from seriatim.cli._times import utc
 
 if TYPE_CHECKING:
     from seriatim import Client, PartitionOffset, RetainedRange, Topic, TopicDescription
@@ -329,4 +330,4 @@ def _flush(topic: Topic) -> str:
 
 
 def _created(topic: Topic) -> str:
-    return datetime.fromtimestamp(topic.created_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return utc(topic.created_at_ms)

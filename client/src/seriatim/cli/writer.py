@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import pick
 from seriatim.cli._settings import Settings
+from seriatim.cli._times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,8 +53,8 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         return
     click.echo(f"{row.writer} on {row.topic}: {row.state}, epoch {row.epoch}" + (f", of {row.owner}" * bool(row.owner)))
     if row.sequence is not None:
-        done = f", done {_when(row.done_at_ms)}" if row.done_at_ms else ""
-        click.echo(f"publication {row.sequence}: {row.rows} rows, decided {_when(row.decided_at_ms)}{done}")
+        done = f", done {utc(row.done_at_ms)}" if row.done_at_ms else ""
+        click.echo(f"publication {row.sequence}: {row.rows} rows, decided {utc(row.decided_at_ms)}{done}")
     if row.lost_rows:
         click.echo(
             f"up to {row.lost_rows} of these rows are lost: the disks that they were staged on were declared lost"
@@ -101,7 +101,3 @@ def _fields(row: WriterDescription) -> dict[str, Any]:
         row, "topic", "writer", "state", "sequence", "rows", "lost_rows", "epoch", "owner", "decided_at_ms",
         "done_at_ms",
     )  # fmt: skip
-
-
-def _when(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

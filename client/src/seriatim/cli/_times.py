@@ -1,0 +1,17 @@
+"""Times and durations as text for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def utc(time_ms: int) -> str:
+    """A time as `2026-11-22 10:00:00 UTC`.
+
+    Args:
+        time_ms: Milliseconds since 1970. A message may have any number, also one that no calendar has.
+    """
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms since 1970"

@@ -1,0 +1,57 @@
+"""Commands whose output goes to a program that ends before them, as `head` does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+from memory import MemoryCluster, message_at
+from seriatim.cli import _connect, main
+cluster = MemoryCluster()
+cluster.make("t")
+cluster.logs["t", 0] += [message_at("t", 0, index, b"x" * 1000) for index in range(500)]
+_connect.client = cluster.client
+main(sys.argv[1:])
+"""
+
+
+def started(*words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words], cwd=Path(__file__).parent, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=stderr, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("produce", "t", "--size", "10", "--rate", "2000", "--verbose"),
+        ("--output", "json", "produce", "t", "--size", "10", "--rate", "2000", "--verbose"),
+        ("consume", "t", "--group", "g"),
+        ("consume", "t", "--follow"),
+    ],
+)
+def test_commands_end_when_their_reader_has_ended(words: tuple[str, ...]) -> None:
+    process = started(*words)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    with process.stderr as err:
+        told = err.read()
+    assert "rror" not in told, told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("words", [("topic", "list"), ("--help",), ("--output", "json", "topic", "describe", "t")])
+def test_output_without_a_reader_is_no_error(words: tuple[str, ...]) -> None:
+    process = started(*words, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 141
