@@ -33,6 +33,17 @@ test: $(SYNCED) ## all tests that need nothing but Python, package by package
 test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 	$(BIN)/python -m tools.run_tests --kind slow $(TESTS)
 
+NEWEST ?= $(firstword $(foreach version,3.14 3.13 3.12,$(shell command -v python$(version))) $(PYTHON))
+
+.PHONY: night
+night: $(SYNCED) ## what runs at night and before a release: make test with the newest Python (NEWEST=python3.14), all of Spark, two hours of faults and simulated worlds
+	$(MAKE) test VENV=.venv-newest PYTHON=$(NEWEST)
+	$(MAKE) test-spark
+	$(MAKE) demo-spark
+	$(MAKE) faults-spark
+	$(MAKE) faults MINUTES=60
+	$(MAKE) sim-swarm MINUTES=60
+
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e $(TESTS)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections import deque
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -47,7 +49,9 @@ def _all_states() -> list[type[State]]:
     while waiting:
         kind = waiting.pop()
         waiting.extend(kind.__subclasses__())
-        if kind.__module__.startswith("seriatim_broker."):
+        # Until Python 3.11.4 a class is still listed that `@dataclass(slots=True)` has replaced.
+        is_current = attrgetter(kind.__qualname__)(sys.modules[kind.__module__]) is kind
+        if kind.__module__.startswith("seriatim_broker.") and is_current:
             found.append(kind)
     return sorted(found, key=lambda kind: kind.__qualname__)
 
