@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from seriatim_api import publications
@@ -16,6 +17,7 @@ from seriatim_api.publications import (
     Span,
     StagedBatch,
     StagedBatches,
+    content_digest_of,
     digest_of,
     pieces_of,
     read_manifest,
@@ -175,3 +177,16 @@ def test_the_digest_tells_rows_and_bytes_of_each_partition_and_nothing_else() ->
     assert digest_of((part(3, 1, 1), part(8, 5))) != known
     assert digest_of((part(3, 1, 2), part(9, 5))) != known
     assert digest_of((part(3, 1, 2), part(8, 5, value_bytes=11))) != known
+
+
+@pytest.mark.parametrize("other", [(b"aaaabbbb", b"cccc"), (b"bbbbaaaa", b"dddd"), (b"aaaabbbb", b"")])
+def test_contents_have_a_digest_of_their_own(other: tuple[bytes, bytes]) -> None:
+    def digest(first: bytes, second: bytes) -> bytes:
+        return content_digest_of([replace(part(8, 5), contents=second), replace(part(3, 1, 2), contents=first)])
+
+    known = digest(b"aaaabbbb", b"dddd")
+    assert len(known) == 16
+    parts = [replace(part(3, 1, 2), contents=b"aaaabbbb"), replace(part(8, 5), contents=b"dddd")]
+    assert content_digest_of(parts) == known
+    assert digest(*other) != known
+    assert digest(b"aaaabbbb", b"") == b"", "one part is not known"

@@ -186,6 +186,41 @@ def test_a_digest_of_other_rows_is_refused() -> None:
         check(Manifest(INCARNATION, parts))
 
 
+def test_a_manifest_names_each_staged_batch_once() -> None:
+    batch = StagedBatch(90, 4, make_offset(2, 5), CHUNK)
+    other = StagedBatch(91, 4, make_offset(2, 5), CHUNK)
+    for parts in (
+        (ManifestPart(3, 20, StagedBatches([batch, other, batch])),),
+        (ManifestPart(3, 20, StagedBatches([other, batch])), ManifestPart(4, 10, StagedBatches([batch]))),
+    ):
+        wanted = replace(WANTED, digest=digest_of(parts))
+        with pytest.raises(errors.BadRequestError, match="twice"):
+            check_manifest(wanted, Manifest(INCARNATION, parts), INCARNATION, {3, 4}, {})
+    parts = (ManifestPart(3, 20, StagedBatches([batch])), ManifestPart(4, 10, StagedBatches([other])))
+    wanted = replace(WANTED, digest=digest_of(parts))
+    check_manifest(wanted, Manifest(INCARNATION, parts), INCARNATION, {3, 4}, {})
+
+
+def with_contents(digest: bytes, id_: bytes = b"m" * 16) -> ManifestPlace:
+    """A manifest staged anew, whose rows have that digest."""
+    return replace(PLACE, id=id_, content_digest=digest)
+
+
+def test_other_contents_of_the_same_size_differ() -> None:
+    record = done(decided(NEW, replace(WANTED, manifest=with_contents(b"a" * 16)), "orders", 4, 1000, OTHER), 0, 2000)
+    assert judge(record, replace(WANTED, manifest=with_contents(b"a" * 16, b"n" * 16))) is Verdict.DONE
+    with pytest.raises(errors.PublicationDiffersError):
+        judge(record, replace(WANTED, manifest=with_contents(b"b" * 16, b"n" * 16)))
+
+
+@pytest.mark.parametrize(("first", "second"), [(b"", b"b" * 16), (b"a" * 16, b"")])
+def test_contents_that_an_older_version_did_not_tell_do_not_differ(first: bytes, second: bytes) -> None:
+    """A publication that was decided by an older client or broker is published again by a newer one, or the reverse."""
+    wanted = replace(WANTED, manifest=with_contents(first))
+    record = done(decided(NEW, wanted, "orders", 4, 1000, OTHER), 0, 2000)
+    assert judge(record, replace(WANTED, manifest=with_contents(second, b"n" * 16))) is Verdict.DONE
+
+
 def test_what_lies_below_a_floor_is_gone() -> None:
     with pytest.raises(errors.StagedDataGoneError):
         check(floors={90: make_offset(2, 6)})

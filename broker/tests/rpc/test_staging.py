@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from seriatim_api import errors, publications
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header, place
-from seriatim_api.ids import MemberId, PartitionId, make_offset
+from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches, write_manifest
 from seriatim_api.v1 import publications_pb2
 from seriatim_broker.adapters.crc import crc32c
@@ -199,7 +199,8 @@ async def test_only_so_many_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch)
 # ---- manifests ------------------------------------------------------------------------------------------
 
 MANIFEST = Manifest(
-    "ab" * 16, (ManifestPart(3, 10, StagedBatches([STAGED])), ManifestPart(4, 20, StagedBatches([STAGED, STAGED])))
+    TopicIncarnation("ab" * 16),
+    (ManifestPart(3, 10, StagedBatches([STAGED])), ManifestPart(4, 20, StagedBatches([STAGED, STAGED]))),
 )
 ID = b"m" * 16
 PIECE = FLAG_STAGED | FLAG_PUBLISH

@@ -277,6 +277,11 @@ def value_bytes(rows: Any) -> int:
     return int(_lengths(rows.column(1)).sum())
 
 
+def content_crc(rows: Any) -> int:
+    """The CRC-32C of all that a record batch of `SCHEMA` says, but for the times of its rows."""
+    return int(google_crc32c.value(rows.select(["key", "value", "headers", "tag"]).serialize().to_pybytes()))
+
+
 def _lengths(column: Any) -> Any:
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)

@@ -18,7 +18,7 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 from seriatim_api.ids import is_legal_name
-from seriatim_api.publications import SEQUENCE_MAX, digest_of, write_manifest
+from seriatim_api.publications import SEQUENCE_MAX, content_digest_of, digest_of, write_manifest
 from seriatim_api.v1 import publications_pb2
 
 from seriatim._batch import BytesLike, Headers
@@ -217,6 +217,7 @@ class Writer:
             rows = manifest.rows
             reference = await self._stager.stage_manifest(write_manifest(manifest))
             request.manifest.CopyFrom(reference)
+            request.manifest.content_digest = content_digest_of(manifest.parts)
             request.incarnation = manifest.incarnation
             request.digest = digest_of(manifest.parts)
         answer: publications_pb2.PublishResponse = await self._ask("Publish", request, timeout_s)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from seriatim import Chunk, TopicSettings, partition_of_key
+from seriatim import Chunk, TopicSettings, _batch, partition_of_key
 from seriatim._publishing.chunks import manifest_of
 from seriatim._publishing.staging import _pieces, _place, table_of
 from seriatim._records import Topic
@@ -112,3 +112,22 @@ def test_rows_that_can_go_nowhere_are_refused() -> None:
 def test_rows_are_staged_where_their_partition_is_if_that_can_be() -> None:
     assert {_place("g1", ["g0", "g1", "g0"]) for _ in range(20)} == {1}
     assert _place("g7", ["g0", "g1"]) in (0, 1)
+
+
+def test_the_content_of_rows_does_not_depend_on_times_and_cuts_of_the_table() -> None:
+    def contents(values: list[bytes], keys: list[bytes | None], time_ms: int, begin: int = 0) -> list[int]:
+        table = table_of(values, keys, [time_ms] * len(values), None, None).slice(begin)
+        pieces = _pieces(table, 0, TOPIC, partition_of_key, 1 << 20)
+        return [_batch.content_crc(piece) for _, piece, _ in pieces]
+
+    known = contents([b"a=10", b"b"], [b"k", None], 1)
+    assert contents([b"a=10", b"b"], [b"k", None], 2) == known
+    assert contents([b"before", b"a=10", b"b"], [b"x", b"k", None], 2, begin=1) == known
+    for values, keys in (
+        ([b"a=20", b"b"], [b"k", None]),
+        ([b"a=10", b"b"], [b"l", None]),
+        ([b"a=10", b"b"], [b"k", b""]),
+        ([b"b", b"a=10"], [b"k", None]),
+        ([b"a=1", b"0b"], [b"k", None]),
+    ):
+        assert contents(values, keys, 1) != known

@@ -1166,6 +1166,7 @@ class ManifestReference(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     CRC_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
     stage_partition_id: _builtins.int
     length: _builtins.int
     """bytes of all pieces together"""
@@ -1173,6 +1174,8 @@ class ManifestReference(_message.Message):
     """CRC-32C of them"""
     id: _builtins.bytes
     """16 bytes, in the header field `stage` of each piece"""
+    content_digest: _builtins.bytes
+    """16 bytes, of what the rows say; empty: the client did not tell it"""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """at most 68"""
@@ -1185,10 +1188,11 @@ class ManifestReference(_message.Message):
         length: _builtins.int = ...,
         crc: _builtins.int = ...,
         id: _builtins.bytes = ...,
+        content_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "id", b"id", "length", b"length", "offsets", b"offsets", "stage_partition_id", b"stage_partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_digest", b"content_digest", "crc", b"crc", "id", b"id", "length", b"length", "offsets", b"offsets", "stage_partition_id", b"stage_partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -308,14 +308,16 @@ def manifest_place_from(reference: records_pb2.ManifestReference) -> ManifestPla
         reference.length,
         reference.crc,
         reference.id,
+        reference.content_digest,
     )
 
 
 def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
     """The message of records and calls for that place."""
     return records_pb2.ManifestReference(
-        stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id
-    )
+        stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id,
+        content_digest=place.content_digest,
+    )  # fmt: skip
 
 
 def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records_pb2.WriterRecord:

@@ -104,8 +104,9 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
 
 def _joined(partition: int, parts: Iterable[ManifestPart]) -> ManifestPart:
     batches: list[StagedBatch] = []
-    value_bytes = 0
+    value_bytes, contents = 0, bytearray()
     for part in parts:
         batches += part.batches
         value_bytes += part.value_bytes
-    return ManifestPart(partition, value_bytes, StagedBatches(batches))
+        contents += part.contents
+    return ManifestPart(partition, value_bytes, StagedBatches(batches), bytes(contents))

@@ -16,6 +16,7 @@ from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.publications import (
+    CONTENT_BYTES,
     STAGED_BODY_BYTES,
     ManifestPart,
     StagedBatch,
@@ -98,25 +99,30 @@ class Stager:
         chunk = os.urandom(16)
         stage, stage_groups = await self._stage()
         places = {number: _place(groups[number], stage_groups) for number in {number for number, _, _ in pieces}}
-        sent: list[tuple[int, int, Deliveries]] = []
+        sent: list[tuple[int, int, bytes, Deliveries]] = []
         async with self._producer(stage, chunk) as producer:
             for number, piece, _ in pieces:
                 deliveries = await producer.send_table(piece, partition=places[number])
-                sent.append((number, _batch.value_bytes(piece), deliveries))
-            found = [(number, size, await _batches(stage, deliveries, chunk)) for number, size, deliveries in sent]
-        parts: dict[int, tuple[int, list[StagedBatch]]] = {}
-        for number, value_bytes, batches in found:
-            known, all_batches = parts.setdefault(number, (0, []))
+                content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
+                sent.append((number, _batch.value_bytes(piece), content, deliveries))
+            found = [
+                (number, size, content, await _batches(stage, deliveries, chunk))
+                for number, size, content, deliveries in sent
+            ]
+        parts: dict[int, tuple[int, bytearray, list[StagedBatch]]] = {}
+        for number, value_bytes, content, batches in found:
+            known, contents, all_batches = parts.setdefault(number, (0, bytearray(), []))
             all_batches += batches
-            parts[number] = known + value_bytes, all_batches
+            contents += content.ljust(CONTENT_BYTES * len(batches), b"\0")
+            parts[number] = known + value_bytes, contents, all_batches
         return Chunk(
             topic.name,
             topic.incarnation,
             topic.partition_count,
             chunk,
             tuple(
-                ManifestPart(topic.partition_ids[number], value_bytes, StagedBatches(batches))
-                for number, (value_bytes, batches) in sorted(parts.items())
+                ManifestPart(topic.partition_ids[number], value_bytes, StagedBatches(batches), bytes(contents))
+                for number, (value_bytes, contents, batches) in sorted(parts.items())
             ),
         )
 
