@@ -84,7 +84,9 @@ class SimKeyedConsumer(SimConsumer):
                 self._send(effect.stream, nack)
             case ct.SendExtend():
                 if self._schedule.rng.random() < 0.7:  # others are lost
-                    extend = ConsumerExtend(effect.stream, effect.subscription, effect.tokens, effect.grant_ms)
+                    extend = ConsumerExtend(
+                        effect.stream, effect.subscription, effect.tokens, effect.grant_ms, effect.is_unseen
+                    )
                     self._send(effect.stream, extend)
             case ct.TakeGrants():
                 self._take(effect)
@@ -158,12 +160,32 @@ class SimKeyedConsumer(SimConsumer):
         if not self.alive or offsets is None:
             return
         rng = self._schedule.rng
+        if self._rests(token, at):
+            return
+        self._judge.rules.keyed.begun(self.group, self.partition, offsets[at], token)
         if rng.random() < 0.7:  # others end at once, as far as the broker is told
             self._core.begin(token, self._schedule.now_us)
         drawn = rng.random()
         work_us = rng.randint(100, 20_000) if drawn < 0.97 else rng.randint(500_000, 2_500_000)
         self._schedule.after(work_us, self._finish, token, at)
         self._step(ct.Timer())
+
+    def _rests(self, token: int, at: int) -> bool:
+        """The hand of the application does not begin the message now: it does later, or gives the grant back."""
+        rng, share = self._schedule.rng, self._clients.options.keyed_rests
+        if not share or rng.random() >= share:
+            return False
+        if rng.random() < 0.5:
+            self._schedule.after(rng.randint(1_000, 1_500_000), self._work, token, at)
+            return True
+        is_unseen = rng.random() < 0.5
+        if is_unseen:
+            for offset in self._messages[token][at:]:
+                message = self._known[token, offset]
+                self._judge.rules.keyed.unseen(self.group, self.partition, self._group_epoch, message, token)
+        self._tell(f"gives {token:#x} back")
+        self._step(ct.Release((token,), is_unseen))
+        return True
 
     def _finish(self, token: int, at: int) -> None:
         offsets = self._messages.get(token)

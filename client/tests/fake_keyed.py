@@ -114,8 +114,14 @@ class FakeKeyed:
             case "extend":
                 self.extends.append(request.extend)
                 for token in request.extend.tokens:
-                    if token in self.grants:
+                    if token not in self.grants:
+                        continue
+                    if request.extend.unseen and not request.extend.grant_ms:
+                        self._end(token, is_seen=False)
+                    else:
                         self._set_deadline(token, request.extend.grant_ms)
+                if request.extend.unseen:
+                    self.pump()
 
     def _join(self, stream: ConsumeStream, join: broker_pb2.Join) -> None:
         self.joins.append(join)
@@ -135,9 +141,6 @@ class FakeKeyed:
         return next(found, None)
 
     def _ack(self, stream: ConsumeStream, ack: broker_pb2.Ack) -> None:
-        for token in ack.started:
-            if token in self.grants:
-                self.grants[token].is_started = True
         for token, offset in zip(ack.tokens, ack.offsets, strict=True):
             grant = self.grants.get(token)
             if grant is None:
@@ -145,8 +148,12 @@ class FakeKeyed:
                 continue
             assert grant.left[0].offset == offset
             grant.left.popleft().is_done = True
+            grant.is_started = False
             if not grant.left:
                 self._end(token)
+        for token in ack.started:
+            if token in self.grants:
+                self.grants[token].is_started = True
         event = broker_pb2.DeliveryEvent(subscription=ack.subscription)
         event.acks_confirmed.number = ack.number
         stream.tell(event)
@@ -177,6 +184,9 @@ class FakeKeyed:
             if subscriber.stream is stream and subscription in (None, subscriber.join.subscription):
                 self.subscribers.remove(subscriber)
                 for token in list(subscriber.tokens):
+                    grant = self.grants[token]
+                    if grant.is_started:
+                        grant.left[0].attempts += 1
                     self._end(token)
         self.pump()
 
@@ -209,10 +219,10 @@ class FakeKeyed:
         self._end(token)
         self.pump()
 
-    def _end(self, token: int) -> None:
+    def _end(self, token: int, *, is_seen: bool = True) -> None:
         grant = self.grants.pop(token)
         for row in grant.left:
-            row.is_given = True
+            row.is_given = row.is_given or is_seen or grant.is_started
         grant.subscriber.tokens.discard(token)
         if grant.ends is not None:
             grant.ends.cancel()

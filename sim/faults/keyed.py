@@ -39,6 +39,11 @@ def keyed_parked(rng: random.Random, options: Options) -> Options:
     return replace(keyed(rng, options), keyed_attempts=rng.choice((1, 1, 2)))
 
 
+def keyed_rests(rng: random.Random, options: Options) -> Options:
+    """Consumers hold messages that they do not begin, give grants back, and end, through the same faults."""
+    return replace(keyed(rng, options), keyed_rests=rng.choice((0.1, 0.3)), keyed_failures=0.02)
+
+
 def _with_keys(rng: random.Random, options: Options) -> Options:
     """One or several consumer groups in which order is by key, of few or many consumers, on this mix."""
     return replace(

@@ -38,6 +38,8 @@ class Options:
         keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
         dead_letters: Consumers of that group give messages up for good (bare cores only).
         keyed_failures: The share of messages on which these consumers fail.
+        keyed_rests: The share of messages that these consumers do not begin when they could: they begin them later, or
+            give them back.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
         producers_start_us: The time within which producers begin to send.
@@ -116,6 +118,7 @@ class Options:
     keyed_attempts: int = 0
     dead_letters: bool = False
     keyed_failures: float = 0.08
+    keyed_rests: float = 0.0
     mode_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20

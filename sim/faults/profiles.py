@@ -109,6 +109,7 @@ PROFILES: dict[str, Profile] = {
     "modes": Profile(keyed.modes, 0, MODES),
     "modes-blind": Profile(keyed.modes_blind, 0, MODES),
     "keyed-parked": Profile(keyed.keyed_parked, 0),
+    "keyed-rests": Profile(keyed.keyed_rests, 0),
     "dead-letters": Profile(forwarding.dead_letters, 0, LETTERS),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),

@@ -1,10 +1,11 @@
-"""Consumer groups in which order is by key: K1 to K4.
+"""Consumer groups in which order is by key: K1 to K5.
 
 K1  a message is granted for the first time only if all earlier ones of its key that were granted are acknowledged
 K2  what was confirmed is not granted again in the same group epoch
 K3  tokens of a key grow, in all group epochs; a message on which its consumer failed comes again
 K4  what was granted comes again only with the flag, unless its attempt says so, or its consumer failed on a message
-    before it
+    before it, or has said that its application got none of the grant
+K5  an attempt on a message counts only if an application has begun to work on it
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class KeyedView:
     confirmed_older: set[int] = field(default_factory=set)  # of them, those while an older copy was not rebuilt yet
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
     failed: set[int] = field(default_factory=set)  # tokens under which the application failed on a message
+    unseen: set[tuple[int, int]] = field(default_factory=set)  # (token, message) that was given back unseen
     again: set[int] = field(default_factory=set)  # acknowledged, and granted again by a server with an older cursor
 
     def is_done(self, message: int) -> bool:
@@ -59,6 +61,7 @@ class Keyed:
         self._views: dict[tuple[str, PartitionId, int], KeyedView] = {}
         self._done: dict[tuple[str, PartitionId], dict[int, int]] = {}  # message -> group epoch in which it was done
         self._tokens: dict[tuple[str, PartitionId, bytes], int] = {}  # the newest of each key
+        self._begun: dict[tuple[str, PartitionId, int], set[int]] = {}  # offset -> tokens under which it was begun
         self._forwarded: set[tuple[str, PartitionId, int]] = set()  # offsets of what is in the dead-letter topic
         self.parked = Parked(seen)
 
@@ -98,6 +101,9 @@ class Keyed:
         self.parked.granted(what, group, partition, group_epoch, run)
         if not self.parked.was_asked_for(group, partition, name):
             self._check_attempts(what, key, run, may_be_older)
+        begun = self._begun.get((group, partition, run.offsets[0]), ())
+        if run.attempt - 1 > len(begun):
+            self._seen.fail("K5", f"{what} as attempt {run.attempt}, and an application began it {len(begun)} times")
         before = [
             offset
             for offset in key.open
@@ -126,7 +132,8 @@ class Keyed:
             if known is None:
                 is_repeated = self._was_granted(group, partition, group_epoch, offset)
             else:
-                is_repeated = known[0] != server_epoch or known[1] not in view.failed
+                is_unseen = (known[1], message) in view.unseen
+                is_repeated = known[0] != server_epoch or not (known[1] in view.failed or is_unseen)
             if is_repeated and not is_flagged:
                 under = f"as {known[1]:#x}" if known is not None else "in an earlier epoch"
                 self._seen.fail("K4", f"{what}, and {message} was granted {under}")
@@ -214,6 +221,15 @@ class Keyed:
         if view.granted.get(message, (0, 0))[1] == token and message not in view.again:
             view.owed.add(message)
             self._seen.states.add("a message failed")
+
+    def begun(self, group: str, partition: PartitionId, offset: int, token: int) -> None:
+        """An application begins to work on a message."""
+        self._begun.setdefault((group, partition, offset), set()).add(token)
+
+    def unseen(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
+        """A consumer gives a message back that its application did not get."""
+        self.view(group, partition, group_epoch).unseen.add((token, message))
+        self._seen.states.add("given back unseen")
 
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, messages: list[int]) -> None:
         """A server confirms the acknowledgements of these messages."""

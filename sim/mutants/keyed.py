@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
 from seriatim_broker.core.state.broker import BrokerState
@@ -18,7 +19,7 @@ from seriatim_broker.core.values.messages import ReplicateLedger
 from .mutation import Mutation, Patch, with_handler
 from .serving import refused_by_chain_alone
 
-K = ("K1", "K2", "K3", "K4", "J1", "J2", "J5", "I13", "CORE")
+K = ("K1", "K2", "K3", "K4", "K5", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
 
 
@@ -174,6 +175,30 @@ def _given_without_flag() -> list[Patch]:
         run.is_given = False
 
     return [(KeyedDispatcher, "end_run", end_run)]
+
+
+def _start_is_of_the_grant() -> list[Patch]:
+    real = KeyedDispatcher.acknowledge
+
+    def acknowledge(self: KeyedDispatcher, run: Any) -> None:
+        """A grant that was begun stays begun: each of its messages counts as begun."""
+        is_started = run.is_started
+        real(self, run)
+        run.is_started = is_started
+
+    return [(KeyedDispatcher, "acknowledge", acknowledge)]
+
+
+def _started_when_given() -> list[Patch]:
+    real = KeyedPartitionConsumer._granted
+
+    def granted(self: KeyedPartitionConsumer, event: Any, now_us: int, effects: Any) -> None:
+        """What came is reported as begun, and not what the application works on."""
+        real(self, event, now_us, effects)
+        for token in event.tokens:
+            self.begin(token, now_us)
+
+    return [(KeyedPartitionConsumer, "_granted", granted)]
 
 
 def _said_at_once() -> list[Patch]:
@@ -340,6 +365,14 @@ MUTATIONS: dict[str, Mutation] = {
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(
         "what a consumer was given and said nothing about comes again flagged", _given_without_flag
+    ),
+    "message-started": _mutation("begun is a message, and not its grant", _start_is_of_the_grant, "keyed-rests"),
+    "started-when-begun": Mutation(
+        "a consumer reports a message as begun when its application begins it",
+        _started_when_given,
+        K,
+        "keyed-rests",
+        layer="client",
     ),
     "keys-said-when-durable": _mutation(
         "what is said of keys that wait is durable on every eligible member first", _said_at_once, "keyed-parked"

@@ -572,3 +572,58 @@ def test_a_member_that_is_not_the_server_answers_a_hand_over_of_the_server_only(
     bench.hear(M00, handover)
     bench.persist()
     assert [kept.id for kept in bench.sent(msg.HandOverKept, M00)] == [HandOverId(2, 1)]
+
+
+# ---- what counts as an attempt ------------------------------------------------------------------------------------
+
+
+def test_a_message_behind_one_that_was_begun_is_not_begun() -> None:
+    bench = KeyedServing("aaa", policy=QUICK)
+    bench.serve()
+    (run,) = bench.runs()
+    bench.do(ev.ConsumerAcks(STREAM, 1, 1, (run.token,), (run.offsets[0],)))
+    bench.do(ev.ConsumerAcks(STREAM, 1, 2, (), (), (run.token,)))  # the second one is begun,
+    bench.do(ev.ConsumerAcks(STREAM, 1, 3, (run.token,), (run.offsets[1],)))  # and done
+    bench.join(2, stream=STREAM + 1)
+    bench.do(ev.ConsumerCredit(STREAM + 1, 1 << 20))
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.deliver(300 * MS)
+    (again,) = bench.runs()
+    assert (again.attempt, again.maybe_repeated, indexes_of(again)) == (1, True, [2])
+
+
+def test_the_message_behind_the_acknowledgements_of_a_request_is_begun() -> None:
+    bench = KeyedServing("aaa", policy=QUICK)
+    bench.serve()
+    (run,) = bench.runs()
+    bench.do(ev.ConsumerAcks(STREAM, 1, 1, (run.token,), (run.offsets[0],), (run.token,)))
+    bench.join(2, stream=STREAM + 1)
+    bench.do(ev.ConsumerCredit(STREAM + 1, 1 << 20))
+    bench.do(ev.ConsumerGone(STREAM))
+    for _ in range(6):
+        bench.deliver(300 * MS)
+    (again,) = bench.runs()
+    assert (again.attempt, indexes_of(again)) == (2, [1])
+
+
+def test_messages_given_back_unseen_are_no_repeats() -> None:
+    bench = KeyedServing("aab", policy=QUICK)
+    bench.serve()
+    first, second = bench.runs()
+    bench.do(ev.ConsumerExtend(STREAM, 1, (first.token, second.token), 0, is_unseen=True))
+    bench.deliver()
+    again = bench.runs()
+    assert sorted(indexes_of(run) for run in again) == [[0, 1], [2]]
+    assert not any(run.maybe_repeated or run.attempt > 1 for run in again)
+
+
+def test_a_message_that_was_begun_is_not_given_back_unseen() -> None:
+    bench = KeyedServing("a", policy=QUICK)
+    bench.serve()
+    (run,) = bench.runs()
+    bench.do(ev.ConsumerAcks(STREAM, 1, 1, (), (), (run.token,)))
+    bench.do(ev.ConsumerExtend(STREAM, 1, (run.token,), 0, is_unseen=True))
+    for _ in range(6):
+        bench.deliver(300 * MS)
+    (again,) = bench.runs()
+    assert again.attempt == 2

@@ -326,7 +326,7 @@ class KeyedConsumer:
     def _take(self, frame: GrantFrame) -> None:
         """Grants came. Those that no call of `receive` waits for any more go back at once."""
         if self._usage == "pull" and not self._receivers:
-            frame.release()
+            frame.release(is_unseen=True)
         else:
             self._runs.put(frame)
 
@@ -442,7 +442,7 @@ class KeyedConsumer:
             self._runs.wake_next()
             if not self._receivers:
                 while (found := self._runs.take()) is not None:
-                    self._grant_of(found).release()
+                    self._grant_of(found).release(is_unseen=True)
         if self._runs.is_closed:
             raise PreconditionError("the consumer is closed")
         return []

@@ -60,7 +60,7 @@ def test_acknowledgements_of_some_milliseconds_go_together() -> None:
     assert bench.ack(10, 102)
     assert bench.wait(1 * MS) == []
     (sent,) = bench.wait(4 * MS)
-    assert sent == ct.SendAcks(7, bench.core.subscription, 1, (9, 10), (100, 102), (9,))
+    assert sent == ct.SendAcks(7, bench.core.subscription, 1, (9, 10), (100, 102), ())
 
 
 def test_only_the_next_message_of_a_grant_that_is_held_counts() -> None:
@@ -149,8 +149,8 @@ def test_grants_go_on_in_the_next_segment_and_what_was_not_confirmed_is_repeated
     bench.ack(9, 100)
     bench.wait(5 * MS)
     bench.do(ct.AcksConfirmed(bench.core.subscription, 1))
-    bench.core.begin(10, bench.now_us)
     bench.ack(10, 102)
+    bench.core.begin(10, bench.now_us)
     bench.do(ct.SegmentEnded(bench.core.subscription, 1, 200, 2, "b"))
     bench.do(ct.Fail(9, 101, None, "no", False))
     assert not bench.all(ct.SendNack), "no server takes it now"
@@ -191,3 +191,45 @@ def test_a_lapsed_session_ends_all_grants() -> None:
     bench.wait(CONFIG.session_ms * MS)
     assert bench.all(ct.GrantsEnded) == [ct.GrantsEnded((9,))]
     assert [type(effect) for effect in bench.all(ct.SendLeave)] == [ct.SendLeave]
+
+
+def test_each_message_of_a_grant_is_reported_as_begun_by_itself() -> None:
+    bench = Bench()
+    bench.granted(9, 100, 101, 102)
+    bench.core.begin(9, bench.now_us)
+    bench.wait(5 * MS)
+    assert bench.ack(9, 100)
+    bench.wait(5 * MS)  # 101 is not begun
+    bench.core.begin(9, bench.now_us)
+    assert bench.ack(9, 101)  # begun and done between two requests
+    bench.core.begin(9, bench.now_us)
+    bench.wait(5 * MS)
+    told = [(effect.offsets, effect.started) for effect in bench.all(ct.SendAcks)]
+    assert told == [((), (9,)), ((100,), ()), ((101,), (9,))]
+
+
+def test_a_message_behind_one_that_was_begun_is_not_told_to_the_next_server() -> None:
+    bench = Bench()
+    bench.granted(9, 100, 101)
+    bench.core.begin(9, bench.now_us)
+    bench.wait(5 * MS)
+    assert bench.ack(9, 100)
+    bench.do(ct.SegmentEnded(bench.core.subscription, 1, 10, 2, "a"))
+    bench.effects.clear()
+    bench.do(ct.Connected("a", 7))
+    bench.joined(2, 4)
+    bench.wait(0)
+    assert [effect.offsets for effect in bench.all(ct.SendAcks)] == [(100,)], "101 is not begun"
+
+
+def test_grants_given_back_are_told_by_what_the_application_saw() -> None:
+    bench = Bench()
+    for token in (8, 9, 10):
+        bench.granted(token, 100 + token)
+    bench.core.begin(8, bench.now_us)
+    bench.do(ct.Release((8,), is_unseen=False))
+    bench.do(ct.Release((9, 10, 11), is_unseen=True))  # 11 is not held
+    told = [(effect.tokens, effect.grant_ms, effect.is_unseen) for effect in bench.all(ct.SendExtend)]
+    assert told == [((8,), 0, False), ((9, 10), 0, True)]
+    assert [effect.started for effect in bench.all(ct.SendAcks)] == [(8,)], "first it says what was begun"
+    assert not bench.core.grants

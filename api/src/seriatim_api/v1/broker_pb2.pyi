@@ -510,7 +510,9 @@ class Ack(_message.Message):
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def started(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """tokens of grants on which the application has begun to work"""
+        """Tokens of grants. The application has begun to work on the message that is next in each of them behind what this
+        request acknowledges. Other messages of the grant are not begun.
+        """
 
     def __init__(
         self,
@@ -583,8 +585,11 @@ class Extend(_message.Message):
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     GRANT_MS_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     grant_ms: _builtins.int
+    unseen: _builtins.bool
+    """with `grant_ms` 0: the application got none of the messages, so they are no repeats"""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -593,10 +598,11 @@ class Extend(_message.Message):
         subscription: _builtins.int = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
         grant_ms: _builtins.int = ...,
+        unseen: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant_ms", b"grant_ms", "subscription", b"subscription", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant_ms", b"grant_ms", "subscription", b"subscription", "tokens", b"tokens", "unseen", b"unseen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -139,7 +139,8 @@ class ConsumeStream:
                 extend = request.extend
                 if len(extend.tokens) > ROWS_MAX:
                     raise BadRequestError(f"a request extends at most {ROWS_MAX} grants")
-                feed(ConsumerExtend(self._stream, extend.subscription, tuple(extend.tokens), extend.grant_ms))
+                tokens = tuple(extend.tokens)
+                feed(ConsumerExtend(self._stream, extend.subscription, tokens, extend.grant_ms, extend.unseen))
             case "demand":
                 demand = request.demand
                 messages = min(demand.messages, IN_FLIGHT_MAX)

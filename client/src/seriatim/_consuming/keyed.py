@@ -81,10 +81,14 @@ class Grant:
             self.subscription.hold(self.token, hold_s, is_manual=is_manual)
         return not self.is_over
 
-    def release(self) -> None:
-        """The application does not work on it: others may have its messages now."""
+    def release(self, *, is_unseen: bool = False) -> None:
+        """The application does not work on it: others may have its messages now.
+
+        Args:
+            is_unseen: The application did not get the next message, nor those behind it.
+        """
         if not self.is_over:
-            self.subscription.release(self.token)
+            self.subscription.release((self.token,), is_unseen=is_unseen)
         self._is_given_back = True
 
     def acknowledge(self) -> bool:
@@ -218,10 +222,13 @@ class GrantFrame:
             return iter(messages)
         return self._grants(iter(messages))
 
-    def release(self) -> None:
-        """The application works on none of them: others may have their messages now."""
-        for token in self.tokens:
-            self.subscription.release(token)
+    def release(self, *, is_unseen: bool = False) -> None:
+        """The application works on none of them: others may have their messages now.
+
+        Args:
+            is_unseen: The application got none of them.
+        """
+        self.subscription.release(tuple(self.tokens), is_unseen=is_unseen)
 
     def _grants(self, messages: Iterator[Message]) -> Iterator[Message | Grant]:
         for token, count in zip(self.tokens, self.counts, strict=True):
@@ -406,9 +413,9 @@ class KeyedSubscription(Subscribed):
         self._step(ct.Hold(token, None if hold_s is None else max(round(hold_s * 1000), 1), is_manual))
 
     @entry
-    def release(self, token: int) -> None:
-        """The application gives a grant back, and did not fail on it."""
-        self._step(ct.Release(token))
+    def release(self, tokens: tuple[int, ...], *, is_unseen: bool) -> None:
+        """The application gives grants back, and did not fail on them."""
+        self._step(ct.Release(tokens, is_unseen))
 
     @entry
     def demand(self, messages: int, run_max: int = 0) -> None:
@@ -486,7 +493,10 @@ class KeyedSubscription(Subscribed):
                 write(effect.stream, broker_pb2.ConsumeRequest(nack=nack))
             case ct.SendExtend():
                 extend = broker_pb2.Extend(
-                    subscription=effect.subscription, tokens=effect.tokens, grant_ms=effect.grant_ms
+                    subscription=effect.subscription,
+                    tokens=effect.tokens,
+                    grant_ms=effect.grant_ms,
+                    unseen=effect.is_unseen,
                 )
                 write(effect.stream, broker_pb2.ConsumeRequest(extend=extend))
             case ct.SendDemand():

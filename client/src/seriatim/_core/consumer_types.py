@@ -227,9 +227,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The application does not work on a grant: others may have its messages now. This is no failure of it."""
+    """The application does not work on grants: others may have their messages now. This is no failure of it.
 
-    token: int
+    `is_unseen`: it got none of their messages.
+    """
+
+    tokens: tuple[int, ...]
+    is_unseen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +349,16 @@ class SendNack:
 
 @dataclass(frozen=True, slots=True)
 class SendExtend:
-    """Move the deadlines of grants to `grant_ms` from now."""
+    """Move the deadlines of grants to `grant_ms` from now. 0: give them back.
+
+    `is_unseen`: the application got none of the messages that are given back.
+    """
 
     stream: int
     subscription: int
     tokens: tuple[int, ...]
     grant_ms: int
+    is_unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

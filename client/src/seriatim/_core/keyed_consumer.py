@@ -136,11 +136,12 @@ class KeyedPartitionConsumer(Joining):
         self.at_most_once = False  # as the server said last: what is granted does not come again
         self._demand = 0  # so many messages are asked for, and have not come
         self._run_max = 0
-        self._released: list[int] = []  # tokens of grants that were given back, not told to the server yet
+        self._released: dict[bool, list[int]] = {True: [], False: []}
+        """Tokens of grants that were given back, not told to the server yet: of unseen messages, and of others."""
         self.grants: dict[int, HeldGrant | int] = {}  # by token
         self._tokens: list[int] = []  # of acknowledgements that are not sent,
         self._acked: list[int] = []  # and their offsets
-        self._started: list[int] = []  # tokens of grants that were begun, not reported
+        self._started: dict[int, None] = {}  # tokens of grants whose next message was begun, not reported
         self._send_at_us = 0
         self._number = 0  # of the last request with acknowledgements
         self._unconfirmed: deque[tuple[int, tuple[int, ...], tuple[int, ...]]] = deque()
@@ -179,14 +180,21 @@ class KeyedPartitionConsumer(Joining):
     # ---- the application -----------------------------------------------------------------------------
 
     def begin(self, token: int, now_us: int) -> bool:
-        """The application begins to work on a grant, and does not end at once. Returns whether the grant counts."""
+        """The application begins to work on the next message of a grant, and does not end at once.
+
+        Rule `message-started`: a message is reported as begun when the application begins it, and not when it begins an
+        earlier one of its grant.
+
+        Returns:
+            Whether the grant counts.
+        """
         grant = self._grant_of(token)
         if grant is None:
             return False
         if not grant.is_started:
             grant.is_started = True
             self._plan(now_us)
-            self._started.append(token)
+            self._started[token] = None
         return True
 
     def _grant_of(self, token: int) -> HeldGrant | None:
@@ -211,8 +219,10 @@ class KeyedPartitionConsumer(Joining):
             if grant is None or grant.offsets[grant.done] != offset:
                 return False
             grant.done += 1
+            grant.is_started = False
             if grant.done == len(grant.offsets):
                 del self.grants[token]
+        self._started.pop(token, None)
         # Rule `client-acks-early` counts here too: only the application acknowledges.
         self._plan(now_us)
         self._tokens.append(token)
@@ -233,6 +243,7 @@ class KeyedPartitionConsumer(Joining):
         before = len(unsent)
         for token in tokens:
             grant = pop(token, None)
+            self._started.pop(token, None)
             if isinstance(grant, int):
                 unsent.append(token)
                 acked.append(grant)
@@ -278,7 +289,7 @@ class KeyedPartitionConsumer(Joining):
             case Hold():
                 self._hold_grant(event, now_us, effects)
             case Release():
-                self._release(event.token, effects)
+                self._release(event, effects)
             case Demanded():
                 self._demand, self._run_max = event.messages, event.run_max
                 self._send_demand(effects)
@@ -332,26 +343,33 @@ class KeyedPartitionConsumer(Joining):
             assert self._stream is not None
             effects.append(SendExtend(self._stream, self.subscription, (event.token,), event.hold_ms))
 
-    def _release(self, token: int, effects: list[Effect]) -> None:
-        if self.grants.pop(token, None) is None:
+    def _release(self, event: Release, effects: list[Effect]) -> None:
+        released = self._released[event.is_unseen]
+        ended = tuple(token for token in event.tokens if self.grants.pop(token, None) is not None)
+        if not ended:
             return
-        effects.append(GrantsEnded((token,)))
-        self._released.append(token)
+        effects.append(GrantsEnded(ended))
+        released += ended
         if self.phase is ConsumerPhase.ACTIVE:
             self._tell_released(effects)
 
     def _tell_released(self, effects: list[Effect]) -> None:
-        if self._released:
+        for is_unseen, tokens in self._released.items():
+            if not tokens:
+                continue
             self._flush(effects)  # what was acknowledged of the grants, and that they were begun, comes first
             assert self._stream is not None
-            effects.append(SendExtend(self._stream, self.subscription, tuple(self._released), RELEASE_MS))
-            self._released = []
+            for begin in range(0, len(tokens), TOKENS_MAX):
+                part = tuple(tokens[begin : begin + TOKENS_MAX])
+                effects.append(SendExtend(self._stream, self.subscription, part, RELEASE_MS, is_unseen))
+            tokens.clear()
 
     def _fail(self, event: Fail, now_us: int, effects: list[Effect]) -> None:
         grant = self._grant_of(event.token)
         if grant is None or grant.offsets[grant.done] != event.offset:
             return
         del self.grants[event.token]
+        self._started.pop(event.token, None)
         effects.append(GrantsEnded((event.token,)))
         # What fails while the consumer is on its way to the next server is told there.
         # Without it: 1. The consumer group moves to the next segment, and the grants with it. 2. The application fails
@@ -371,6 +389,8 @@ class KeyedPartitionConsumer(Joining):
     def _drop(self, tokens: tuple[int, ...], effects: list[Effect]) -> None:
         gone = tuple(token for token in tokens if self.grants.pop(token, None) is not None)
         if gone:
+            for token in gone:
+                self._started.pop(token, None)
             effects.append(GrantsEnded(gone))
 
     def _send_due(self, now_us: int, effects: list[Effect]) -> None:
@@ -388,10 +408,7 @@ class KeyedPartitionConsumer(Joining):
             return
         assert self._stream is not None
         tokens, offsets, started = tuple(self._tokens), tuple(self._acked), tuple(self._started)
-        if tokens and started:  # most grants that were begun are over already
-            acked = set(tokens)
-            started = tuple([token for token in started if token in self.grants or token not in acked])
-        self._tokens, self._acked, self._started = [], [], []
+        self._tokens, self._acked, self._started = [], [], {}
         self._number += 1
         if tokens:
             self._unconfirmed.append((self._number, tokens, offsets))
@@ -462,10 +479,10 @@ class KeyedPartitionConsumer(Joining):
         if self._carries:
             return  # the grants go on at the server of the next segment, once it is found
         was_active = self.phase is ConsumerPhase.ACTIVE and bool(self.grants or self._tokens)
-        self._tokens, self._acked, self._started = [], [], []
+        self._tokens, self._acked, self._started = [], [], {}
         self._unconfirmed.clear()
         self._failed = []
-        self._released = []
+        self._released = {True: [], False: []}
         if self.grants:
             effects.append(GrantsEnded(tuple(self.grants)))
             self.grants = {}

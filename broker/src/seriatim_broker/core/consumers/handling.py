@@ -153,10 +153,6 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     if _waits(broker, consumer_group, consumer, event):
         return
     consumer.ack_number = max(consumer.ack_number, event.number)
-    for token in event.started:
-        run = _run_of(keyed, consumer, token)
-        if run is not None:
-            run.is_started = True
     void: dict[int, None] = {}
     passed: list[int] = []
     granted, singles, first_offset = keyed.granted, keyed.singles, make_offset(keyed.segment_no, 0)
@@ -182,6 +178,15 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             keyed.end_run(run)
             keyed.requeue(run.key)
     keyed.pass_singles(consumer, passed)
+    # Rule `message-started` (J2): begun is the message that is next behind these acknowledgements, and no later one of
+    # its grant. Without it:
+    #   1. c1 is granted k:5 to k:9, begins k:5, and acknowledges it. Its process is stopped before it begins k:6.
+    #   2. The grant was begun, so k:6 loses an attempt. After five such stops k:6 is a dead letter, and no handler has
+    #      ever seen it.
+    for token in event.started:
+        begun = _run_of(keyed, consumer, token)
+        if begun is not None:
+            begun.is_started = True
     if consumer_group.ledger.untold_token:
         newest = max((token for token in event.tokens if token not in void), default=0)
         if consumer_group.ledger.told_dropped(newest):
@@ -306,7 +311,8 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
         if run is None:
             void[token] = None
         elif event.grant_ms <= 0:
-            end_run(broker, partition, consumer_group, run, f"{consumer.name} gave it back")
+            reason = f"{consumer.name} gave it back"
+            end_run(broker, partition, consumer_group, run, reason, is_seen=not event.is_unseen)
         else:
             keyed.set_deadline(run, deadline_us)
     _tell_void(broker, consumer, void)
@@ -358,8 +364,16 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
     granting.go_on(broker, partition, consumer_group)
 
 
-def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Grant, reason: str) -> None:
-    """A grant ends without a word of its consumer. The attempt counts only if the consumer had begun to work on it.
+def end_run(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    run: Grant,
+    reason: str,
+    *,
+    is_seen: bool = True,
+) -> None:
+    """A grant ends and did not fail. An attempt counts only if the consumer had begun to work on the next message.
 
     What a consumer only held does not count as an attempt. Without it:
       1. A consumer is given 1,000 keys in advance. One of them kills its process.
@@ -368,11 +382,13 @@ def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     Rule `given-again` (I9): whether it had begun or not, what it was given comes again with the flag. Without it:
       1. A consumer is given k:5 and k:6, and works on both. Its process is killed before it has told anything.
       2. Another consumer is given both again, k:5 as the first attempt. It cannot know that they are repeats.
+
+    With `is_seen` False, the consumer says that its application got none of the messages. Then they are no repeats.
     """
     keyed = consumer_group.keyed
     assert keyed is not None
     keyed.end_run(run)
-    if run.is_given and run.left:
+    if run.is_given and run.left and (is_seen or run.is_started):
         run.key.note_given(run.offsets[-1])
     if run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)

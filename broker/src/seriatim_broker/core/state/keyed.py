@@ -138,7 +138,7 @@ class Grant(State):
         offsets: Of its messages.
         is_aside: They are from the key's list.
         done: How many of them are acknowledged.
-        is_started: The consumer has begun to work on it.
+        is_started: The consumer has begun to work on the next message.
         is_given: It was delivered.
         is_passed: Its messages are acknowledged already: the grant only keeps the key from other consumers.
         deadline_us: When it ends.
@@ -680,6 +680,7 @@ class KeyedDispatcher(State):
             self.window.pass_over(run.offsets[run.done] & INDEX_MAX)
             self.live_count -= 1
         run.done += 1
+        run.is_started = False  # the next message is not begun
         run.consumer.in_flight -= 1
         if key.attempts:
             key.attempts = 0

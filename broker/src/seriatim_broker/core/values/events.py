@@ -717,8 +717,8 @@ class ConsumerAck:
 class ConsumerAcks:
     """The consumer acknowledges single messages, each by the token of its grant and its offset.
 
-    `number` names this request in `AcksConfirmed`. `started`: tokens of grants on which the application has begun to
-    work.
+    `number` names this request in `AcksConfirmed`. `started`: tokens of grants. In each of them the application has
+    begun to work on the message that is next when `tokens` and `offsets` are acknowledged.
     """
 
     stream: int
@@ -760,12 +760,16 @@ class ConsumerDemand:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerExtend:
-    """The consumer moves the deadlines of grants to `grant_ms` from now."""
+    """The consumer moves the deadlines of grants to `grant_ms` from now. 0: it gives them back.
+
+    `is_unseen`: the application got none of the messages that it gives back.
+    """
 
     stream: int
     subscription: int
     tokens: tuple[int, ...]
     grant_ms: int
+    is_unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class CarriedGrant(NamedTuple):
         consumer: The consumer's name.
         message_count: How many messages it has that are not acknowledged.
         left_ms: Until its deadline.
-        is_started: The consumer has begun to work on it.
+        is_started: The consumer has begun to work on the first of its messages.
         is_passed: Its messages are acknowledged already, and in no list.
     """
 
