@@ -12,7 +12,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
-from seriatim_broker.testing.simulated_bodies import messages_in
+from seriatim_broker.testing.simulated_bodies import key_of, messages_in
 
 from .clients import Clients
 from .consumers import CONFIG, SimConsumer
@@ -33,6 +33,13 @@ KEYED_LIMITS: dict[str, Any] = {
     "waiting_keys_max": 5,
 }
 """The limits of worlds in which they are reached all the time."""
+
+
+DELAYED_LIMITS: dict[str, Any] = {**KEYED_LIMITS, "aside_messages_max": 1_000}
+"""The limits of worlds in which one key waits all the time: its list has room for all its messages."""
+
+DELAYED_KEY = b"k0"
+DELAYED_MS = 600_000
 
 
 class SimKeyedConsumer(SimConsumer):
@@ -193,8 +200,9 @@ class SimKeyedConsumer(SimConsumer):
             return
         rng = self._schedule.rng
         message = self._known[token, offsets[at]]
-        if rng.random() < self._clients.options.keyed_failures:
-            delay_ms = rng.choice((None, 0, 5, 300))
+        is_delayed = self._clients.options.keyed_delayed and key_of(message) == DELAYED_KEY
+        if is_delayed or rng.random() < self._clients.options.keyed_failures:
+            delay_ms = DELAYED_MS if is_delayed else rng.choice((None, 0, 5, 300))
             if rng.random() < 0.2:
                 self._lie(token, offsets[at])  # a request from long ago overtakes the failure
             self._tell(f"fails on {message} under {token:#x}")

@@ -20,6 +20,7 @@ from seriatim_broker.core.values.events import DeclareGap
 from seriatim_broker.core.values.keyed import Exhausted
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.testing.simulated_bodies import key_of
 
 from . import mode_consumers
 from .clients import Clients, SimProducer
@@ -30,7 +31,15 @@ from .forwards import Forwards
 from .injecting import Injector
 from .judge import Judge, own_tail
 from .key_people import KeyPeople
-from .keyed_consumers import FORWARDED_RETRY, KEYED_GROUPS, KEYED_LIMITS, KEYED_RETRY, SimKeyedConsumer
+from .keyed_consumers import (
+    DELAYED_KEY,
+    DELAYED_LIMITS,
+    FORWARDED_RETRY,
+    KEYED_GROUPS,
+    KEYED_LIMITS,
+    KEYED_RETRY,
+    SimKeyedConsumer,
+)
 from .people import People
 from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
@@ -169,7 +178,8 @@ class World:
         if self.options.keyed_consumers or self.options.mode_consumers:
             self.config = replace(self.config, retry=KEYED_RETRY)
         if self.options.keyed_limits:
-            self.config = replace(self.config, **KEYED_LIMITS)
+            limits = DELAYED_LIMITS if self.options.keyed_delayed else KEYED_LIMITS
+            self.config = replace(self.config, **limits)
         if self.options.keyed_attempts:
             parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
             self.config = replace(self.config, retry=parking)
@@ -305,6 +315,8 @@ class World:
     def _keyed_lack(self, partition: PartitionId, chain: Chain, open_length: int) -> dict[str, list[int]]:
         """The messages that groups in which order is by key have not finished, by group."""
         order = self.judge.replay(chain, open_length) if self.keyed_groups else []
+        if self.options.keyed_delayed:
+            order = [place for place in order if key_of(place[1]) != DELAYED_KEY]
         lacking = {group: self.judge.rules.keyed.lacks(group, partition, order) for group in self.keyed_groups}
         return {group: messages for group, messages in lacking.items() if messages}
 

@@ -84,6 +84,16 @@ def keyed_full(rng: random.Random, options: Options) -> Options:
     )  # fmt: skip
 
 
+def keyed_delayed(rng: random.Random, options: Options) -> Options:
+    """One key waits all the time, with more messages behind it than keys may wait. All other keys go on."""
+    kinds = (as_it_is, groups_die, switchers_race, restarts, servers_fall)
+    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    return replace(
+        drawn, keyed_delayed=True, keyed_limits=True, keyed_failures=0.02, partition_count=1, may_lose_groups=False,
+        batches_per_producer=max(drawn.batches_per_producer, 40),
+    )  # fmt: skip
+
+
 def keyed_restored(rng: random.Random, options: Options) -> Options:
     """The coordinator goes back in time, or comes back empty, and is rebuilt."""
     return _with_keys(rng, restored(rng, options))

@@ -40,6 +40,8 @@ class Options:
         keyed_failures: The share of messages on which these consumers fail.
         keyed_rests: The share of messages that these consumers do not begin when they could: they begin them later, or
             give them back.
+        keyed_delayed: These consumers always fail on one key, which is not tried again while the world lasts. It has
+            more messages than keys may wait.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
         producers_start_us: The time within which producers begin to send.
@@ -119,6 +121,7 @@ class Options:
     dead_letters: bool = False
     keyed_failures: float = 0.08
     keyed_rests: float = 0.0
+    keyed_delayed: bool = False
     mode_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20

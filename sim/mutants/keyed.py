@@ -47,6 +47,20 @@ def _failed_goes_behind() -> list[Patch]:
     return [(KeyedDispatcher, "note_failure", note_failure)]
 
 
+def _entry_a_message() -> list[Patch]:
+    real = KeyedDispatcher.take_in
+
+    def take_in(self: KeyedDispatcher, name: bytes, index: int, offset: int) -> None:
+        """Each message of a key that is delayed makes one more entry, and counts as one more key that waits."""
+        real(self, name, index, offset)
+        key = self.keys.get(name)
+        if key is not None and key.is_delayed:
+            key.is_delayed = False
+            self.queue(key)
+
+    return [(KeyedDispatcher, "take_in", take_in)]
+
+
 def _live_before_list() -> list[Patch]:
     real = KeyedDispatcher.take_in
 
@@ -305,6 +319,9 @@ MUTATIONS: dict[str, Mutation] = {
         "an acknowledgement counts under the token of the grant that gave the message", _any_token_counts
     ),
     "head-stays": _mutation("a failed message stays the first one of its key", _failed_goes_behind),
+    "one-entry-a-key": _mutation(
+        "a key that is delayed counts once, however many messages are behind it", _entry_a_message, "keyed-delayed"
+    ),
     "list-first": _mutation("what was set aside is older than what is live", _live_before_list),
     "full-first": _mutation("a new server first sends all rows, which replace what was there", _changes_only),
     "live-joins-the-list": _mutation("what is live is handed over in the lists", _live_is_left),

@@ -52,6 +52,7 @@ MORE = (
     ("keyed-dropped", 60, 7),
     ("keyed-lost", 60, 4),
     ("keyed-full", 28, 2),
+    ("keyed-delayed", 28, 2),
     ("keyed-halves", 24, 2),
     ("keyed-slow", 40, 4),
     ("keyed-late", 30, 3),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, make_offset, split_offset
-from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.state.keyed import RECORD_BYTES, Key, KeyedDispatcher
 from seriatim_broker.core.state.keyed_rows import dispatcher_of, read_some
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -63,6 +63,12 @@ class KeyedServing(Serving):
             found = Counter(key.phase for key in keyed.keys.values() if key.phase is not None and not key.token)
             assert [found[phase] for phase in KeyPhase] == [keyed.phase_counts[phase] for phase in KeyPhase]
             assert keyed.aside_count == sum(len(key.aside) for key in keyed.keys.values())
+            delayed, lists = (
+                [key.name for key in keyed.keys.values() if is_so(key)] for is_so in (is_delayed, has_list)
+            )
+            assert (keyed.delayed_count, keyed.list_count) == (len(delayed), len(lists))
+            assert keyed.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
+            assert len(keyed.delayed) >= keyed.delayed_count
         return effects
 
     def join(
@@ -159,6 +165,16 @@ class KeyedServing(Serving):
     def rows(self) -> dict[bytes, bytes]:
         """The rows of the ledger on this disk."""
         return dict(self.part.ledger_rows.get(GROUP, {}))
+
+
+def is_delayed(key: Key) -> bool:
+    """Whether the key waits for a time."""
+    return key.is_delayed
+
+
+def has_list(key: Key) -> bool:
+    """Whether messages of the key are set aside."""
+    return bool(key.aside)
 
 
 def indexes_of(run: KeyGrant) -> list[int]:

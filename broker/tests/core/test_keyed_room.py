@@ -9,16 +9,16 @@ from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers import granting
 from seriatim_broker.core.state import keyed as keyed_state
 from seriatim_broker.core.state.dispatcher import Consumer
-from seriatim_broker.core.state.keyed import Frame, Key, KeyedDispatcher
+from seriatim_broker.core.state.keyed import Frame, Grant, Key, KeyedDispatcher, RoomLimits
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.keyed import KeyPhase, RetryPolicy
+from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, RetryPolicy, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
 from seriatim_broker.core.values.log import CursorState, LedgerRow
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
-from .support import GROUP, M01, MS, SECOND, STREAM
+from .support import GROUP, M01, MS, SECOND, STREAM, P
 
 LONG = replace(QUICK, attempts_max=0, delays_ms=(300_000, 300_000))
 SHORT_GRANT = replace(LONG, grant_ms=1_000)
@@ -165,6 +165,165 @@ def test_keys_that_wait_no_more_let_reading_go_on() -> None:
                 bench.acks(run)
         bench.settle()
     assert bench.part.consumer_groups[GROUP].ledger.acked == 10
+
+
+def test_a_delayed_key_with_many_messages_counts_once() -> None:
+    bench = Small("a" * 30 + "bcdef", waiting_keys_max=10)
+    bench.serve()
+    (run, *_) = bench.runs()
+    bench.nack(run)  # for 5 minutes
+    for _ in range(4):
+        bench.settle()
+        for each in bench.runs():
+            bench.acks(each)
+    assert bench.keyed.read_index == 35
+    assert (bench.keyed.delayed_count, len(bench.keyed.delayed)) == (1, 1)
+    assert not bench.notes("lists_full")
+
+
+def test_keys_that_a_person_released_do_not_count() -> None:
+    bench = Small("abcdefghijkl" + "mnopqrstuv", waiting_keys_max=10)
+    bench.serve()
+    for _ in range(12):
+        for run in bench.runs():
+            bench.nack(run)
+        bench.deliver(200 * MS)
+    keys = bench.keyed.keys
+    assert bench.keyed.delayed_count >= 10
+    seen = tuple(SeenKey(name, 0, bench.keyed.first_offset(key)) for name, key in sorted(keys.items()))
+    bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.RELEASE, seen, bench.now_us + 5 * SECOND))
+    for _ in range(6):
+        bench.settle()
+        for run in bench.runs():
+            bench.acks(run)
+    assert bench.keyed.read_index == 22
+
+
+def test_reading_goes_on_beside_a_thousand_keys_that_wait() -> None:
+    """Each of 1,000 keys waits for five minutes, and 1,000 messages a second come for them."""
+    limits = RoomLimits(2_000, 1_000_000, 50_000, 2_000, 64 << 20)
+    keyed = KeyedDispatcher(1, Window(0, {}))
+    names = [b"k%d" % number for number in range(1_000)]
+    for index, name in enumerate(names):
+        keyed.take_in(name, index, make_offset(1, index))
+        key = keyed.weigh(name)
+        assert key is not None
+        key.is_queued = False
+        keyed.note_failure(key, "no", 300 * SECOND, 300_000)
+        keyed.requeue(key)
+    index = 1_000
+    while not keyed.is_full_of(limits):
+        keyed.take_in(names[index % 1_000], index, make_offset(1, index))
+        index += 1
+        if keyed.is_short(limits):
+            keyed.read_index = index
+            keyed.make_room(limits, 2_000, is_consumer_idle=False)
+    assert keyed.aside_count == limits.aside_messages
+    assert index > 50_000
+
+
+def test_entries_of_delays_that_are_over_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    dispatcher = KeyedDispatcher(1, Window(0, {}))
+    dispatcher.take_in(b"ka", 0, make_offset(1, 0))
+    for time_us in range(1, 100):
+        key = dispatcher.weigh(b"ka")
+        assert key is not None
+        key.is_queued = False
+        dispatcher.note_failure(key, "no", 86_400 * SECOND + time_us, 0)
+        dispatcher.requeue(key)
+        if time_us < 99:
+            dispatcher.release(key)
+    assert len(dispatcher.delayed) <= 12
+    dispatcher.ready.clear()
+    dispatcher.wake_delayed(86_401 * SECOND)
+    assert list(dispatcher.ready) == [b"ka"]
+
+
+def test_long_names_fill_the_lists_by_their_bytes() -> None:
+    limits = RoomLimits(100, 1_000_000, 1_000_000, 100_000, 100 * 2 * (1_000 + keyed_state.RECORD_BYTES))
+    keyed = KeyedDispatcher(1, Window(0, {}))
+    for index in range(100):
+        assert keyed.has_list_room(limits)
+        name = (b"k%d" % index).ljust(1_000)
+        keyed.take_in(name, index, make_offset(1, index))
+        key = keyed.weigh(name)
+        assert key is not None
+        keyed.park(key, "no")
+    assert not keyed.has_list_room(limits)
+    assert keyed.is_full_of(limits)
+    keyed.pass_first(keyed.keys[b"k0".ljust(1_000)])
+    assert keyed.has_list_room(limits)
+
+
+class Pair(Small):
+    """Two consumers. The first one works long on what it has."""
+
+    def __init__(self, keys: str, **limits: int) -> None:
+        super().__init__(keys, QUICK, **limits)
+        self.keys_read_max = 2
+
+    def join_second(self) -> None:
+        self.join(2, stream=2)
+        self.do(ev.ConsumerCredit(2, 1 << 20))
+
+
+def test_an_idle_consumer_gets_messages_when_all_live_ones_are_granted() -> None:
+    bench = Pair("abcdefghijklmnopqrstuvwx", live_messages_max=8)
+    bench.serve()
+    bench.settle()
+    held = bench.runs()
+    assert len(held) == 8
+    bench.settle()
+    assert bench.keyed.live_count == 8, "nothing is set aside while no consumer is idle"
+    bench.join_second()
+    bench.settle()
+    given = bench.runs()
+    assert given
+    assert {consumer.in_flight for consumer in bench.part.consumer_groups[GROUP].consumers} == {8, len(given)}
+    for run in held:  # what was set aside is still granted, and counts as before
+        bench.acks(run)
+    for run in given:
+        offsets = run.offsets
+        bench.do(ev.ConsumerAcks(2, 2, 1, (run.token,) * len(offsets), offsets))
+    for _ in range(4):
+        bench.settle()
+        for run in bench.runs():
+            for stream in (STREAM, 2):
+                bench.do(ev.ConsumerAcks(stream, stream, 2, (run.token,) * len(run.offsets), run.offsets))
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 24
+    assert not bench.keyed.keys
+
+
+def test_half_of_the_lists_are_left_for_keys_that_fail() -> None:
+    bench = Pair("abcdefghijklmnopqrstuvwx", live_messages_max=8, waiting_keys_max=4)
+    bench.serve()
+    bench.settle()
+    bench.join_second()
+    for _ in range(3):
+        bench.settle()
+    assert bench.keyed.list_count == 2
+    assert not bench.notes("lists_full")
+
+
+def test_room_is_made_for_many_keys_in_several_steps() -> None:
+    limits = RoomLimits(1_000_000, 1_000, 1_000_000, 100_000, 64 << 20)
+    keyed = KeyedDispatcher(1, Window(0, {}))
+    consumer = Consumer.absent("c")
+    for index in range(950):
+        name = b"k%d" % index
+        keyed.take_in(name, index, make_offset(1, index))
+        key = keyed.weigh(name)
+        assert key is not None
+        keyed.take_ready()
+        run = Grant(index + 1, key, consumer, (make_offset(1, index),), is_aside=False, deadline_us=1)
+        keyed.begin_run(run)
+    keyed.read_index = 2_000
+    counts = []
+    while keyed.make_room(limits, 400, is_consumer_idle=False):
+        counts.append(keyed.list_count)
+    assert counts == [400, 800]
+    assert keyed.list_count == 950
 
 
 def test_an_old_parked_key_keeps_no_entries_of_messages_that_are_done_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,16 +169,14 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
 
     If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
     """
-    config = broker.config
-    limits = RoomLimits(
-        config.live_messages_max, config.window_indexes_max, config.aside_messages_max, config.waiting_keys_max
-    )
+    limits = room_limits(broker)
     is_full = keyed.is_full_of(limits)
     if not is_full and not keyed.is_short(limits):
         return True
     if broker.now.mono_us < keyed.looks_from_us:
         return False
-    keyed.make_room(limits)
+    is_idle = not keyed.has_ready and _is_consumer_idle(broker, consumer_group, limits)
+    is_more = keyed.make_room(limits, broker.config.keys_at_once, is_consumer_idle=is_idle)
     keyed.is_full = keyed.is_full or is_full
     if keyed.window.floor > consumer_group.ledger.acked:
         consumer_group.ledger.acknowledge(keyed.window.floor)
@@ -188,8 +186,32 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
         note_full(broker, partition, consumer_group, keyed)
     if not keyed.is_full_of(limits) and not keyed.is_short(limits):
         return True
+    if is_more:
+        broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+        return False
     keyed.looks_from_us = broker.now.mono_us + LOOK_US
     return False
+
+
+def _is_consumer_idle(broker: BrokerState, consumer_group: ConsumerGroup, limits: RoomLimits) -> bool:
+    """Whether a consumer that has room has less than half of its share of what may be live."""
+    share = limits.live_messages // (2 * max(len(consumer_group.consumers), 1))
+    return not consumer_group.is_held and any(
+        consumer.in_flight < max(share, 1) and _has_room_for_more(broker, consumer)
+        for consumer in consumer_group.consumers
+    )
+
+
+def room_limits(broker: BrokerState) -> RoomLimits:
+    """How much of a consumer group waits at most."""
+    config = broker.config
+    return RoomLimits(
+        config.live_messages_max,
+        config.window_indexes_max,
+        config.aside_messages_max,
+        config.waiting_keys_max,
+        config.waiting_bytes_max,
+    )
 
 
 def note_full(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
@@ -571,7 +593,7 @@ def _give_back(
     for run in _grants_in(keyed, frame):
         if keyed.doing.get(run.token) is run:
             keyed.end_run(run)
-            run.key.ready_us = broker.now.mono_us + broker.config.retry_us_max
+            keyed.wait_until(run.key, broker.now.mono_us + broker.config.retry_us_max)
             keyed.requeue(run.key)
 
 
@@ -643,7 +665,6 @@ def _set_unreadable_aside(
     """
     if len(keyed.unreadable) > UNREADABLE_MAX:
         keyed.unreadable = {}  # what is forgotten is found again
-    config = broker.config
     keyed.unreadable.update(dict.fromkeys(unreadable))
     for run in _grants_in(keyed, frame):
         if keyed.doing.get(run.token) is not run:
@@ -652,7 +673,7 @@ def _set_unreadable_aside(
         key, first = run.key, run.offsets[0]
         if first not in keyed.unreadable:
             keyed.requeue(key)
-        elif keyed.list_count < config.waiting_keys_max and keyed.aside_count < config.aside_messages_max:
+        elif keyed.has_list_room(room_limits(broker)):
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
             broker.out.note(
                 "unreadable_message", partition.id, group=consumer_group.name, key=shown(key.name),
@@ -660,7 +681,7 @@ def _set_unreadable_aside(
             )  # fmt: skip
         else:
             note_full(broker, partition, consumer_group, keyed)
-            key.ready_us = broker.now.mono_us + broker.config.retry_us_max
+            keyed.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
             keyed.requeue(key)
     _after_passing(broker, partition, consumer_group, keyed)
 

@@ -291,7 +291,7 @@ def _fail(
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return keyed.list_count < broker.config.waiting_keys_max and keyed.aside_count < broker.config.aside_messages_max
+    return keyed.has_list_room(granting.room_limits(broker))
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:

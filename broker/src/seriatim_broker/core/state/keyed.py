@@ -44,18 +44,27 @@ STALE_ENTRIES_MAX: Final = 10_000
 """So many entries of a heap that do not count any more are kept, and as many as count."""
 
 
-_HOLDS_WINDOW, _WAITS, _HAS_MANY = 1, 2, 3
+_HOLDS_WINDOW, _WAITS, _HAS_MANY, _IS_GRANTED = 1, 2, 3, 4
 """Why a key is set aside: it holds the floor far behind, it waits for a time or for the forwarder, it has many
-messages."""
+messages, or a consumer works on it while another one is idle."""
+
+ASIDE_AT_ONCE_MAX: Final = 20_000
+"""No more keys are set aside in a step that has set so many messages aside. One key has at most `live_messages_max`,
+which are 100,000."""
+
+RECORD_BYTES: Final = 256
+"""About the bytes of a record of a key, or of its list, without the name. A key that is delayed has one, a key with a
+list two."""
 
 
 class RoomLimits(NamedTuple):
-    """How much of a consumer group is in memory and in lists at most; see `CoreConfig` for each."""
+    """How much of a consumer group is in memory and in lists at most; see `BrokerConfig` for each."""
 
     live_messages: int
     window_indexes: int
     aside_messages: int
     waiting_keys: int
+    waiting_bytes: int
 
 
 class Key(State):
@@ -74,7 +83,8 @@ class Key(State):
         error: The last error.
         token: Of the run that is granted; 0: none is.
         given_below: A consumer was given its messages below this offset, and it is not said by `attempts`; 0: none was.
-        ready_us: When it becomes ready, by the monotonic clock.
+        ready_us: When it becomes ready, by the monotonic clock; 0: it does not wait for a time. See `wait_until`.
+        is_delayed: It has an entry in `delayed` for that time.
         is_queued: It is among the ready keys.
     """
 
@@ -84,6 +94,7 @@ class Key(State):
         "attempts",
         "error",
         "given_below",
+        "is_delayed",
         "is_queued",
         "live",
         "name",
@@ -109,6 +120,7 @@ class Key(State):
         self.token = 0
         self.given_below = 0
         self.ready_us = 0
+        self.is_delayed = False
         self.is_queued = False
 
     @property
@@ -344,12 +356,15 @@ class KeyedDispatcher(State):
         frame_deadlines: A heap of (deadline, first token) of frames. An entry counts only if the frame is in `frames`.
         ready: Names of ready keys, in the order in which they became so.
         delayed: A heap of (ready at, number, name). An entry counts only if the key still becomes ready at that time.
+            Each key has at most one that counts.
+        delayed_count: How many keys have one.
         doing: Runs by token.
         deadlines: A heap of (deadline, token). An entry counts only if the run still has that deadline.
         read_index: All below was read.
         live_count: How many messages are live.
         aside_count: How many offsets are in lists.
         list_count: How many keys have lists.
+        waiting_bytes: About how many bytes the rows of the keys that are delayed or have lists take.
         phase_counts: By phase: how many keys that no consumer works on are in it. So a description looks at no key.
         first_asides: A heap of (first offset of a list, name). An entry counts only if it is still the first.
         changed: Names of keys whose records changed since the last control record.
@@ -394,6 +409,7 @@ class KeyedDispatcher(State):
         "chunks",
         "deadlines",
         "delayed",
+        "delayed_count",
         "doing",
         "fetches",
         "first_asides",
@@ -434,6 +450,7 @@ class KeyedDispatcher(State):
         "unread",
         "unreadable",
         "unsent",
+        "waiting_bytes",
         "window",
     )
 
@@ -447,12 +464,14 @@ class KeyedDispatcher(State):
         self.frame_deadlines: list[tuple[int, int]] = []
         self.ready: deque[bytes] = deque()
         self.delayed: list[tuple[int, int, bytes]] = []
+        self.delayed_count = 0
         self.doing: dict[int, Grant] = {}
         self.deadlines: list[tuple[int, int]] = []
         self.read_index = window.floor
         self.live_count = 0
         self.aside_count = 0
         self.list_count = 0
+        self.waiting_bytes = 0
         self.phase_counts = [0] * (max(KeyPhase) + 1)
         self.looks_from_us = 0
         self.first_asides: list[tuple[int, bytes]] = []
@@ -498,7 +517,7 @@ class KeyedDispatcher(State):
             self.live_count += 1
             return
         if key.aside or key.phase is KeyPhase.PARKED:  # only the list keeps the order of the key
-            self._append_aside(key, offset)
+            self._append_aside(key, (offset,))
             self.window.pass_over(index)
             return
         key.live.append(index)
@@ -581,20 +600,52 @@ class KeyedDispatcher(State):
         """The key is ready, delayed, or held; it goes behind all others of the same kind."""
         if key.token or key.is_queued or key.is_held or not (key.live or key.aside):
             return
-        if key.ready_us:
-            self.numbers += 1
-            heapq.heappush(self.delayed, (key.ready_us, self.numbers, key.name))
-        else:
+        if not key.ready_us:
             key.is_queued = True
             self.ready.append(key.name)
+        elif not key.is_delayed:
+            self._delay(key)
+
+    def _delay(self, key: Key) -> None:
+        """The key has one entry among the delayed keys, however many messages wait behind its first one.
+
+        Rule `one-entry-a-key` (J1): the messages behind a key that waits cost nothing but their place. Without it:
+          1. Consumers fail on a message of each of 1,000 keys, which are tried again in five minutes.
+          2. 100,000 messages of these keys come, and each makes an entry. So 100,000 keys seem to wait, and reading
+             stops.
+          3. The messages of all other keys are not read until the delays are over.
+
+        Without the limit of entries: 1. A person releases 100,000 keys a minute that fail again for a day. 2. The
+        entries of all these delays are kept for a day.
+        """
+        key.is_delayed = True
+        self.delayed_count += 1
+        self.waiting_bytes += len(key.name) + RECORD_BYTES
+        self.numbers += 1
+        heapq.heappush(self.delayed, (key.ready_us, self.numbers, key.name))
+        if len(self.delayed) > 2 * self.delayed_count + STALE_ENTRIES_MAX:
+            self.delayed = [entry for entry in self.delayed if self._is_delayed(*entry)]
+            heapq.heapify(self.delayed)
+
+    def _is_delayed(self, ready_us: int, _number: int, name: bytes) -> bool:
+        key = self.keys.get(name)
+        return key is not None and key.is_delayed and key.ready_us == ready_us
+
+    def wait_until(self, key: Key, ready_us: int) -> None:
+        """The key becomes ready at that time, when it is queued; 0: at once."""
+        if key.is_delayed and key.ready_us != ready_us:
+            key.is_delayed = False
+            self.delayed_count -= 1
+            self.waiting_bytes -= len(key.name) + RECORD_BYTES
+        key.ready_us = ready_us
 
     def wake_delayed(self, now_us: int) -> None:
         """Keys whose delay is over are ready."""
         while self.delayed and self.delayed[0][0] <= now_us:
-            ready_us, _, name = heapq.heappop(self.delayed)
-            key = self.keys.get(name)
-            if key is not None and key.ready_us == ready_us and not key.token:
-                key.ready_us = 0
+            ready_us, number, name = heapq.heappop(self.delayed)
+            if self._is_delayed(ready_us, number, name):
+                key = self.keys[name]
+                self.wait_until(key, 0)
                 self.queue(key)
 
     # ---- grants --------------------------------------------------------------------------------------
@@ -691,8 +742,7 @@ class KeyedDispatcher(State):
         """The messages of a run are done with before they are given."""
         key = run.key
         if run.is_aside:
-            for _ in run.offsets:
-                self._pop_aside(key)
+            self._pop_aside(key, len(run.offsets))
         else:
             for offset in run.offsets:
                 self.window.pass_over(offset & INDEX_MAX)
@@ -729,6 +779,7 @@ class KeyedDispatcher(State):
         elif key.live or key.aside:
             self.queue(key)
         elif key.phase is None:
+            self.wait_until(key, 0)
             self.keys.pop(key.name, None)
 
     def counts(self) -> KeyCounts:
@@ -781,6 +832,7 @@ class KeyedDispatcher(State):
             run = Grant(grant.token, key, consumer, offsets, is_aside=True, deadline_us=deadline_us)
             run.is_given, run.is_started, run.is_passed = True, grant.is_started, grant.is_passed
             key.is_queued = False
+            self.wait_until(key, 0)  # it was granted, so its delay is over, whatever the clock of this server says
             self.begin_run(run)
 
     def attach(self, consumer: Consumer, until_us: int) -> None:
@@ -806,7 +858,8 @@ class KeyedDispatcher(State):
         """The key waits until that time."""
         self.to_phase(key, KeyPhase.RETRY)
         key.error = error
-        key.ready_us, key.ready_at_ms = ready_us, ready_at_ms
+        key.ready_at_ms = ready_at_ms
+        self.wait_until(key, ready_us)
         self.changed[key.name] = None
 
     def set_aside(self, key: Key) -> None:
@@ -819,11 +872,12 @@ class KeyedDispatcher(State):
             if run.done:
                 del key.live[: bisect_right(key.live, run.offsets[run.done - 1] & INDEX_MAX)]
             run.offsets, run.done, run.is_aside = run.offsets[run.done :], 0, True
-        for index in key.live:
-            self._append_aside(key, make_offset(self.segment_no, index))
-            self.window.pass_over(index)
-        self.live_count -= len(key.live)
-        key.live = []
+        if key.live:
+            first = make_offset(self.segment_no, 0)
+            self._append_aside(key, [first | index for index in key.live])
+            self.window.pass_over_all(key.live)
+            self.live_count -= len(key.live)
+            key.live = []
         if key.phase is None:
             self.to_phase(key, KeyPhase.RETRY)
         self.changed[key.name] = None
@@ -833,8 +887,11 @@ class KeyedDispatcher(State):
         for name in list(islice(self.singles, count)):
             self.weigh(name)
         chosen = list(islice((key for key in self.keys.values() if key.live), count))
+        begun = self.live_count
         for key in chosen:
             self.set_aside(key)
+            if begun - self.live_count >= ASIDE_AT_ONCE_MAX:
+                break
         self.window.rise()
         return bool(chosen)
 
@@ -848,10 +905,17 @@ class KeyedDispatcher(State):
 
         Then most keys fail, so reading further helps no consumer. The limit bounds what a hand-over has.
         """
-        waiting = max(len(self.delayed), self.list_count)
-        return waiting >= limits.waiting_keys or self.aside_count >= limits.aside_messages
+        is_full = self._has_enough_lists(limits) or self.delayed_count >= limits.waiting_keys
+        return is_full or self.aside_count >= limits.aside_messages
 
-    def make_room(self, limits: RoomLimits) -> None:
+    def has_list_room(self, limits: RoomLimits) -> bool:
+        """Whether one more key may have a list."""
+        return not self._has_enough_lists(limits) and self.aside_count < limits.aside_messages
+
+    def _has_enough_lists(self, limits: RoomLimits) -> bool:
+        return self.list_count >= limits.waiting_keys or self.waiting_bytes >= limits.waiting_bytes
+
+    def make_room(self, limits: RoomLimits, count: int, *, is_consumer_idle: bool) -> bool:
         """Set keys aside until a tenth of the room is free, or the lists are full (`is_full`).
 
         A key that waits long, or is worked on for long, does not stop the others. Without it:
@@ -859,33 +923,68 @@ class KeyedDispatcher(State):
           2. The window is full, because k holds the floor. All other keys wait for k.
 
         Keys that are ready wait for consumers. So they are set aside only if they have many messages.
+
+        Rule `idle-gets-more` (J1): if all live messages are granted, and a consumer is idle, granted keys are set
+        aside, the one that holds the floor first. Their grants go on. Without it:
+          1. 100 consumers have 1,000 messages each, of keys of their own, and work on them for minutes.
+          2. A consumer that has nothing to do joins. All live messages are granted, so no more are read.
+          3. It gets nothing until the others acknowledge, although a million messages of other keys wait.
+        Half of the lists are left for keys that fail.
+
+        Args:
+            limits: The limits.
+            count: At most so many keys are set aside now.
+            is_consumer_idle: A consumer has room, and no key is ready.
+
+        Returns:
+            Whether more could be set aside now.
         """
         if self.is_full and self.aside_count < limits.aside_messages * 9 // 10:
-            self.is_full = self.is_full_noted = max(len(self.delayed), self.list_count) >= limits.waiting_keys
+            self.is_full = self.is_full_noted = self.is_full_of(limits)
         window_begin = self.read_index - limits.window_indexes * 9 // 10
         live_wanted = limits.live_messages * 9 // 10
         if self.read_index - self.window.floor < limits.window_indexes:
             window_begin = 0
         if self.live_count < limits.live_messages:
             live_wanted = limits.live_messages
+            is_consumer_idle = False
+        if is_consumer_idle:
+            for token, frame in list(islice(self.granted.items(), count)):
+                self.weigh(frame.names[token - frame.first_token])
         for token, frame in list(self.granted.items()) if window_begin else ():
             if frame.indexes[token - frame.first_token] < window_begin:
                 self.weigh(frame.names[token - frame.first_token])
-        victims = [(rank, key) for key in self.keys.values() if (rank := self._rank(key, window_begin, limits))]
+        victims = [
+            (rank, key)
+            for key in self.keys.values()
+            if key.live and (rank := self._rank(key, window_begin, limits, is_consumer_idle=is_consumer_idle))
+        ]
+        begun = self.live_count
         for rank, key in sorted(victims, key=lambda victim: victim[0]):
             if rank[0] > _HOLDS_WINDOW and self.live_count < live_wanted:
                 break
-            is_more = not key.aside and self.list_count >= limits.waiting_keys
+            if rank[0] == _IS_GRANTED and (
+                self.list_count >= limits.waiting_keys // 2
+                or self.waiting_bytes >= limits.waiting_bytes // 2
+                or self.aside_count >= limits.aside_messages // 2
+            ):
+                break
+            is_more = not key.aside and self._has_enough_lists(limits)
             if is_more or self.aside_count + len(key.live) > limits.aside_messages:
                 self.is_full = True
                 break
+            if not count or begun - self.live_count >= ASIDE_AT_ONCE_MAX:
+                self.window.rise()
+                return True
+            count -= 1
             self.set_aside(key)
         self.window.rise()
+        return False
 
-    def _rank(self, key: Key, window_begin: int, limits: RoomLimits) -> tuple[int, int] | None:
+    def _rank(
+        self, key: Key, window_begin: int, limits: RoomLimits, *, is_consumer_idle: bool
+    ) -> tuple[int, int] | None:
         """Which keys are set aside first: (kind, order); None: the key stays."""
-        if not key.live:
-            return None
         run = self.doing.get(key.token)
         first = key.live[0] if run is None or run.is_aside else run.offsets[run.done] & INDEX_MAX
         if first < window_begin and not key.is_queued:
@@ -894,6 +993,8 @@ class KeyedDispatcher(State):
             return _WAITS, -key.ready_us
         if len(key.live) > max(limits.live_messages // 100, 1):
             return _HAS_MANY, -len(key.live)
+        if is_consumer_idle and key.token:
+            return _IS_GRANTED, first
         return None
 
     def drop_below(self, start: int) -> None:
@@ -916,7 +1017,8 @@ class KeyedDispatcher(State):
         if key.live or key.aside or key.token or key.phase is KeyPhase.FORWARDING:
             return
         self.to_phase(key, None)
-        key.attempts, key.ready_us, key.ready_at_ms = 0, 0, 0
+        key.attempts = key.ready_at_ms = 0
+        self.wait_until(key, 0)
         self.changed[key.name] = None
         self.keys.pop(key.name, None)
 
@@ -928,7 +1030,8 @@ class KeyedDispatcher(State):
         """The key waits for a person."""
         self.to_phase(key, KeyPhase.PARKED)
         key.error = error
-        key.ready_us = key.ready_at_ms = 0
+        key.ready_at_ms = 0
+        self.wait_until(key, 0)
         self.set_aside(key)
 
     # ---- dead letters --------------------------------------------------------------------------------
@@ -938,7 +1041,8 @@ class KeyedDispatcher(State):
         assert not key.token
         self.to_phase(key, KeyPhase.FORWARDING)
         key.error = error
-        key.ready_us, key.ready_at_ms = 0, failed_at_ms
+        key.ready_at_ms = failed_at_ms
+        self.wait_until(key, 0)
         key.sequence = 0
         self.changed[key.name] = None
         self.forwards[key.name] = Forward(key.name)
@@ -972,7 +1076,8 @@ class KeyedDispatcher(State):
         del self.forwards[forward.name]
         key = self.keys[forward.name]
         self.to_phase(key, KeyPhase.RETRY)
-        key.attempts = key.sequence = key.ready_us = key.ready_at_ms = 0
+        key.attempts = key.sequence = key.ready_at_ms = 0
+        self.wait_until(key, 0)
         key.error = ""
         self._settle_record(key)
         return key
@@ -982,7 +1087,8 @@ class KeyedDispatcher(State):
         key.note_given(self.first_offset(key))
         self.to_phase(key, KeyPhase.RETRY)
         key.turn += 1
-        key.attempts = key.ready_us = key.ready_at_ms = 0
+        key.attempts = key.ready_at_ms = 0
+        self.wait_until(key, 0)
         self.changed[key.name] = None
         self._settle_record(key)
         self.requeue(key)
@@ -1013,26 +1119,34 @@ class KeyedDispatcher(State):
         self._settle_record(key)
         return offset
 
-    def _append_aside(self, key: Key, offset: int) -> None:
+    def _append_aside(self, key: Key, offsets: Sequence[int]) -> None:
         if not isinstance(key.aside, deque):
             key.aside = deque()
-        self._touch_chunk(key, key.aside_end)
-        key.aside.append(offset)
-        self.aside_count += 1
-        if len(key.aside) == 1:
-            self.list_count += 1
+        self._touch_chunks(key, key.aside_end, len(offsets))
+        key.aside.extend(offsets)
+        self.aside_count += len(offsets)
+        if len(key.aside) == len(offsets):
+            self.note_list(key)
             self._note_first_aside(key.aside[0], key)
 
-    def _pop_aside(self, key: Key) -> None:
+    def note_list(self, key: Key) -> None:
+        """The key has a list now."""
+        self.list_count += 1
+        self.waiting_bytes += 2 * (len(key.name) + RECORD_BYTES)
+
+    def _pop_aside(self, key: Key, count: int = 1) -> None:
+        """The first messages of the list of a key are done with."""
         assert isinstance(key.aside, deque)
-        self._touch_chunk(key, key.aside_first)
-        key.aside.popleft()
-        key.aside_first += 1
-        self.aside_count -= 1
+        self._touch_chunks(key, key.aside_first, count)
+        for _ in range(count):
+            key.aside.popleft()
+        key.aside_first += count
+        self.aside_count -= count
         if key.aside:
             self._note_first_aside(key.aside[0], key)
         else:
             self.list_count -= 1
+            self.waiting_bytes -= 2 * (len(key.name) + RECORD_BYTES)
         self._settle_record(key)
 
     def _note_first_aside(self, first: int, key: Key) -> None:
@@ -1046,9 +1160,12 @@ class KeyedDispatcher(State):
             self.first_asides = [(key.aside[0], key.name) for key in self.keys.values() if key.aside]
             heapq.heapify(self.first_asides)
 
-    def _touch_chunk(self, key: Key, number: int) -> None:
+    def _touch_chunks(self, key: Key, number: int, count: int) -> None:
+        """The offsets of the key's list with these numbers come or go."""
         self.changed[key.name] = None
-        self.chunks.setdefault(key.name, {})[number // CHUNK_OFFSETS] = None
+        chunks = self.chunks.setdefault(key.name, {})
+        for chunk in range(number // CHUNK_OFFSETS, (number + count - 1) // CHUNK_OFFSETS + 1):
+            chunks[chunk] = None
 
     def _settle_record(self, key: Key) -> None:
         """A key keeps its record only as long as it has failed attempts, a list, or waits for a person."""

@@ -172,10 +172,10 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
     if offsets:
         key.aside = deque(offsets)
         dispatcher.aside_count += count
-        dispatcher.list_count += 1
+        dispatcher.note_list(key)
         dispatcher.first_asides.append((offsets[0], name))
     if key.ready_at_ms > now.wall_ms and not key.is_held:
-        key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
+        dispatcher.wait_until(key, now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms))
     dispatcher.queue(key)
     if key.phase is KeyPhase.FORWARDING:
         dispatcher.forwards[name] = Forward(name, key.sequence)

@@ -120,6 +120,8 @@ class BrokerConfig:
         window_indexes_max: How far such a consumer group reads ahead of the first message that is not passed.
         aside_messages_max: How many offsets the lists of its keys have together.
         waiting_keys_max: How many of its keys may be delayed, or have lists, before reading stops.
+        waiting_bytes_max: About how many bytes the rows of these keys may take, before reading stops. A full state and
+            a hand-over have all of them. Names of 40 bytes reach `waiting_keys_max` first, names of 1,000 bytes this.
         forwarding_bytes_max: Bytes of messages on their way to dead-letter topics that are in memory, over all consumer
             groups. Above it, no more are read until others are stored.
         handed_grants_max: A consumer group crosses only when at most so many of its grants are under way.
@@ -205,6 +207,7 @@ class BrokerConfig:
     window_indexes_max: int = 1_000_000
     aside_messages_max: int = 1_000_000
     waiting_keys_max: int = 100_000
+    waiting_bytes_max: int = 64 << 20
     forwarding_bytes_max: int = 64 << 20
     handed_grants_max: int = 10_000
     keys_at_once: int = 2_000

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from .keyed import ERROR_BYTES_MAX, KeyCounts, KeyPhase
@@ -98,15 +98,15 @@ def aside_name(name: bytes, chunk: int) -> bytes:
 def write_aside(offsets: Sequence[int]) -> bytes:
     """The value of a chunk: ascending offsets."""
     out = bytearray(_NUMBER.pack(offsets[0]))
-    before = offsets[0]
-    for offset in offsets[1:]:
-        step = offset - before
-        assert step > 0
+    steps = [offset - before for before, offset in pairwise(offsets)]
+    assert min(steps, default=1) > 0
+    if max(steps, default=0) < 0x80:  # each step is a byte
+        return bytes(out) + bytes(steps)
+    for step in steps:
         while step > 0x7F:
             out.append(step & 0x7F | 0x80)
             step >>= 7
         out.append(step)
-        before = offset
     return bytes(out)
 
 
