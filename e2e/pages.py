@@ -39,8 +39,8 @@ COMMAND_DEADLINE_S: Final = 120.0
 TERMINAL_DEADLINE_S: Final = 30.0
 """The longest time from Ctrl-C until the command of a terminal has ended."""
 
-_FENCE: Final = re.compile(r"^```(\w*)\s*$")
-_COMMENT: Final = re.compile(r"^<!-- ([a-zA-Z-][a-zA-Z -]*?)(?:: (.*?))? -->$")
+_FENCE: Final = re.compile(r"```(\w*)\s*")
+_COMMENT: Final = re.compile(r"<!-- ([a-zA-Z-][a-zA-Z -]*?)(?:: (.*?))? -->")
 _KINDS: Final = ("not run", "terminals", "before", "Ctrl-C", "output differs", "on Kubernetes", "file")
 
 
@@ -128,7 +128,7 @@ def blocks_of(page: str, text: str | None = None) -> list[Block]:
     begun: tuple[int, str] | None = None
     inside: list[str] = []
     for number, line in enumerate((ROOT / page).read_text().splitlines() if text is None else text.splitlines(), 1):
-        fence = _FENCE.match(line)
+        fence = _FENCE.fullmatch(line)
         if begun is not None:
             if fence is not None and not fence[1]:
                 found.append(Block(page, begun[0], begun[1], tuple(inside), tuple(notes)))
@@ -137,7 +137,7 @@ def blocks_of(page: str, text: str | None = None) -> list[Block]:
                 inside.append(line)
         elif fence is not None:
             begun = (number, fence[1])
-        elif (comment := _COMMENT.match(line)) is not None:
+        elif (comment := _COMMENT.fullmatch(line)) is not None:
             if comment[1] not in _KINDS:
                 raise PageError(f"{page}:{number}: there is no comment of the kind {comment[1]!r}")
             notes.append((comment[1], comment[2] or ""))

@@ -118,7 +118,7 @@ async def look(place: Place) -> Sight:
     growing = {
         name: (value - first[name]) / between_s
         for name, value in metrics.items()
-        if re.search(r"(_total|_count|_sum|_bucket)(\{|$)", name) and value > first.get(name, value)
+        if re.search(r"(_total|_count|_sum|_bucket)(\{|\Z)", name) and value > first.get(name, value)
     }
     alerts = await asyncio.to_thread(alerts_of, metrics, growing, place.namespace)
     return Sight(seconds, dict(zip(commands, texts, strict=True)), conditions, metrics, growing, alerts)

@@ -25,7 +25,7 @@ from .world import ChainWritten, CursorWritten, Seen, Step, Words
 COORDINATOR: Final = "coordinator"
 _BROKER: Final = re.compile(r"g\d+-\d+")
 _TOLD: Final = re.compile(r"application (sends|is told:) \[(.*?)\] ?(\w*)")
-_GIVEN: Final = re.compile(r"is given (\d+) at (\S+?)( \(maybe again\))?$")
+_GIVEN: Final = re.compile(r"is given (\d+) at (\S+?)( \(maybe again\))?\Z")
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 Line = tuple[tuple[str, ...], str]

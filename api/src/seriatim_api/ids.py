@@ -22,7 +22,7 @@ INDEX_MAX = (1 << INDEX_BITS) - 1
 OFFSET_MAX = (1 << (SEGMENT_BITS + INDEX_BITS)) - 1
 
 NAME_LENGTH_MAX = 200
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def is_legal_name(name: str) -> bool:
@@ -31,7 +31,7 @@ def is_legal_name(name: str) -> bool:
     A name has letters, digits, `.`, `_` and `-`, begins with a letter or digit, and has at most `NAME_LENGTH_MAX`
     (200) characters. So it is legal in an etcd key, in a metric label and in a path, without quotes.
     """
-    return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
+    return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
 def is_legal_broadcast_name(name: str) -> bool:

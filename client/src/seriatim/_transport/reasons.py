@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _PREAMBLE: Final = re.compile(
     r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: (?:Failed to connect to remote host: )?"
 )
-_SYSTEM_CALL: Final = re.compile(r"^(?:recvmsg|sendmsg|getsockopt\(SO_ERROR\)): ?(.*?)(?: \(\d+\))?$")
+_SYSTEM_CALL: Final = re.compile(r"^(?:recvmsg|sendmsg|getsockopt\(SO_ERROR\)): ?(.*?)(?: \(\d+\))?\Z")
 
 _CLOSED: Final = "Socket closed"
 """gRPC's only detail if a client with plain text connects to a broker with TLS."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from seriatim import GroupPartition
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGO: Final = re.compile(r"^(?:-\s*(?P<minus>\d+)\s*(?P<unit>[smhdw])|(?P<past>\d+)\s*(?P<word>[smhdw])\s+ago)$")
+_AGO: Final = re.compile(r"-\s*(?P<minus>\d+)\s*(?P<unit>[smhdw])|(?P<past>\d+)\s*(?P<word>[smhdw])\s+ago")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_OFFSET: Final = re.compile(r"^\d+:\d+$")
+_OFFSET: Final = re.compile(r"\d+:\d+")
 
 HELP: Final = (
     "earliest, latest, an offset (3:1200), a time (2026-11-22T10:00, with Z or +01:00), or how long ago (-15m)"
@@ -75,9 +75,9 @@ def parse(text: str, now: datetime) -> Written:
         return Written(wanted, "earliest")
     if wanted in ("latest", "end"):
         return Written(wanted, "end")
-    if _OFFSET.match(wanted):
+    if _OFFSET.fullmatch(wanted):
         return Written(wanted, parse_offset(wanted))
-    ago = _AGO.match(wanted)
+    ago = _AGO.fullmatch(wanted)
     if ago is not None:
         count = int(ago["minus"] or ago["past"])
         try:

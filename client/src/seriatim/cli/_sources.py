@@ -100,7 +100,7 @@ def generate(size_bytes: int, key: bytes | None) -> Iterator[Message]:
         yield Message(key, (prefix + _PAD * (size_bytes // len(_PAD) + 1))[: max(size_bytes, len(prefix) - 1)])
 
 
-_RATE: Final = re.compile(r"^(\d+(?:\.\d+)?)([kM]?)(?:/s)?$")
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)([kM]?)(?:/s)?")
 _UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
@@ -110,7 +110,7 @@ def parse_rate(text: str) -> float:
     Raises:
         ValueError: The text is not such a rate, or it is zero.
     """
-    match = _RATE.match(text)
+    match = _RATE.fullmatch(text)
     rate = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if rate <= 0:
         raise ValueError(f"a rate is written like 500/s or 2k/s, not {text!r}")

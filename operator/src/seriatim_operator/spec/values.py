@@ -17,7 +17,7 @@ DURATION_PATTERN: Final = r"^([0-9]{1,9}(d|h|m|s)){1,4}$"
 PAUSE_PATTERN: Final = r"^([0-9]{1,9}(h|ms|m|s)){1,3}$"
 """A duration of a retry policy: whole numbers with units that the API server's own durations have, so not days."""
 
-_QUANTITY: Final = re.compile(r"^([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(|[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)$")
+_QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(|[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)")
 _FACTORS: Final = {
     "": Decimal(1),
     "n": Decimal(10) ** -9,
@@ -38,7 +38,7 @@ def parse_quantity(text: str) -> Decimal:
     Raises:
         InvalidQuantityError: The text is not a quantity.
     """
-    found = _QUANTITY.match(text)
+    found = _QUANTITY.fullmatch(text)
     if found is None:
         raise InvalidQuantityError(text)
     number, unit = found.groups()
@@ -53,7 +53,7 @@ def parse_duration_s(text: str) -> int:
     Raises:
         InvalidDurationError: The text is not a duration.
     """
-    if _DURATION.match(text) is None:
+    if _DURATION.fullmatch(text) is None:
         raise InvalidDurationError(text)
     return sum(int(part[:-1]) * _SECONDS[part[-1]] for part in re.findall(r"[0-9]+[dhms]", text))
 
@@ -73,7 +73,7 @@ def parse_pause_ms(text: str) -> int:
     Raises:
         InvalidDurationError: The text is not such a duration.
     """
-    if _PAUSE.match(text) is None:
+    if _PAUSE.fullmatch(text) is None:
         raise InvalidDurationError(text)
     return sum(int(number) * _MILLISECONDS[unit] for number, unit in re.findall(r"([0-9]+)(h|ms|m|s)", text))
 
