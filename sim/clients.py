@@ -6,6 +6,7 @@ or when the path stays cut. The client notices later. Messages that were on thei
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 RESOLVE_DEADLINE_US = 300_000
 SILENCE_US = 250_000  # after this without a path a client treats its stream as dead
 WINDOW_BYTES = 1 << 20
+LATE_US = 1_000
 LOOK_US = 400_000
 """How often a client looks whether its topic is there, in worlds in which topics are deleted."""
 
@@ -322,6 +324,8 @@ class SimProducer:
         self._core = core.PartitionProducer(config)
         self._bodies: dict[int, bytes] = {}
         self._messages: dict[int, list[int]] = {}
+        self._taken_us: dict[int, int] = {}  # batch -> when the application gave it, until it is settled
+        self._waiting: deque[tuple[int, int]] = deque()  # batches, and their messages, that the core does not have yet
         self._streams: dict[int, Stream] = {}
         self._wake_at_us: int | None = None
         self._suspicions: Suspicions | None = None  # in worlds in which producers ask about silent masters
@@ -378,7 +382,8 @@ class SimProducer:
     def _send_next(self) -> None:
         if self.left == 0 or not self.alive:
             return
-        if self._core.unsettled_count < 2 * self._clients.options.window_batches:
+        waits = self._clients.options.producers_wait
+        if len(self._taken_us) < (6 if waits else 2) * self._clients.options.window_batches:
             self.left -= 1
             count = self._schedule.rng.randint(1, self._clients.options.messages_per_batch_max)
             messages = [self._clients.number() for _ in range(count)]
@@ -390,9 +395,29 @@ class SimProducer:
             for message in messages:
                 self._clients.judge.sent(message, self.partition, self.producer, self._level_of(batch_id))
             self._tell(f"application sends {messages}")
-            self._step(core.Enqueue(batch_id, count, 8))
+            self._taken_us[batch_id] = self._schedule.now_us
+            if waits:
+                self._waiting.append((batch_id, count))
+                self._schedule.after(self.config.delivery_timeout_ms * 1000, self._fill)
+                self._fill()
+            else:
+                self._step(core.Enqueue(batch_id, count, 8))
         gap = self._clients.options.send_gap_us
         self._schedule.after(self._schedule.rng.randint(gap // 4, gap), self._send_next)
+
+    def _fill(self) -> None:
+        """Give the core what it would send at once. What has waited for too long was never sent."""
+        while self._waiting and self.alive:
+            batch_id, count = self._waiting[0]
+            waited_us = self._schedule.now_us - self._taken_us[batch_id]
+            if waited_us >= self.config.delivery_timeout_ms * 1000:
+                self._waiting.popleft()
+                self._settle(core.Settled(batch_id, core.Outcome.FAILED))
+            elif self._core.has_room:
+                self._waiting.popleft()
+                self._step(core.Enqueue(batch_id, count, 8, waited_us))
+            else:
+                return
 
     def _level_of(self, batch_id: int) -> int:
         return self._levels.get(batch_id, self.level)
@@ -414,6 +439,8 @@ class SimProducer:
         if self._suspicions is not None:
             self._suspicions.stepped()
         self._set_timer()
+        if self._waiting and not isinstance(event, core.Enqueue):
+            self._fill()
 
     def _set_timer(self) -> None:
         wake = self._core.wake_at_us
@@ -437,16 +464,22 @@ class SimProducer:
         elif isinstance(effect, core.Resolve):
             self._resolve(effect)
         elif isinstance(effect, core.Settled):
-            messages = self._messages.pop(effect.batch_id)
-            self._tell(f"application is told: {messages} {effect.outcome.value}")
-            ok = effect.outcome is core.Outcome.OK
-            is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED
-            offset = effect.offset if ok else None
-            self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
+            self._settle(effect)
         elif isinstance(effect, core.Ended) and effect.error.number == UnknownTopicError.number:
             self.left = 0
         else:
             self._clients.judge.fail("CORE", f"{self.name} ended: {effect}")
+
+    def _settle(self, effect: core.Settled) -> None:
+        messages = self._messages.pop(effect.batch_id)
+        self._tell(f"application is told: {messages} {effect.outcome.value}")
+        ok = effect.outcome is core.Outcome.OK
+        is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED
+        offset = effect.offset if ok else None
+        self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
+        taken_us = self._schedule.now_us - self._taken_us.pop(effect.batch_id)
+        if taken_us > self.config.delivery_timeout_ms * 1000 + LATE_US:
+            self._clients.judge.fail("LATE", f"{self.name} is told of {messages} after {taken_us / 1000:g} ms")
 
     def _open(self, address: str) -> None:
         def opened(stream: Stream | None) -> None:

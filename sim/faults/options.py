@@ -59,6 +59,8 @@ class Options:
             revision at which a broker knows the lost record (whole brokers only).
         suspicious_us: A producer asks about a master that owes answers and sent none for so long; 0: it does not ask.
         nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
+        producers_wait: Producers take more batches than may be sent, and these wait outside of the core, as messages do
+            that wait for a batch.
         writers: How many programs publish `publications` each (bare cores only).
     """
 
@@ -106,6 +108,7 @@ class Options:
     flush: bool = True
     levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),)
     mixed_levels: bool = False
+    producers_wait: bool = False
     disk_loss_max: int = 1
     may_lose_groups: bool = False
     record_segments_max: int = 0

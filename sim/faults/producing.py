@@ -106,6 +106,7 @@ def impatient(rng: random.Random, options: Options) -> Options:
         delivery_timeout_ms=rng.choice((60, 150, 400)),
         send_gap_us=rng.choice((3_000, 10_000)),
         batches_per_producer=16,
+        producers_wait=True,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from seriatim._core import consumer, giving_up, joining, producer
 from seriatim._core.consumer_types import Acknowledge, Deliver, Delivered
 from seriatim._core.producer_runs import ProducerRun
-from seriatim._core.producer_types import Effect, Send
+from seriatim._core.producer_types import Effect, Enqueue, Send
 from seriatim._core.send_attempts import Batch
 
 from .. import clients
@@ -142,6 +142,16 @@ def _unknown_goes_on_in_its_epoch() -> list[Patch]:
     return [(giving_up, "_go_on_in_next_epoch", go_on)]
 
 
+def _wait_does_not_count() -> list[Patch]:
+    real = producer.PartitionProducer._enqueue
+
+    def enqueue(self: producer.PartitionProducer, event: Enqueue, now_us: int, effects: list[Effect]) -> None:
+        """The deadline of a batch counts from when it was cut."""
+        real(self, replace(event, waited_us=0), now_us, effects)
+
+    return [(producer.PartitionProducer, "_enqueue", enqueue)]
+
+
 def _delivered_is_acknowledged() -> list[Patch]:
     real = consumer.PartitionConsumer._delivered
 
@@ -184,6 +194,13 @@ MUTATIONS: dict[str, Mutation] = {
         "after an unknown batch a new producer epoch begins",
         _unknown_goes_on_in_its_epoch,
         _ORDER,
+        "impatient",
+        layer="client",
+    ),
+    "client-counts-the-wait": Mutation(
+        "the deadline of a batch counts from when the application gave its oldest message",
+        _wait_does_not_count,
+        ("LATE",),
         "impatient",
         layer="client",
     ),

@@ -47,6 +47,8 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
 - `GONE`: of a deleted topic each send has an outcome. A broker that knows that the topic was deleted acknowledges and
   serves nothing of it, writes no chain record of it, and keeps nothing of it on the disk. Left out in
   `deleted-unanswered` and `deleted-kept`.
+- `LATE`: a delivery settles within its timeout, counted from when the application gave the message, whatever waits in
+  front of it. Left out in `client-counts-the-wait`.
 - Publications have ten rules. A row is appended only for a manifest that is decided (`PUB`), in the cuts of that
   manifest (`CUTS`). For a writer and a sequence only one manifest is decided (`ONE`). The next one is decided only when
   all of the one before is committed (`NEXT`), and *ok* says the same of this one (`DONE`). Nothing is decided for an

@@ -53,7 +53,8 @@ class ProducerSettings:
     buffer_size_bytes: int = 32 << 20
     """Bytes of messages that may be taken and not settled. Above it `send` waits."""
     delivery_timeout_ms: int = 120_000
-    """After this time without an acknowledgement the producer gives a message up, as failed or unknown, in ms."""
+    """After this time without an acknowledgement the producer gives a message up, as failed or unknown, in ms. It
+    counts from the return of `send`, whatever waits in front of the message."""
     reply_timeout_ms: int = 1000
     """If a master owes a reply for this time, in ms, while the client itself ran, the producer complains to another
     broker."""

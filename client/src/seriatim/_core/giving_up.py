@@ -61,11 +61,13 @@ def give_up_overdue(queue: BatchQueue, now_us: int, timeout_ms: int, effects: li
         timeout_ms: The delivery time-out, for the error message.
         effects: The list to which the outcomes are added.
     """
+    reason = ""  # of a batch, and of those behind it that were refused because of it
     while queue.batches and queue.batches[0].deadline_us <= now_us:
         batch = queue.batches[0]
         assert not batch.acked
-        last = f": {batch.last_error.message}" if batch.last_error else ""
-        message = f"not settled within {timeout_ms} ms{last}"
+        if batch.last_error is not None:
+            reason = f": {batch.last_error.message}"
+        message = f"not settled within {timeout_ms} ms{reason}"
         give_up(queue, batch, ReplyError(DeadlineExceededError.number, message), effects)
 
 

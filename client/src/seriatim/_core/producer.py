@@ -236,7 +236,12 @@ class PartitionProducer(State):
             effects.append(Settled(event.batch_id, Outcome.FAILED, error=self._ended))
             return
         assert len(self._queue.batches) < self._config.queue_batches_max, "the caller holds back at has_room"
-        self._queue.append(event, now_us + self._config.delivery_timeout_ms * US_PER_MS)
+        # Rule `client-counts-the-wait` (LATE): the deadline counts from when the application gave the message. Without
+        # it:
+        # 1. No broker answers, and 16 batches fill the window. The messages of a hundred more wait behind them.
+        # 2. At its deadline the window is given up, and the next 16 batches are cut.
+        # 3. Their deadline begins only now. The last message is settled after six times the delivery timeout.
+        self._queue.append(event, now_us - event.waited_us + self._config.delivery_timeout_ms * US_PER_MS)
 
     def _connected(self, event: Connected) -> None:
         if self._master.connected(event):

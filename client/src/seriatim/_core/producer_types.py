@@ -19,7 +19,7 @@ class ProducerConfig:
     queue_batches_max: int = 4096
     """The most batches that are not settled. The caller stops before that."""
     delivery_timeout_ms: int = 120_000
-    """The time from `Enqueue` until the producer gives the batch up."""
+    """The time after which the producer gives a batch up, from when the application gave its oldest message."""
     reply_timeout_ms: int = 1000
     """If the master owes a reply for this time, the producer complains."""
     backoff_ms_min: int = 5
@@ -71,11 +71,15 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A new batch, behind all earlier ones. The caller chooses `batch_id`."""
+    """A new batch, behind all earlier ones. The caller chooses `batch_id`.
+
+    `waited_us` is the time since the application gave the batch's oldest message. It counts for the delivery timeout.
+    """
 
     batch_id: int
     message_count: int
     size_bytes: int
+    waited_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

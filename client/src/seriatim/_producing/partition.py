@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from seriatim_api.batch import FLAG_STAGED, HEADER_SIZE_BYTES, make_header
+from seriatim_api.errors import DeadlineExceededError, RunRefusedError
 from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
 
@@ -54,6 +55,10 @@ from seriatim._transport.append import AppendLink, AppendLinks
 _NOT_SENT: Final = (-1, -1)
 
 NO_STAGE: Final = bytes(16)
+
+TOGETHER_S: Final = 0.001
+"""Messages that wait for a batch are given up with the older ones of their call, which the core gives up. Its clock
+counts µs, so it may be a little earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +104,14 @@ class PartitionSender:
         self.number = number
         self.partition_id = partition_id
         self.core = PartitionProducer(config, route if route.master_address else None)
-        self.pending = Pending()
+        self.pending = Pending(shared.settings.delivery_timeout_ms / 1000, shared.settings.linger_ms / 1000)
         self.is_ready = False  # queued for the next turn
         self.batch_count = 0
         self._links: dict[int, AppendLink] = {}  # by stream; there may be several while the partition moves
         self._batches: dict[int, _Batch] = {}
         self._kept: list[int] = []
         self._position = 0  # how many messages this producer has put into batches here
+        self._refusal = ""  # what the newest refusal said; empty since a batch was accepted
 
     @property
     def route(self) -> Route | None:
@@ -118,15 +124,18 @@ class PartitionSender:
     def pump(self) -> None:
         """Cut and send the batches that may be sent now."""
         batching = self._shared.batching
+        self._give_up_overdue()
         while self.pending:
             stream = self.core.stream
             if not batching.may_cut(self, None if stream is None else self._links[stream]):
+                self._turns.wake_at(self, self.pending.deadline_at)
                 return
             self._cut()
 
     def _cut(self) -> None:
         shared = self._shared
         cut = self.pending.peek(shared.settings.batch_size_bytes, shared.settings.compression)
+        waited_us = int((time.monotonic() - self.pending.begun_at) * 1e6)
         batch = _Batch(cut.body, cut.sinks, cut.payload_bytes)
         batch_id, count = self.batch_count + 1, cut.body.message_count
         self._batches[batch_id] = batch
@@ -135,7 +144,23 @@ class PartitionSender:
         if shared.recorder is not None:
             batch.ids = shared.recorder.sends(cut, shared.topic, self.number, shared.producer_id.hex(), self._position)
         self._position += count
-        self._step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES))
+        self._step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES, waited_us))
+
+    def _give_up_overdue(self) -> None:
+        """Settle the messages that waited for a batch until their deadline. None was sent, so all of them are failed.
+
+        Batches that were cut are older. The core gives them up.
+        """
+        while self.pending and self.pending.deadline_at <= time.monotonic() + TOGETHER_S:
+            because = f": {self._refusal}" if self._refusal else ""
+            message = f"not sent within {self._shared.settings.delivery_timeout_ms} ms{because}"
+            error = ReplyError(DeadlineExceededError.number, message)
+            sinks, count, before = self.pending.front_sinks(), self.pending.front_count, self.pending.payload_bytes
+            settlement = Settlement(Outcome.FAILED, self.number, 0, 0, error)
+            for sink in sinks:
+                sink.settle(0, settlement)
+            self.pending.drop_front()
+            self._shared.backlog.settle(count, before - self.pending.payload_bytes, Outcome.FAILED)
 
     @entry
     def abandon(self, error: ReplyError | None = None) -> None:
@@ -172,7 +197,9 @@ class PartitionSender:
 
     @entry
     def timer_due(self) -> None:
-        """The time for which the core asked has come."""
+        """The time for which the core asked has come, or the deadline of messages that wait for a batch."""
+        if self.pending:
+            self._turns.make_ready(self)
         wanted_us = self.core.wake_at_us
         if wanted_us is not None and wanted_us <= time.monotonic_ns() // 1000:
             self._step(Timer())
@@ -218,6 +245,10 @@ class PartitionSender:
         error = None
         if reply.HasField("error"):
             error = ReplyError(reply.error.number, reply.error.message, reply.error.retry_after_ms)
+        if error is None:
+            self._refusal = ""
+        elif error.number != RunRefusedError.number:  # it only means that an earlier batch was refused
+            self._refusal = error.message
         route = route_of(reply.route) if reply.HasField("route") else None
         event = Replied(
             reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route,

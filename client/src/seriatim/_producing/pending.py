@@ -5,6 +5,11 @@ messages. Without two steps: 1. A message is removed from its value column. 2. E
 stays in its column, so from then on each value has the key, and the receipt, of another message.
 
 Messages keep the order of their sends. `batching` decides when a batch is cut.
+
+*Deadlines.* All messages of a batch have the deadline of its oldest one. So messages that came far apart never share a
+batch: after `JOINED_SHARE` of the delivery timeout, messages get a new part. Without it: 1. No broker answers for two
+minutes, and 100 KB of messages wait. 2. A broker answers again, and all of them become one batch. 3. The deadline of
+the oldest message comes before the acknowledgement, and a message that was given a second ago is unknown.
 """
 
 from __future__ import annotations
@@ -22,6 +27,12 @@ from seriatim._settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
 """Bytes that a message takes in a body besides its key and value: offsets, timestamp, validity, rounded up."""
+
+JOINED_SHARE: Final = 64
+"""Messages that came within this fraction of the delivery timeout of each other (1.9 s of 120 s) may share a batch, so
+a delivery may settle this much before its deadline."""
+
+JOINED_S_MIN: Final = 0.01
 
 
 def attached_bytes(headers: Headers | None, tag: str | None) -> int:
@@ -198,12 +209,19 @@ class _Encoded(NamedTuple):
 
 
 class Pending:
-    """The messages of one partition that wait for a batch, in their order."""
+    """The messages of one partition that wait for a batch, in their order.
 
-    __slots__ = ("_parts", "payload_bytes")
+    Args:
+        timeout_s: The delivery timeout, in seconds.
+        linger_s: How long a batch may wait for more messages, in seconds.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_joined_s", "_parts", "_timeout_s", "payload_bytes")
+
+    def __init__(self, timeout_s: float, linger_s: float) -> None:
         self._parts: deque[_Columns | _Table | _Encoded] = deque()
+        self._timeout_s = timeout_s
+        self._joined_s = max(timeout_s / JOINED_SHARE, linger_s, JOINED_S_MIN)
         self.payload_bytes = 0
 
     def __bool__(self) -> bool:
@@ -213,6 +231,11 @@ class Pending:
     def begun_at(self) -> float:
         """When the first messages of the front part came, in seconds of the monotonic clock."""
         return self._parts[0].begun_at
+
+    @property
+    def deadline_at(self) -> float:
+        """When the front part is overdue, in seconds of the monotonic clock."""
+        return self._parts[0].begun_at + self._timeout_s
 
     @property
     def front_bytes(self) -> int:
@@ -225,9 +248,12 @@ class Pending:
         return len(self._parts) > 1 or isinstance(self._parts[0], (_Table, _Encoded))
 
     def _columns(self) -> _Columns:
-        if self._parts and isinstance(self._parts[-1], _Columns):
-            return self._parts[-1]
-        columns = _Columns(time.monotonic())
+        now = time.monotonic()
+        if self._parts:
+            last = self._parts[-1]
+            if isinstance(last, _Columns) and now - last.begun_at < self._joined_s:
+                return last
+        columns = _Columns(now)
         self._parts.append(columns)
         return columns
 
@@ -296,6 +322,19 @@ class Pending:
         else:
             self._parts.popleft()
         self.payload_bytes -= cut.payload_bytes
+
+    def front_sinks(self) -> list[Sink]:
+        """What gets the outcome of the messages of the front part, in their order."""
+        return self._parts[0].all_sinks()
+
+    def drop_front(self) -> None:
+        """Remove the front part, whose messages are settled."""
+        self.payload_bytes -= self._parts.popleft().payload_bytes
+
+    @property
+    def front_count(self) -> int:
+        """The number of messages of the front part."""
+        return self._parts[0].message_count
 
     @property
     def message_count(self) -> int:

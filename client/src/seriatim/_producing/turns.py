@@ -54,6 +54,10 @@ class Turns:
         """Make the partition ready at `until`, in seconds of the monotonic clock."""
         self._lingering.set(partition, until)
 
+    def wake_at(self, partition: Served, at: float) -> None:
+        """Call the partition's `timer_due` at `at`, in seconds of the monotonic clock."""
+        self._core_timers.set(partition, at)
+
     def wake_core(self, partition: Served, at_us: int | None) -> None:
         """Call the partition's `timer_due` at `at_us`, in µs of the monotonic clock; None: do nothing."""
         if at_us is not None:

@@ -100,11 +100,17 @@ class Stager:
         stage, stage_groups = await self._stage()
         places = {number: _place(groups[number], stage_groups) for number in {number for number, _, _ in pieces}}
         sent: list[tuple[int, int, bytes, Deliveries]] = []
+        checked = 0
         async with self._producer(stage, chunk) as producer:
             for number, piece, _ in pieces:
                 deliveries = await producer.send_table(piece, partition=places[number])
                 content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
                 sent.append((number, _batch.value_bytes(piece), content, deliveries))
+                while checked < len(sent) and sent[checked][3].done:
+                    # Rows that are not stored end the call. Otherwise it would wait for room again and again, once the
+                    # delivery timeout for each `buffer_size_bytes` of rows.
+                    await sent[checked][3]
+                    checked += 1
             found = [
                 (number, size, content, await _batches(stage, deliveries, chunk))
                 for number, size, content, deliveries in sent
