@@ -109,6 +109,11 @@ class Snapshot:
         wanted = set(brokers)
         return tuple(chain.partition for chain in self.chains if wanted.intersection(chain.open_segment.members))
 
+    def partitions_served_by(self, brokers: Iterable[str]) -> tuple[int, ...]:
+        """The partitions of which one of `brokers` serves a consumer."""
+        wanted = set(brokers)
+        return tuple(reader.partition for reader in self.readers if reader.active and reader.server in wanted)
+
     def settled(self) -> bool:
         """Whether every chain ends with an open segment, and no length in them is unknown."""
         return bool(self.chains) and all(

@@ -52,6 +52,7 @@ def _show(console: Console, settings: Settings, result: Result) -> None:
         outcome.segments,
         outcome.faults,
         result.rates,
+        result.silences,
         duration_s=result.duration_s,
         title="Segments and faults of the demo",
         subtitle=f"{outcome.event_count:,} events, {len(outcome.hits)} faults that hit, seed {outcome.seed}",

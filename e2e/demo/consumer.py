@@ -34,6 +34,7 @@ class Reading:
         self._seen: dict[int, int] = {}  # by partition: the highest offset applied
         self.rebuilder = Rebuilder()
         self.repeated_count = 0
+        self.by_partition: dict[int, int] = {}
         self.last_at = 0.0
 
     def take(self, fetched: FetchedTable) -> None:
@@ -48,6 +49,7 @@ class Reading:
         keys = fetched.table.column("key").slice(skipped).to_pylist()
         self.rebuilder.apply_all(keys, values.slice(skipped).to_pylist())
         self._seen[fetched.partition] = fetched.offset + count - 1
+        self.by_partition[fetched.partition] = self.by_partition.get(fetched.partition, 0) + count - skipped
         self.last_at = at
 
     def _known(self, partition: int, offset: int, count: int) -> int:
@@ -66,7 +68,10 @@ async def _read(consumer: Consumer, reading: Reading) -> None:
 
 async def _report(reading: Reading, parent: Parent) -> None:
     while True:
-        parent.say("progress", delivered=reading.rebuilder.event_count, repeated=reading.repeated_count)
+        parent.say(
+            "progress", delivered=reading.rebuilder.event_count, repeated=reading.repeated_count,
+            by_partition=list(reading.by_partition.items()),
+        )  # fmt: skip
         await asyncio.sleep(SAY_S)
 
 

@@ -41,8 +41,8 @@ class Scene:
         rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
         faults: Every fault so far, the present one last.
         segments: Every segment of every chain.
-        positions: For each partition: the number of messages that the consumer has acknowledged, and the number of
-            messages in the partition.
+        accepted: By partition: the number of events that were acknowledged. Their sum is `acknowledged`.
+        consumed: By partition: the number of events that the consumer has got. Their sum is `delivered`.
         doing: What the demo does right now, as a text for people.
         hits_min: How many faults must hit.
     """
@@ -59,7 +59,8 @@ class Scene:
     rates: list[int] = field(default_factory=list)
     faults: list[DemoFault] = field(default_factory=list)
     segments: Sequence[SegmentSpan] = ()
-    positions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    accepted: dict[int, int] = field(default_factory=dict)
+    consumed: dict[int, int] = field(default_factory=dict)
     doing: str = ""
 
     @property
@@ -111,11 +112,17 @@ def progress_line(scene: Scene) -> str:
     )
 
 
-def fault_line(fault: DemoFault) -> str:
-    """Describe a fault in one line. Its gap must be known."""
+def fault_line(fault: DemoFault, at_s: float) -> str:
+    """Describe a fault in one line, when it is over. Its gap must be known.
+
+    Args:
+        fault: The fault.
+        at_s: When the line is printed. Lines that begin with this time stand in the order of time.
+    """
     gap = "no gap seen" if fault.gap_ms is None else f"gap {fault.gap_ms:,.0f} ms"
     hit = "" if fault.hit else "  (hit nothing: does not count)"
-    return f"{fault.at_s:6.1f} s  {fault.label:<9} {fault.victim:<18} {fault.role:<8}  {gap}{hit}"
+    struck = f"{fault.label:<9} {fault.victim:<18} {fault.role:<8}"
+    return f"{at_s:6.1f} s  {struck}  struck at {fault.at_s:.1f} s, {gap}{hit}"
 
 
 def _headline(scene: Scene, width: int) -> Text:
@@ -183,9 +190,9 @@ def _chains(scene: Scene, width: int) -> RenderableType:
     text.append(_fault_marks(scene.faults, duration_s, columns), style="bold red")
     for partition, spans in groupby(sorted(scene.segments, key=lambda s: (s.partition, s.segment_no)), _partition):
         text.append(f"\n{partition:>3}  ")
-        text.append_text(ribbon(list(spans), duration_s, columns, colours))
-        position, end = scene.positions.get(partition, (0, 0))
-        text.append(f" {_behind(position, end)}", style="dim")
+        shown = list(spans)
+        text.append_text(ribbon(shown, duration_s, columns, colours))
+        text.append(f" {_behind(scene, partition, shown)}", style="dim")
     text.append("\n     ")
     for group, colour in colours.items():
         text.append("█", style=colour)
@@ -198,8 +205,11 @@ def _partition(span: SegmentSpan) -> int:
     return span.partition
 
 
-def _behind(position: int, end: int) -> str:
-    return "level" if position >= end else f"-{end - position:,}"
+def _behind(scene: Scene, partition: int, spans: Sequence[SegmentSpan]) -> str:
+    if any(span.state == "UNSETTLED" for span in spans):
+        return "not settled"  # how many messages it has is not known, so the consumer cannot be level
+    backlog = scene.accepted.get(partition, 0) - scene.consumed.get(partition, 0)
+    return f"-{backlog:,}" if backlog > 0 else "level"
 
 
 def _colours(segments: Iterable[SegmentSpan]) -> dict[str, str]:

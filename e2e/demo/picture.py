@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from e2e.demo.report import DemoFault, RateSample, SegmentSpan
+from e2e.demo.report import DemoFault, RateSample, SegmentSpan, Silence
 from e2e.demo.svg import (
     BOTTOM,
     COLOURS,
@@ -38,6 +38,7 @@ from e2e.demo.svg import (
 
 _ROW_HEIGHT: Final = 26
 _ROW_SPACE: Final = 7
+_NOTCH_HEIGHT: Final = 7
 _LABEL_WIDTH_MIN: Final = 18  # a bar narrower than this has no room for its segment's number
 
 
@@ -45,6 +46,7 @@ def draw(
     segments: Sequence[SegmentSpan],
     faults: Sequence[DemoFault],
     rates: Sequence[RateSample],
+    silences: Sequence[Silence] = (),
     *,
     duration_s: float,
     title: str,
@@ -56,6 +58,7 @@ def draw(
         segments: The segments of all partitions. Each partition is a row, each segment a bar.
         faults: Each fault is a mark, in a lane for its kind. The mark is hollow if the fault hit nothing.
         rates: Samples of the rate in the order of time; may be empty.
+        silences: When a partition acknowledged nothing: a notch in its row.
         duration_s: The end of the time axis, in seconds. Everything beyond it is cut off.
         title: The headline.
         subtitle: The line below the headline.
@@ -73,12 +76,13 @@ def draw(
     svg = begin(height, title, subtitle, figures)
     _hatch(svg)
     colours = _colours(segments)
-    _legend(svg, colours, segments, faults)
+    _legend(svg, colours, segments, faults, silences)
     time_grid(svg, scale, rate_top, rows_end)
     rate_panel(svg, scale, rates, rate_top)
     fault_lanes(svg, scale, faults, labels, lanes_top)
     rows = {partition: rows_top + n * (_ROW_HEIGHT + _ROW_SPACE) for n, partition in enumerate(partitions)}
     _row_bars(svg, scale, segments, rows, colours)
+    _notches(svg, scale, silences, rows)
     fault_lines(svg, scale, faults, rows_top - 6, rows_end - _ROW_SPACE + 3)
     _row_labels(svg, scale, segments, rows, colours)
     return end(svg)
@@ -89,6 +93,7 @@ def write(
     segments: Sequence[SegmentSpan],
     faults: Sequence[DemoFault],
     rates: Sequence[RateSample],
+    silences: Sequence[Silence] = (),
     *,
     duration_s: float,
     title: str,
@@ -99,7 +104,7 @@ def write(
     Raises:
         OSError: The file cannot be written.
     """
-    path.write_text(draw(segments, faults, rates, duration_s=duration_s, title=title, subtitle=subtitle))
+    path.write_text(draw(segments, faults, rates, silences, duration_s=duration_s, title=title, subtitle=subtitle))
 
 
 def _hatch(svg: ET.Element) -> None:
@@ -118,7 +123,11 @@ def _colours(segments: Sequence[SegmentSpan]) -> dict[str, str]:
 
 
 def _legend(
-    svg: ET.Element, colours: dict[str, str], segments: Sequence[SegmentSpan], faults: Sequence[DemoFault]
+    svg: ET.Element,
+    colours: dict[str, str],
+    segments: Sequence[SegmentSpan],
+    faults: Sequence[DemoFault],
+    silences: Sequence[Silence],
 ) -> None:
     """Draw the legend on a line of its own: broker groups, unusual states, marks."""
     entries: list[tuple[str, str, str]] = [("group", group, colour) for group, colour in colours.items()]
@@ -128,12 +137,17 @@ def _legend(
         entries.append(("fault", "fault", "hit"))
     if any(not fault.hit for fault in faults):
         entries.append(("fault", "fault that hit nothing", "missed"))
+    if silences:
+        entries.append(("silence", "nothing acknowledged", ""))
     x = float(LEFT)
     for kind, label, what in entries:
         if kind == "group":
             add(svg, "rect", x=x, y=LEGEND_AT - 11, width=16, height=13, rx=3, fill=what)
         elif kind == "state":
             _bar(svg, x, LEGEND_AT - 11, 16, 13, "#9AA5B1", what)
+        elif kind == "silence":
+            _bar(svg, x, LEGEND_AT - 11, 16, 13, "#9AA5B1", "SEALED")
+            add(svg, "rect", x=x + 5, y=LEGEND_AT - 11 + 13 - _NOTCH_HEIGHT, width=6, height=_NOTCH_HEIGHT, fill=GROUND)
         else:
             fault_mark(svg, x + 8, LEGEND_AT - 4.5, hit=what == "hit")
         text_at(svg, x + 23, LEGEND_AT, label, size=12)
@@ -154,6 +168,18 @@ def _row_bars(
         words = f"segment {segment.segment_no} on {segment.group}: {segment.state}, {length}"
         add(group, "title", text=words)
         _bar(group, x, rows[segment.partition], width, _ROW_HEIGHT, colours[segment.group], segment.state)
+
+
+def _notches(svg: ET.Element, scale: Scale, silences: Sequence[Silence], rows: Mapping[int, float]) -> None:
+    """Cut a notch into a row for each time in which its partition acknowledged nothing. The shortest one is visible."""
+    for silence in silences:
+        if silence.partition not in rows:
+            continue
+        x, end_x = scale.x(silence.begin_s), scale.x(silence.end_s)
+        group = add(svg, "g")
+        add(group, "title", text=f"nothing acknowledged for {(silence.end_s - silence.begin_s) * 1000:,.0f} ms")
+        y = rows[silence.partition] + _ROW_HEIGHT - _NOTCH_HEIGHT
+        add(group, "rect", x=x, y=y, width=max(end_x - x, 2.0), height=_NOTCH_HEIGHT, fill=GROUND)
 
 
 def _extent(scale: Scale, segment: SegmentSpan) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """The demo's producer, a process of its own: sends the events in the order of time, and reports acknowledgements.
 
 `python -m e2e.demo.producer --help`. Its parent sets the speed (`rate`, events a second; null: as fast as possible) and
-starts it (`go`). It prints `ready`. Then it prints `progress` every 0.1 s, with the times of acknowledgements by
-partition, and `done` when every event has an outcome. Its history has every send and every outcome.
+starts it (`go`). It prints `ready`. Then it prints `progress` every 0.1 s, with the acknowledgements by partition and
+the silences that they end, and `done` when every event has an outcome. Its history has every send and every outcome.
 
 The events of a tick go to their partitions as slices of tables that are made in advance. So a tick costs one call for
 each partition.
@@ -25,6 +25,7 @@ from seriatim import Client, Producer, partition_of_key
 from seriatim.history import HistoryWriter
 
 from e2e.demo.flights import Events, load_events
+from e2e.demo.gaps import Waits
 from e2e.workers import Parent
 
 TICK_S: Final = 0.01
@@ -89,7 +90,8 @@ class Sending:
         self._arrived = [asyncio.Event() for _ in lanes]
         self._room = asyncio.Event()
         self._total = sum(len(lane.numbers) for lane in lanes)
-        self._acks: list[tuple[int, float, int]] = []
+        self._acks: list[tuple[int, float, int, float]] = []
+        self.waits = Waits()
         self.rate: float | None = 1000.0
         self.go = asyncio.Event()
         self.counts = {"ok": 0, "failed": 0, "unknown": 0}
@@ -134,6 +136,7 @@ class Sending:
                 producer=self._name, topic=self._topic, partition=partition, sequence=begin_row,
             )  # fmt: skip
             rows = lane.table.slice(begin_row, end_row - begin_row)
+            self.waits.send(partition, time.monotonic(), end_row - begin_row)
             deliveries = await self._producer.send_table(rows, partition=partition)
             self._under_way[partition].append((deliveries, begin_row, end_row))
             self._arrived[partition].set()
@@ -157,8 +160,9 @@ class Sending:
                 self._history.outcomes(rows, part.outcome, offset=part.offset if is_known else None, at=at)
                 self.counts[part.outcome] += len(rows)
                 if part.outcome == "ok":
-                    self._acks.append((partition, at, len(rows)))
+                    self._acks.append((partition, at, len(rows), self.waits.acknowledge(partition, at)))
                     self.last_ack_at = at
+                self.waits.settle(partition, len(rows))
             settled = end_row
             self._room.set()
 
@@ -167,7 +171,10 @@ class Sending:
         flush_at = 0.0
         while True:
             acks, self._acks = self._acks, []
-            parent.say("progress", at=time.monotonic(), sent=self.sent, **self.counts, acks=acks)
+            parent.say(
+                "progress", at=time.monotonic(), sent=self.sent, **self.counts, acks=acks,
+                waiting=list(self.waits.since.items()),
+            )  # fmt: skip
             if time.monotonic() > flush_at:
                 self._history.flush()
                 flush_at = time.monotonic() + FLUSH_S
@@ -225,6 +232,7 @@ async def _work(sending: Sending, lane_count: int, parent: Parent) -> None:
     parent.say(
         "done", **sending.counts, sent=sending.sent,
         first_send_at=sending.first_send_at, last_ack_at=sending.last_ack_at,
+        longest_silence_s=sending.waits.longest_s,
     )  # fmt: skip
 
 

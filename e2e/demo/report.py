@@ -38,9 +38,10 @@ class DemoFault:
         role: The role of the victim when it was struck.
         at_s: When it was struck, in seconds since the demo began to send.
         healed_at_s: When it was mended (restarted, thawed, joined again); None: not before the end.
-        hit: Whether the fault counts: at that moment the victim had an open segment or served a consumer.
-        gap_ms: The longest time for which a partition of the victim accepted nothing; None: not known yet, or the
-            victim was a member of no open segment.
+        hit: Whether the fault counts: at that moment the victim had an open segment or served a consumer, and messages
+            were under way there before and after it.
+        gap_ms: The longest time for which a partition of the victim accepted nothing while messages waited; None: not
+            known yet, or the victim was a member of no open segment.
         both_members: Whether both members of a group were struck.
     """
 
@@ -91,6 +92,15 @@ class RateSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """A time in which a partition acknowledged nothing while messages waited, in seconds since the demo began."""
+
+    partition: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """All that is known when the demo is over.
 
@@ -107,6 +117,9 @@ class Outcome:
         seed: The seed that replays the fault plan.
         quick: Whether this was `QUICK=1`.
         hits_min: The number of faults that must have hit.
+        hits_planned: The number that would have had to hit on a faster machine.
+        longest_silence_s: The longest time in which a partition acknowledged nothing while messages waited, as the
+            producer saw it, in seconds. No gap of a fault can be longer.
         kinds_wanted: At least one fault of each of these kinds (`DemoFault.label`) must have hit.
     """
 
@@ -122,6 +135,8 @@ class Outcome:
     seed: int
     quick: bool
     hits_min: int
+    hits_planned: int
+    longest_silence_s: float
     kinds_wanted: Sequence[str] = ()
 
     @property
@@ -232,6 +247,7 @@ def summary(outcome: Outcome) -> dict[str, object]:
         "segments": len(outcome.segments),
         "faults": len(outcome.faults),
         "faults_hit": len(outcome.hits),
+        "longest_silence_ms": round(outcome.longest_silence_s * 1000, 1),
         "gap_one_member": _gaps(single),
         "gap_both_members": _gaps(both),
         "gap_by_kind": {kind: gaps.to_dict() for kind, gaps in gaps_by_kind(outcome.faults).items()},
@@ -293,6 +309,7 @@ def _figures(outcome: Outcome) -> Table:
         ),
         ("histories", "[green]equal[/]" if outcome.histories_equal else "[bold red]differ[/]", "byte for byte"),
         ("faults that hit", f"{len(outcome.hits):,}", f"of {len(outcome.faults):,}; {_segments(outcome)}"),
+        ("longest silence", f"{outcome.longest_silence_s * 1000:,.0f} ms", "of a partition, as the producer saw it"),
         *_gap_rows(outcome.faults),
     ]
     for row in rows:
@@ -301,7 +318,8 @@ def _figures(outcome: Outcome) -> Table:
 
 
 def _segments(outcome: Outcome) -> str:
-    return f"at least {outcome.hits_min}; the chains got {len(outcome.segments):,} segments"
+    slow = "" if outcome.hits_min == outcome.hits_planned else f" ({outcome.hits_planned} on a faster machine)"
+    return f"at least {outcome.hits_min}{slow}; the chains got {len(outcome.segments):,} segments"
 
 
 def _gap_rows(faults: Sequence[DemoFault]) -> list[tuple[str, str, str]]:

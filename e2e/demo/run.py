@@ -12,8 +12,10 @@ also if it is interrupted. `__main__` prints the report.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +28,17 @@ from seriatim_local import LocalCluster
 
 from e2e.demo.expect import read_histories
 from e2e.demo.faults import KINDS
-from e2e.demo.gaps import AckTimes
+from e2e.demo.gaps import Silences
 from e2e.demo.live import Scene
 from e2e.demo.rebuild import differences, digest
-from e2e.demo.report import DemoFault, Outcome, RateSample, SegmentSpan
+from e2e.demo.report import DemoFault, Outcome, RateSample, SegmentSpan, Silence
 from e2e.demo.settings import Settings
 from e2e.demo.staging import (
     EXPECT_DEADLINE_S,
     GROUP,
     HISTORY,
     LOAD_DEADLINE_S,
+    PACE_S,
     TOPIC,
     Pace,
     expecting,
@@ -58,7 +61,16 @@ DRAIN_DEADLINE_S: Final = 180.0
 RESERVE_SHARE: Final = 0.08
 """The share of events that is sent after the last fault. They show the pace of a whole cluster."""
 
-RATE_MIN: Final = 500.0
+RATE_MIN: Final = 200.0
+"""The fewest events in a second while faults go on, so that messages are under way on each partition."""
+
+STEP_S: Final = 0.1
+"""The time between two samples of the picture's rate, so that a gap of a partition can be seen."""
+
+SAMPLES_MAX: Final = 1_000
+SILENCE_SHOWN_S: Final = 0.1
+"""The picture shows silences of a partition that last at least so long."""
+
 RATE_MAX: Final = 12_000.0
 """The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
 
@@ -68,10 +80,18 @@ LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a run, and what only the picture needs."""
+    """The outcome of a run, and what only the picture needs.
+
+    Attributes:
+        outcome: The outcome.
+        rates: How many events were acknowledged in a second.
+        silences: By partition, from when to when it acknowledged nothing while events waited.
+        duration_s: The end of the axis of time. It holds all events and all faults.
+    """
 
     outcome: Outcome
     rates: tuple[RateSample, ...]
+    silences: tuple[Silence, ...]
     duration_s: float
 
 
@@ -94,7 +114,8 @@ class Demo:
         self._settings = settings
         self._on_scene = on_scene
         self._out = settings.out
-        self._acks = AckTimes()
+        self._silences = Silences()
+        self._counts: Counter[int] = Counter()  # acknowledged events, by step of `STEP_S`
         self._begin = 0.0
         self._begin_ms = 0
         self._event_count = 0
@@ -144,8 +165,9 @@ class Demo:
     ) -> _Drained:
         settings = self._settings
         striker = Striker(
-            cluster, observer, self._acks,
-            seed=settings.seed, hits_min=settings.hits_min, begin=self._begin, on_change=self._say,
+            cluster, observer, self._silences,
+            seed=settings.seed, hits_min=settings.hits_min, time_s=settings.faults_s, begin=self._begin,
+            on_change=self._say, is_sending=lambda: self.scene.sent < self._event_count,
         )  # fmt: skip
         self.scene.faults = striker.records
         async with asyncio.TaskGroup() as tasks:
@@ -153,7 +175,10 @@ class Demo:
             guards = [
                 tasks.create_task(guard(worker), name=f"guard of {worker.name}") for worker in (producer, consumer)
             ]
-            await striker.run(after_each=lambda: self._after_fault(striker, producer))
+            pacing = tasks.create_task(self._keep_pace(striker, producer), name="pace")
+            await striker.run(after_each=lambda: self._pace.report(striker.records))
+            pacing.cancel()
+            self.scene.hits_min = striker.hits_min
             self._say("everything is mended: sending the rest at full speed")
             await cluster.heal()
             producer.tell(rate=None)
@@ -175,16 +200,24 @@ class Demo:
         done = await consumer.wait_for("done", DRAIN_DEADLINE_S)
         history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
         return _Drained(
+            hits_min=striker.hits_min,
+            longest_silence_s=sent["longest_silence_s"],
             faults=tuple(striker.records),
             segments=tuple(self.scene.segments),
             duration_s=sent["last_ack_at"] - sent["first_send_at"],
             drained_s=min(done["last_delivery_at"] or drained_at, drained_at) - sent["first_send_at"],
         )
 
-    def _after_fault(self, striker: Striker, producer: Worker) -> None:
-        """Report the fault, and pace the producer so that its events last for the faults that are left."""
-        left = self._event_count * (1 - RESERVE_SHARE) - self.scene.sent
-        producer.tell(rate=self._pace.after_fault(striker, self._begin, left))
+    async def _keep_pace(self, striker: Striker, producer: Worker) -> None:
+        """Pace the producer so that its events last for the faults that are left."""
+        while True:
+            await asyncio.sleep(PACE_S)
+            scene = self.scene
+            left = self._event_count * (1 - RESERVE_SHARE) - scene.sent
+            done = sum(fault.healed_at_s is not None for fault in striker.records)
+            waiting = scene.sent - scene.acknowledged - scene.unknown
+            elapsed_s = time.monotonic() - self._begin
+            producer.tell(rate=self._pace.rate(elapsed_s, done, striker.left_count, left, waiting))
 
     # ---- what is seen meanwhile ------------------------------------------------------------------------------
 
@@ -199,24 +232,25 @@ class Demo:
 
     def _watched(self, snapshot: Snapshot) -> None:
         self.scene.segments = spans(snapshot, self._begin_ms)
-        self.scene.positions = {
-            reader.partition: (reader.position, reader.end_position) for reader in snapshot.readers if reader.known
-        }
 
     def _producer_says(self, line: dict[str, Any]) -> None:
         if line["k"] != "progress":
             return
         scene = self.scene
         scene.sent, scene.acknowledged, scene.unknown = line["sent"], line["ok"], line["unknown"]
-        for partition, at, count in line["acks"]:
-            self._acks.add(partition, at)
+        for partition, at, count, since in line["acks"]:
+            self._silences.add(partition, since, at)
+            scene.accepted[partition] = scene.accepted.get(partition, 0) + count
+            self._counts[max(0, int((at - self._begin) / STEP_S))] += count
             step = max(0, int((at - self._begin) / scene.rate_step_s))
             scene.rates += [0] * (step + 1 - len(scene.rates))
             scene.rates[step] += count
+        self._silences.lasting(dict(line["waiting"]))
 
     def _consumer_says(self, line: dict[str, Any]) -> None:
         if line["k"] == "progress":
             self.scene.delivered = line["delivered"]
+            self.scene.consumed = dict(line["by_partition"])
 
     def _say(self, doing: str) -> None:
         if doing != self.scene.doing:
@@ -249,24 +283,49 @@ class Demo:
             segments=drained.segments,
             seed=settings.seed,
             quick=settings.quick,
-            hits_min=settings.hits_min,
+            hits_min=drained.hits_min,
+            hits_planned=settings.hits_min,
+            longest_silence_s=drained.longest_silence_s,
             kinds_wanted=KINDS,
         )
-        step_s = self.scene.rate_step_s
-        rates = tuple(
-            RateSample((number + 0.5) * step_s, count / step_s) for number, count in enumerate(self.scene.rates)
+        mended_s = max((fault.healed_at_s or fault.at_s for fault in drained.faults), default=0.0)
+        duration_s = max(drained.duration_s, drained.drained_s, mended_s, 1.0)
+        return Result(outcome, rate_samples(self._counts, duration_s), self._shown_silences(), duration_s)
+
+    def _shown_silences(self) -> tuple[Silence, ...]:
+        return tuple(
+            Silence(partition, begin - self._begin, end - self._begin)
+            for partition in range(self._settings.partition_count)
+            for begin, end in self._silences.of(partition)
+            if end - begin >= SILENCE_SHOWN_S
         )
-        return Result(outcome, rates, max(drained.duration_s, drained.drained_s, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class _Drained:
     """The figures of a drained run that the judgement needs."""
 
+    hits_min: int
+    longest_silence_s: float
     faults: tuple[DemoFault, ...]
     segments: tuple[SegmentSpan, ...]
     duration_s: float
     drained_s: float
+
+
+def rate_samples(counts: Mapping[int, int], duration_s: float) -> tuple[RateSample, ...]:
+    """The rates over time, with a sample for each step in which nothing was acknowledged too.
+
+    Args:
+        counts: What was acknowledged in each step of `STEP_S`, by its number.
+        duration_s: The end of the axis. At most `SAMPLES_MAX` samples are made of it.
+    """
+    merged = max(1, math.ceil(duration_s / STEP_S / SAMPLES_MAX))
+    step_s, sums = merged * STEP_S, Counter[int]()
+    for number, count in counts.items():
+        sums[number // merged] += count
+    last = max(sums, default=-1)
+    return tuple(RateSample((number + 0.5) * step_s, sums[number] / step_s) for number in range(last + 1))
 
 
 def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:

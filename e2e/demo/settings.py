@@ -26,6 +26,7 @@ class Settings:
         out: The directory for report, picture and histories.
         event_limit: The number of events that are sent; None: all.
         hits_min: The number of faults that must hit.
+        faults_s: After so many seconds, only a fault of each kind must hit: the machine is slow.
         rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
         fault_s: A first guess at the time from one fault to the next, in seconds.
         partition_count: The number of partitions of the topic.
@@ -38,6 +39,7 @@ class Settings:
     hits_min: int
     rate: float
     fault_s: float
+    faults_s: float = 120.0
     partition_count: int = 6
     group_count: int = 3
     member_count: int = 2
@@ -58,6 +60,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         hits_min=6 if quick else 20,
         rate=5_000.0 if quick else 8_000.0,
         fault_s=4.0 if quick else 5.0,
+        faults_s=120.0 if quick else 400.0,
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from seriatim_local import LocalCluster
 
 from e2e.demo.flights import event_number
 from e2e.demo.report import DemoFault
-from e2e.demo.striking import Striker
 from e2e.observe import Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
@@ -134,6 +132,14 @@ async def guard(worker: Worker) -> None:
     await worker.wait_for("done", None)
 
 
+BACKLOG_S: Final = 2.0
+"""If more messages wait than this many seconds of the present rate, the machine is slower than the rate."""
+
+
+PACE_S: Final = 0.5
+"""Seconds between two changes of the rate."""
+
+
 class Pace:
     """Reports the faults one by one, and says how fast to send so that the events last for the faults that are left.
 
@@ -151,19 +157,23 @@ class Pace:
         self._on_fault = on_fault
         self._reported = 0
 
-    def after_fault(self, striker: Striker, begin: float, left: float) -> float:
-        """Report what is new, and return the rate from now on, in events a second.
+    def report(self, faults: Sequence[DemoFault]) -> None:
+        """Report the faults that are new. All of them must be over."""
+        for fault in faults[self._reported :]:
+            self._on_fault(fault)
+        self._reported = len(faults)
+
+    def rate(self, elapsed_s: float, done: int, to_come: int, left: float, waiting: int) -> float:
+        """The rate from now on, in events a second. It follows the machine: ask every `PACE_S`.
 
         Args:
-            striker: Has caused the faults.
-            begin: When it began, on the monotonic clock, in seconds.
-            left: So many events are to last for the other faults.
+            elapsed_s: Seconds since the first message.
+            done: The number of faults that are over.
+            to_come: The number of faults that must still hit, the present one included.
+            left: So many events are to last for these faults.
+            waiting: So many events are sent and not acknowledged.
         """
-        for fault in striker.records[self._reported :]:
-            self._on_fault(fault)
-        self._reported = len(striker.records)
-        elapsed_s = time.monotonic() - begin
         # The first guess counts as two faults, so that one slow fault does not stop the flow.
-        fault_s = (elapsed_s + 2 * self._fault_s) / (len(striker.records) + 2)
-        left_s = max(striker.left_count, 1) * fault_s
-        return min(max(left / left_s, self._rate_min), self._rate_max)
+        fault_s = (elapsed_s + 2 * self._fault_s) / (done + 2)
+        rate = min(max(left / (max(to_come, 1) * fault_s), self._rate_min), self._rate_max)
+        return self._rate_min if waiting > BACKLOG_S * rate else rate

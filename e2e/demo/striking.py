@@ -1,9 +1,10 @@
 """Carries out the faults of a plan on a running cluster, one after another, and measures what each of them cost.
 
-A fault counts only if its victim had an open segment or served a consumer at that moment. The victim is chosen from a
-snapshot. If it had an open segment, the chain is read again afterwards: the fault does not count if the segment was
-sealed before the fault. The next fault waits until everything is whole again. `faults` has the plan. `gaps` measures
-for how long a partition accepted nothing.
+A fault counts only if its victim had an open segment or served a consumer at that moment, and if messages were under
+way on one of these partitions before it and after it. The victim is chosen from a snapshot. If it had an open segment,
+the chain is read again afterwards: the fault does not count if the segment was sealed before the fault. The next fault
+waits until everything is whole again and each partition accepts messages. `faults` has the plan. `gaps` measures for
+how long a partition accepted nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_local import LocalCluster
 
 from e2e.demo.faults import KINDS, Kind, PlannedFault, Victim, choose, cut_ends, plan
-from e2e.demo.gaps import AckTimes
+from e2e.demo.gaps import Silences
 from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
 
@@ -29,7 +30,7 @@ ATTEMPTS_MAX: Final = 3
 """How often a fault is tried if it hits nothing, before the plan goes on."""
 
 FAULT_COUNT_MAX_RATIO: Final = 3
-"""The demo gives up after so many faults, in multiples of those that must hit."""
+"""The demo gives up after it has tried so many faults, in multiples of those that must hit."""
 
 
 class Striker:
@@ -38,36 +39,43 @@ class Striker:
     Args:
         cluster: The cluster to strike.
         observer: The observer of the topic and of the consumer group.
-        acks: The times of acknowledgements by partition. Another task fills it meanwhile.
+        silences: When each partition acknowledged nothing. Another task fills it meanwhile.
         seed: The seed of the plan.
-        hits_min: How many faults must hit.
+        hits_min: How many faults must hit, if the machine is fast enough.
+        time_s: After so many seconds, only a fault of each kind must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
         faults: The faults in their order; None: those of the seed.
         kinds: A fault of each of these kinds must hit.
         on_change: Called after each change of `records`.
+        is_sending: Whether the producer still has events to send. Without them, no fault can hit anything.
     """
 
     def __init__(
         self,
         cluster: LocalCluster,
         observer: Observer,
-        acks: AckTimes,
+        silences: Silences,
         *,
         seed: int,
         hits_min: int,
+        time_s: float,
         begin: float,
         on_change: Callable[[str], None] = lambda _doing: None,
+        is_sending: Callable[[], bool] = lambda: True,
         faults: Iterator[PlannedFault] | None = None,
         kinds: Sequence[Kind] = KINDS,
     ) -> None:
         self._cluster = cluster
         self._observer = observer
-        self._acks = acks
+        self._silences = silences
         self._plan = plan(seed) if faults is None else faults
         self._kinds = tuple(kinds)
-        self._hits_min = hits_min
+        self.hits_min = hits_min
+        self._tries_max = FAULT_COUNT_MAX_RATIO * hits_min
+        self._end = begin + time_s
         self._begin = begin
         self._on_change = on_change
+        self._is_sending = is_sending
         self._members: dict[str, tuple[str, ...]] = {
             group: tuple(broker.name for broker in cluster.plan.brokers if broker.group == group)
             for group in cluster.plan.groups
@@ -82,7 +90,7 @@ class Striker:
     @property
     def left_count(self) -> int:
         """How many faults must still hit, so that the number is reached and every kind has hit."""
-        return max(self._hits_min - self.hit_count, len(self.kinds_missing))
+        return max(self.hits_min - self.hit_count, len(self.kinds_missing))
 
     @property
     def kinds_missing(self) -> tuple[str, ...]:
@@ -91,14 +99,23 @@ class Striker:
         return tuple(kind for kind in self._kinds if kind not in seen)
 
     async def run(self, after_each: Callable[[], None] = lambda: None) -> None:
-        """Inject faults until enough have hit, or until `FAULT_COUNT_MAX_RATIO` times as many were injected."""
+        """Inject faults until enough have hit.
+
+        It ends before if the producer has sent all, or after `FAULT_COUNT_MAX_RATIO` times as many tries.
+        """
         await self._whole()
-        while self.left_count and len(self.records) < FAULT_COUNT_MAX_RATIO * self._hits_min:
+        tries = 0
+        while self.left_count and tries < self._tries_max and self._is_sending():
+            if time.monotonic() > self._end:
+                self.hits_min = min(self.hits_min, max(self.hit_count, len(self._kinds)))
+                if not self.left_count:
+                    break
             fault = next(self._plan)
             if self.left_count == len(self.kinds_missing) and fault.kind not in self.kinds_missing:
                 continue  # only kinds that are missing can still help
             for _ in range(ATTEMPTS_MAX):
-                if await self._strike(fault):
+                tries += 1
+                if await self._strike(fault) or not self._is_sending():
                     break
             after_each()
         self._on_change("all faults done")
@@ -130,7 +147,9 @@ class Striker:
         self._update(healed_at_s=time.monotonic() - self._begin, gap_ms=self._gap_ms(before, victim, struck_at))
         self._on_change(f"{fault.kind} {victim.name}: mended, waiting until all brokers are ready")
         after = await self._whole()
-        hit = _has_hit(before, after, victim, struck_at_ms)
+        partitions = before.partitions_on(victim.brokers) + before.partitions_served_by(victim.brokers)
+        was_under_way = any(self._silences.was_struck(partition, struck_at) for partition in partitions)
+        hit = was_under_way and _has_hit(before, after, victim, struck_at_ms)
         self._update(hit=hit, gap_ms=self._gap_ms(before, victim, struck_at))
         self._on_change("")
         return hit
@@ -138,7 +157,7 @@ class Striker:
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
         """Return the longest gap of the victim's partitions until now; None if it is a member of no open segment."""
         partitions = before.partitions_on(victim.brokers)
-        gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
+        gap_s = self._silences.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000
 
     def _update(self, **changes: float | bool | None) -> None:
@@ -163,10 +182,17 @@ class Striker:
             await self._cluster.start_again(*victim.brokers)
 
     def _is_whole(self, snapshot: Snapshot) -> bool:
-        missing = not_whole(snapshot)
+        missing = not_whole(snapshot) or (self._not_accepting(snapshot) if self._is_sending() else "")
         if missing:
             self._on_change(f"waiting: {missing}")
         return not missing
+
+    def _not_accepting(self, snapshot: Snapshot) -> str:
+        now = time.monotonic()
+        for chain in snapshot.chains:
+            if not self._silences.is_under_way(chain.partition, now):
+                return f"partition {chain.partition} has acknowledged nothing yet"
+        return ""
 
     async def _whole(self) -> Snapshot | None:
         """Wait until every broker is ready, every chain open and settled, and every partition read; None if that takes

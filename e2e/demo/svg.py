@@ -8,6 +8,7 @@ ground of their own, so that they look the same on a light and on a dark page.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ RIGHT: Final = 28
 TOP: Final = 122
 LEGEND_AT: Final = 84
 RATE_HEIGHT: Final = 92
+RATE_TOP_RATIO: Final = 2.5
 LANE_HEIGHT: Final = 20
 PANEL_SPACE: Final = 30
 BOTTOM: Final = 52
@@ -124,6 +126,9 @@ def rate_panel(
 ) -> None:
     """Draw a rate over time.
 
+    The rest of the events is sent at many times the rate before. So the axis ends at `RATE_TOP_RATIO` times the median
+    of the rates. Higher rates are cut off, and a label names the highest one. Otherwise a gap could not be seen.
+
     Args:
         svg: The picture.
         scale: Its axis of time.
@@ -137,10 +142,12 @@ def rate_panel(
     add(svg, "line", x1=LEFT, x2=WIDTH - RIGHT, y1=base, y2=base, stroke=FAINT, stroke_width=1)
     if not rates:
         return
-    peak = _round_up(max(sample.messages_per_s for sample in rates))
+    highest = max(sample.messages_per_s for sample in rates)
+    peak = _round_up(min(highest, RATE_TOP_RATIO * statistics.median(s.messages_per_s for s in rates) or highest))
+    more = f" (at most {_short(float(f'{highest:.2g}'))})" if highest > peak else ""
     add(svg, "line", x1=LEFT, x2=WIDTH - RIGHT, y1=top, y2=top, stroke=LINE, stroke_width=1, stroke_dasharray="3 3")
-    text_at(svg, WIDTH - RIGHT, top - 4, _short(peak), size=11, fill=FAINT, anchor="end")
-    points = [(scale.x(s.at_s), round(base - RATE_HEIGHT * s.messages_per_s / peak, 2)) for s in rates]
+    text_at(svg, WIDTH - RIGHT, top - 4, _short(peak) + more, size=11, fill=FAINT, anchor="end")
+    points = [(scale.x(s.at_s), round(base - RATE_HEIGHT * min(s.messages_per_s / peak, 1), 2)) for s in rates]
     line = " ".join(f"{x:g},{y:g}" for x, y in points)
     area = f"{points[0][0]:g},{base:g} {line} {points[-1][0]:g},{base:g}"
     add(svg, "polygon", points=area, fill=RATE_COLOUR, fill_opacity=0.12)

@@ -46,6 +46,10 @@ class Shown(Protocol):
         """The number of events that the demo sends; 0 until that is known."""
 
     @property
+    def at_s(self) -> float:
+        """Seconds since the demo began to send; 0 before that."""
+
+    @property
     def doing(self) -> str:
         """What the demo does right now, as a text for people."""
 
@@ -105,7 +109,7 @@ class View(Generic[SceneT]):
 
     def fault(self, fault: DemoFault) -> None:
         """Print a line for a fault that is over. The live view needs no such line, because it shows all faults."""
-        self.say(fault_line(fault))
+        self.say(fault_line(fault, fault.at_s if self._last is None else self._last.at_s))
 
     def say(self, line: str) -> None:
         """Print a line, unless the live view is on."""

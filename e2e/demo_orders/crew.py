@@ -73,6 +73,7 @@ class Crew:
         self._ended = asyncio.Event()
         self._why = ""
         self.records: list[DemoFault] = []
+        self._finished_at: list[int] = []  # by fault: how many messages were finished when it struck
         self.strikes: list[Strike] = []
 
     async def __aenter__(self) -> Crew:
@@ -191,6 +192,7 @@ class Crew:
             self.strikes.append(Strike(fault.kind, tuple(names), struck_at))
             victim = f"{names[0]} to {names[-1]}"
             self.records.append(DemoFault(fault.kind, victim, "consumer", struck_at - begin, None, True, None))
+            self._finished_at.append(sum(self.finished.values()))
             self._on_change()
             if fault.kind == "kill consumers":
                 await self._kill(process)
@@ -198,6 +200,14 @@ class Crew:
                 await self._freeze(process, fault.hold_s)
             self.records[-1] = replace(self.records[-1], healed_at_s=time.monotonic() - begin)
             self._on_change()
+
+    def judge_hits(self) -> None:
+        """A fault counts only if messages were finished before it and after it."""
+        total = sum(self.finished.values())
+        self.records = [
+            replace(record, hit=0 < count < total)
+            for record, count in zip(self.records, self._finished_at, strict=True)
+        ]
 
     async def _kill(self, process: int) -> None:
         worker = self._workers[process]

@@ -41,6 +41,8 @@ class Outcome:
         quick: Whether this was `QUICK=1`.
         faults_min: The number of faults that must have hit.
         kinds_wanted: At least one fault of each of these kinds must have hit.
+        longest_silence_s: The longest time in which a partition acknowledged nothing while messages waited, as the
+            producer saw it, in seconds. No gap of a fault can be longer.
         planted: The fault that was planted in the consumers; empty: none.
     """
 
@@ -59,6 +61,7 @@ class Outcome:
     quick: bool
     faults_min: int
     kinds_wanted: Sequence[str]
+    longest_silence_s: float = 0.0
     planted: str = ""
 
     @property
@@ -146,6 +149,7 @@ def summary(outcome: Outcome) -> dict[str, object]:
         "consumer_processes": outcome.process_starts,
         "take_over": None if outcome.take_over is None else outcome.take_over.to_dict(),
         "gap": None if outcome.gap is None else outcome.gap.to_dict(),
+        "longest_silence_ms": round(outcome.longest_silence_s * 1000, 1),
     }  # fmt: skip
 
 
@@ -194,6 +198,7 @@ def _figures(outcome: Outcome) -> Table:
         ("faults that hit", f"{len(outcome.hits)}", f"of {len(outcome.faults)}; at least {outcome.faults_min}"),
         _take_over(outcome),
         *_gaps(outcome),
+        ("longest silence", f"{outcome.longest_silence_s * 1000:,.0f} ms", "of a partition, as the producer saw it"),
     ]
     for row in rows:
         table.add_row(*row)

@@ -28,13 +28,14 @@ from seriatim_local import LocalCluster
 
 from e2e.demo.expect import read_histories
 from e2e.demo.flights import load_events
-from e2e.demo.gaps import AckTimes
+from e2e.demo.gaps import Silences
 from e2e.demo.report import DemoFault
 from e2e.demo.staging import (
     EXPECT_DEADLINE_S,
     GROUP,
     HISTORY,
     LOAD_DEADLINE_S,
+    PACE_S,
     TOPIC,
     Pace,
     expecting,
@@ -70,7 +71,9 @@ DRAIN_DEADLINE_S: Final = 120.0
 LEVEL_DEADLINE_S: Final = 30.0
 POLL_S: Final = 0.3
 
-RATE_MIN: Final = 150.0
+RATE_MIN: Final = 60.0
+"""The fewest events in a second while faults go on, so that messages are under way on each partition."""
+
 RATE_MAX: Final = 1_500.0
 """The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
 
@@ -89,6 +92,8 @@ class _Drained:
 
     crew: Crew
     faults: tuple[DemoFault, ...]
+    faults_min: int
+    longest_silence_s: float
 
 
 class Demo:
@@ -110,7 +115,7 @@ class Demo:
         self._settings = settings
         self._on_scene = on_scene
         self._out = settings.out
-        self._acks = AckTimes()
+        self._silences = Silences()
         self._begin = 0.0
         self._event_count = 0
         self._pace = Pace(settings.fault_s, RATE_MIN, RATE_MAX, on_fault)
@@ -171,8 +176,9 @@ class Demo:
     ) -> _Drained:
         settings = self._settings
         striker = Striker(
-            cluster, observer, self._acks, seed=settings.seed, hits_min=settings.broker_hits, begin=self._begin,
-            on_change=self._say, faults=broker_faults(settings.seed), kinds=self._broker_kinds,
+            cluster, observer, self._silences, seed=settings.seed, hits_min=settings.broker_hits,
+            time_s=settings.faults_s, begin=self._begin, on_change=self._say, is_sending=lambda: not self._is_held,
+            faults=broker_faults(settings.seed), kinds=self._broker_kinds,
         )  # fmt: skip
         self._striker = striker
         async with asyncio.TaskGroup() as tasks:
@@ -185,13 +191,16 @@ class Demo:
                 name="consumers fail",
             )
             parking = tasks.create_task(self._park_and_dead_letter(), name="aircraft fail")
-            await striker.run(after_each=lambda: self._after_fault(striker, producer))
+            pacing = tasks.create_task(self._keep_pace(striker, producer), name="pace")
+            await striker.run(after_each=lambda: self._pace.report(striker.records))
+            self.scene.faults_min = striker.hits_min + settings.consumer_faults
             await consumers
             await parking
+            pacing.cancel()
             self._say("everything is mended: sending the rest at full speed")
             await cluster.heal()
             producer.tell(rate=None)
-            await producer.wait_for("done", DRAIN_DEADLINE_S)
+            sent = await producer.wait_for("done", DRAIN_DEADLINE_S)
             self._say("waiting until all is worked on, but the dead letters")
             await self._work_done()
             self._say("replaying the dead letters")
@@ -202,7 +211,9 @@ class Demo:
                 task.cancel()
         await crew.finish(DRAIN_DEADLINE_S)
         history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
-        return _Drained(crew, (*striker.records, *crew.records))
+        crew.judge_hits()
+        faults = (*striker.records, *crew.records)
+        return _Drained(crew, faults, self.scene.faults_min, sent["longest_silence_s"])
 
     async def _park_and_dead_letter(self) -> None:
         await self._troubles.park_and_release(self._settings.parked_s, self._settings.parked_max_s)
@@ -250,19 +261,28 @@ class Demo:
                     return count
                 await asyncio.sleep(POLL_S)
 
-    def _after_fault(self, striker: Striker, producer: Worker) -> None:
-        """Report the fault, and pace the producer so that its events last for the faults that are left."""
-        rate = self._pace.after_fault(striker, self._begin, self._held_from - self.scene.sent)
-        if not self._is_held:
-            producer.tell(rate=rate)
+    async def _keep_pace(self, striker: Striker, producer: Worker) -> None:
+        """Pace the producer so that its events last for all that is to come."""
+        while True:
+            await asyncio.sleep(PACE_S)
+            scene, crew = self.scene, self._crew
+            done = sum(fault.healed_at_s is not None for fault in striker.records)
+            consumer_faults_left = self._settings.consumer_faults - len(crew.records)
+            to_come = max(striker.left_count, consumer_faults_left)
+            waiting = scene.sent - scene.acknowledged
+            elapsed_s = time.monotonic() - self._begin
+            rate = self._pace.rate(elapsed_s, done, to_come, self._held_from - scene.sent, waiting)
+            if not self._is_held:
+                producer.tell(rate=rate)
 
     # ---- what is seen meanwhile ----------------------------------------------------------------------
 
     def _producer_says(self, line: dict[str, Any]) -> None:
         if line["k"] == "progress":
             self.scene.sent, self.scene.acknowledged = line["sent"], line["ok"]
-            for partition, at, _count in line["acks"]:
-                self._acks.add(partition, at)
+            for partition, at, _count, since in line["acks"]:
+                self._silences.add(partition, since, at)
+            self._silences.lasting(dict(line["waiting"]))
             if self.scene.sent >= self._held_from and not self._is_held:
                 self._is_held = True
                 self._producer.tell(rate=0)
@@ -297,12 +317,13 @@ class Demo:
                 store.entries(), attempts, wanted, strikes=crew.strikes, parked=troubles.parked, dead=troubles.dead
             )
         last = max((attempt.ended_at or 0.0 for attempt in attempts), default=self._begin)
-        duration_s = max(last - self._begin, 1.0)
+        mended_s = max((fault.healed_at_s or fault.at_s for fault in drained.faults), default=0.0)
+        work_s = max(last - self._begin, 1.0)
         outcome = Outcome(
             check=report,
             judgement=judgement,
             event_count=self._event_count,
-            duration_s=duration_s,
+            duration_s=work_s,
             partition_count=settings.partition_count,
             consumer_count=settings.consumer_count,
             process_count=settings.process_count,
@@ -312,11 +333,18 @@ class Demo:
             dead=troubles.dead,
             seed=settings.seed,
             quick=settings.quick,
-            faults_min=settings.broker_hits + settings.consumer_faults,
+            faults_min=drained.faults_min,
+            longest_silence_s=drained.longest_silence_s,
             kinds_wanted=(*self._broker_kinds, *(CONSUMER_KINDS if settings.consumer_faults else ())),
             planted=settings.planted,
         )
         story = Story(
-            attempts, place_names(settings), drained.faults, troubles.parked, troubles.dead, self._begin, duration_s
+            attempts,
+            place_names(settings),
+            drained.faults,
+            troubles.parked,
+            troubles.dead,
+            self._begin,
+            max(work_s, mended_s),
         )
         return Result(outcome, story)

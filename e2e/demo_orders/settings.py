@@ -27,6 +27,7 @@ class Settings:
         broker_hits: How many faults must hit brokers.
         consumer_faults: How many faults strike processes with consumers.
         rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
+        faults_s: After so many seconds, only a fault of each kind must hit brokers: the machine is slow.
         fault_s: A first guess at the time from one fault of a broker to the next, in seconds.
         parked_s: For how long the parked aircraft waits until it is released, in seconds.
         parked_max_s: How long the demo waits for the aircraft to be parked, in seconds.
@@ -47,6 +48,7 @@ class Settings:
     rate: float
     fault_s: float
     parked_s: float
+    faults_s: float = 120.0
     parked_max_s: float = 90.0
     stalled_s: float = 40.0
     partition_count: int = 3
@@ -79,6 +81,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         consumer_faults=3 if quick else 8,
         rate=500.0 if quick else 900.0,
         fault_s=5.0,
+        faults_s=120.0 if quick else 400.0,
         parked_s=4.0 if quick else 10.0,
         planted=environment.get("PLANT", ""),
     )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from e2e.demo.faults import KINDS, PlannedFault, choose, cut_ends, plan
-from e2e.demo.gaps import AckTimes
+from e2e.demo.gaps import AckTimes, Silences, Waits
 from e2e.demo.settings import SettingsError, read_settings
+from e2e.demo.staging import PACE_S, Pace
+from e2e.demo.striking import Striker
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot, still_struck
 
 MEMBERS = {group: (f"{group}-0", f"{group}-1") for group in ("g0", "g1", "g2")}
@@ -158,6 +164,160 @@ def test_gaps_are_those_of_a_plain_search(found: list[int], begin: int, lasts: i
         if before < end and after > begin:
             wanted = max(wanted, after - before)
     assert acks(*map(float, times)).gap_s(0, begin, end) == pytest.approx(wanted)
+
+
+def test_a_silence_lasts_only_while_messages_wait() -> None:
+    waits = Waits()
+    waits.send(0, 1.0, 3)
+    assert waits.acknowledge(0, 1.2) == 1.0
+    waits.settle(0, 2)
+    assert waits.since == {0: 1.2}, "one still waits"
+    assert waits.acknowledge(0, 1.5) == 1.2
+    waits.settle(0, 1)
+    assert waits.since == {}
+    waits.send(0, 40.0, 1)
+    assert waits.acknowledge(0, 40.1) == 40.0, "nothing waited from 1.5 to 40"
+    waits.settle(0, 1)
+    assert waits.longest_s == pytest.approx(0.3)
+    waits.send(1, 50.0, 1)
+    waits.settle(1, 1)  # it failed
+    assert waits.since == {}
+    assert waits.longest_s == pytest.approx(0.3)
+
+
+def silences(*found: tuple[float, float]) -> Silences:
+    made = Silences()
+    for begin, end in found:
+        made.add(0, begin, end)
+    return made
+
+
+def test_a_gap_ends_with_the_work() -> None:
+    found = silences((0.9, 1.0), (1.0, 1.4), (1.4, 1.9))
+    assert found.gap_s(0, 1.1, 60.0) == pytest.approx(0.5), "nothing was sent after 1.9"
+    assert found.gap_s(0, 1.95, 60.0) == 0
+    assert found.gap_s(0, 1.0, 1.2) == pytest.approx(0.4), "from its true begin to its true end"
+    found.lasting({0: 3.0})
+    assert found.gap_s(0, 1.1, 7.0) == pytest.approx(4.0), "it lasts"
+    assert found.worst_gap_s([1, 0], 1.1, 7.0) == pytest.approx(4.0)
+    assert found.worst_gap_s([], 1.1, 7.0) is None
+
+
+@pytest.mark.parametrize(
+    ("struck_at", "is_hit"),
+    [(0.5, False), (1.2, True), (1.8, True), (1.95, False), (30.0, False), (50.1, True)],
+)
+def test_a_fault_hits_only_between_messages_that_are_under_way(struck_at: float, is_hit: bool) -> None:
+    found = silences((1.0, 1.4), (1.4, 1.9)) if struck_at < 50 else silences((1.0, 1.9), (50.0, 50.7))
+    assert found.was_struck(0, struck_at) is is_hit
+    assert not found.was_struck(1, struck_at)
+
+
+def test_a_message_that_waits_is_under_way() -> None:
+    found = silences((1.0, 1.4))
+    found.lasting({0: 9.0})
+    assert found.is_under_way(0, 9.5)
+    assert not found.was_struck(0, 9.5), "it may never be acknowledged"
+    found.add(0, 9.0, 12.0)
+    assert found.was_struck(0, 9.5)
+
+
+class _Cluster:
+    """Brokers that restart at once. What a fault does to them is noted."""
+
+    plan = SimpleNamespace(
+        groups=tuple(MEMBERS), brokers=[SimpleNamespace(name=n, group=g) for g, names in MEMBERS.items() for n in names]
+    )
+
+    def __init__(self, on_start: Callable[[], None]) -> None:
+        self.struck: list[str] = []
+        self._on_start = on_start
+
+    async def kill(self, *brokers: str) -> None:
+        self.struck += brokers
+
+    async def start_again(self, *_brokers: str) -> None:
+        self._on_start()
+
+    async def wait_ready(self, *, deadline_s: float) -> None:
+        pass
+
+
+class _Observer:
+    def __init__(self, now: Snapshot) -> None:
+        self._now = now
+
+    async def wait_until(self, holds: Callable[[Snapshot], bool], _what: str, _deadline_s: float) -> Snapshot:
+        assert holds(self._now)
+        return self._now
+
+
+def _read_everywhere() -> Snapshot:
+    now = snapshot()
+    return replace(now, readers=tuple(replace(reader, active="consumer-1") for reader in now.readers))
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_faults_after_the_last_message_do_not_count(goes_on: bool) -> None:
+    found, is_sending = Silences(), True
+    now = time.monotonic()
+    for partition in (0, 1):
+        found.add(partition, now - 0.01, now)
+
+    def started() -> None:
+        nonlocal is_sending
+        is_sending = goes_on
+        for partition in (0, 1) if goes_on else ():
+            at = time.monotonic()
+            found.add(partition, at - 0.15, at)
+
+    cluster = _Cluster(started)
+    striker = Striker(
+        cluster, _Observer(_read_everywhere()), found,  # type: ignore[arg-type]
+        seed=1, hits_min=2, time_s=60, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
+        kinds=("kill",), is_sending=lambda: is_sending,
+    )  # fmt: skip
+    await striker.run()
+    assert [record.hit for record in striker.records] == ([True, True] if goes_on else [False])
+    gap_ms = striker.records[-1].gap_ms
+    assert gap_ms == (pytest.approx(150, abs=20) if goes_on else 0)
+
+
+async def test_a_slow_machine_needs_one_fault_of_each_kind() -> None:
+    found, now = Silences(), time.monotonic()
+    for partition in (0, 1):
+        found.add(partition, now - 0.01, now)
+
+    def started() -> None:
+        for partition in (0, 1):
+            found.add(partition, now, time.monotonic())
+
+    striker = Striker(
+        _Cluster(started), _Observer(_read_everywhere()), found,  # type: ignore[arg-type]
+        seed=1, hits_min=20, time_s=0, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
+        kinds=("kill",),
+    )  # fmt: skip
+    await striker.run()
+    assert (striker.hit_count, striker.hits_min) == (1, 1)
+
+
+def test_the_pace_follows_the_machine() -> None:
+    pace = Pace(4.0, 200.0, 12_000.0, lambda _fault: None)
+    first = pace.rate(0.0, 0, 6, 184_000, 0)
+    assert first == pytest.approx(184_000 / 24)
+    slow = [pace.rate(at_s, 0, 6, 100_000, 0) for at_s in (10.0, 60.0, 600.0)]
+    assert slow == sorted(slow, reverse=True), "the longer a fault lasts, the slower"
+    assert slow[-1] == 200.0, "but messages stay under way"
+    assert pace.rate(24.0, 6, 1, 50_000, 0) == 12_000.0
+    assert pace.rate(24.0, 6, 1, 50_000, 30_000) == 200.0, "the machine does not keep up"
+
+
+def test_events_outlast_the_time_for_faults_even_if_no_fault_ends() -> None:
+    pace, left, at_s = Pace(4.0, 200.0, 12_000.0, lambda _fault: None), 184_000.0, 0.0
+    while left > 0 and at_s < 1_000_000:
+        left -= pace.rate(at_s, 0, 6, left, 0) * PACE_S
+        at_s += PACE_S
+    assert at_s > 120, "longer than the time for faults"
 
 
 def test_the_environment() -> None:

@@ -30,8 +30,10 @@ SCENE = Scene(
         SegmentSpan(0, 2, "g1", "UNSETTLED", 2.1, 5.0, None),
         SegmentSpan(0, 3, "g2", "OPEN", 5.0, None, 77),
         SegmentSpan(1, 1, "g1", "OPEN", -0.5, None, 300),
+        SegmentSpan(2, 1, "g1", "OPEN", -0.5, None, 163),
     ),
-    positions={0: (100, 163), 1: (300, 300)},
+    accepted={0: 137, 1: 300, 2: 163},
+    consumed={0: 137, 1: 300, 2: 153},
     doing="cut g2-1 from all (server)",
 )
 
@@ -47,10 +49,17 @@ def test_everything_is_on_the_screen() -> None:
     text = shown(SCENE)
     for wanted in (
         "600 acknowledged", "590 consumed", "60%", "faults: 3 of 6 hit", "kill both", "900 ms", "g2-1 from all",
-        "-63", "level", "▒", "┊", "✕", "cut g2-1 from all (server)",
+        "-10", "level", "not settled", "▒", "┊", "✕", "cut g2-1 from all (server)",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_what_is_consumed_and_the_backlogs_agree() -> None:
+    rows = [line for line in shown(SCENE).splitlines() if line.startswith(("│   0 ", "│   1 ", "│   2 "))]
+    assert [row.rstrip(" │").split("  ")[-1].split("█")[-1].strip() for row in rows] == ["not settled", "level", "-10"]
+    assert sum(SCENE.accepted.values()) == SCENE.acknowledged
+    assert sum(SCENE.consumed.values()) == SCENE.delivered
 
 
 def test_an_empty_scene_and_a_narrow_terminal_are_drawn_as_well() -> None:
@@ -91,6 +100,8 @@ def test_a_ribbon_shows_who_held_the_partition_when() -> None:
 def test_lines_for_where_there_is_no_terminal() -> None:
     assert "600 of 1,000 acknowledged" in progress_line(SCENE)
     assert "3 of 6 faults hit" in progress_line(SCENE)
-    assert "gap 120 ms" in fault_line(SCENE.faults[0])
+    line = fault_line(SCENE.faults[0], 4.5)
+    assert line.startswith("   4.5 s  kill"), "the lines stand in the order of the times that they begin with"
+    assert "struck at 2.0 s, gap 120 ms" in line
     missed = DemoFault("freeze", "g0-1", "none", 1.0, 2.0, False, None)
-    assert "does not count" in fault_line(missed)
+    assert "does not count" in fault_line(missed, 3.0)

@@ -18,6 +18,7 @@ from e2e.demo.report import (
     Outcome,
     RateSample,
     SegmentSpan,
+    Silence,
     exit_status,
     gaps_by_kind,
     json_line,
@@ -25,6 +26,7 @@ from e2e.demo.report import (
     print_report,
     problems,
 )
+from e2e.demo.run import rate_samples
 
 FAULTS = (
     DemoFault("kill", "alpha-0", "master", 2.0, 4.0, True, 100.0),
@@ -55,6 +57,7 @@ def outcome() -> Outcome:
     return Outcome(
         check=checked(), event_count=50, duration_s=10.0, drained_s=11.0, histories_equal=True, differences=(),
         digest="abc", faults=FAULTS, segments=SEGMENTS, seed=42, quick=True, hits_min=4,
+        hits_planned=4, longest_silence_s=0.95,
         kinds_wanted=("kill", "kill both", "cut"),
     )  # fmt: skip
 
@@ -118,6 +121,10 @@ def test_the_report_is_printed(good: bool) -> None:
     assert ("OK nothing lost" in text.getvalue()) is good
     assert ("SEED=42" in text.getvalue()) is not good
     assert ("N1: [x] differs" in text.getvalue()) is not good
+    assert "longest silence  950 ms" in text.getvalue()
+    text = io.StringIO()
+    print_report(Console(file=text, width=100, color_system=None), replace(said, hits_planned=6))
+    assert "at least 4 (6 on a faster machine)" in text.getvalue()
 
 
 def test_the_report_fits_on_a_screen() -> None:
@@ -147,6 +154,36 @@ def test_the_picture_is_well_formed_and_complete(tmp_path: Path) -> None:
     assert sum(title.startswith("segment ") for title in titles) == len(SEGMENTS)
     assert sum("gap" in title for title in titles) == 3
     assert path.read_text() == draw(SEGMENTS, FAULTS, rates, duration_s=10.0, title="Demo <1>", subtitle="all & sundry")
+
+
+def test_the_rest_at_full_speed_does_not_hide_a_gap() -> None:
+    rates = [RateSample(n / 10, 0.0 if n in (40, 41) else 10_000.0) for n in range(90)] + [RateSample(9.0, 270_000.0)]
+    svg = ET.fromstring(draw(SEGMENTS, FAULTS, rates, duration_s=10.0, title="Demo"))
+    (line,) = [element for element in svg.iter() if element.tag.endswith("}polyline")]
+    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    assert heights[40] - heights[39] > 30, "the gap is a third of the panel"
+    assert min(heights) == heights[-1], "the peak is cut off at the top"
+    texts = [element.text for element in svg.iter() if element.tag.endswith("}text")]
+    assert "25k/s (at most 270k/s)" in texts
+
+
+def test_each_silence_is_a_notch_in_the_row_of_its_partition() -> None:
+    silences = [Silence(0, 2.0, 2.15), Silence(1, 6.0, 7.0), Silence(7, 1.0, 2.0)]
+    svg = ET.fromstring(draw(SEGMENTS, FAULTS, [], silences, duration_s=10.0, title="Demo"))
+    titles = [element.text for element in svg.iter() if element.tag.endswith("}title")]
+    assert [title for title in titles if title and "nothing acknowledged" in title] == [
+        "nothing acknowledged for 150 ms", "nothing acknowledged for 1,000 ms",
+    ]  # fmt: skip
+    assert "nothing acknowledged" in [element.text for element in svg.iter() if element.tag.endswith("}text")]
+
+
+def test_the_rate_has_a_sample_for_each_tenth_of_a_second() -> None:
+    samples = rate_samples({0: 50, 1: 40, 4: 60}, 0.5)
+    assert [sample.messages_per_s for sample in samples] == pytest.approx([500, 400, 0, 0, 600])
+    assert [sample.at_s for sample in samples] == pytest.approx([0.05, 0.15, 0.25, 0.35, 0.45])
+    long = rate_samples({0: 50, 3999: 40}, 400.0)
+    assert len(long) == 1000
+    assert (long[0].messages_per_s, long[-1].messages_per_s) == pytest.approx((125.0, 100.0))
 
 
 def test_a_picture_of_nothing() -> None:
