@@ -39,8 +39,17 @@ class SimConsumer:
     mode = ConsumerMode.EXCLUSIVE
     _core: Any
 
-    def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        judge: Judge,
+        partition: PartitionId,
+        group: str,
+        name: str,
+        start: StartPosition = StartPosition.EARLIEST,
+    ) -> None:
         self.name = f"{name}/{partition}"
+        self._start = start  # if the group has no cursor there
         self.group = group
         self.partition = partition
         self.alive = True
@@ -222,7 +231,7 @@ class SimConsumer:
             self._schedule.after(RESOLVE_DEADLINE_US, answered, None)
             return
         make = ask_consumer_route(
-            self.partition, name_of(self.group), effect.failed_server_epoch, StartPosition.EARLIEST, self.mode
+            self.partition, name_of(self.group), effect.failed_server_epoch, self._start, self.mode
         )
         self._clients.unary(effect.avoid_address, make, answered)
 
@@ -267,7 +276,7 @@ class SimConsumer:
                 self.partition,
                 name_of(self.group),
                 self.name,
-                StartPosition.EARLIEST,
+                self._start,
                 effect.was_active,
                 self.mode,
                 self._in_flight_max,

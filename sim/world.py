@@ -7,7 +7,7 @@ within a bound. The judge looks on throughout and compares everything at the end
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.events import DeclareGap
+from seriatim_broker.core.values.events import DeclareGap, StartPosition
 from seriatim_broker.core.values.keyed import Exhausted
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
@@ -209,6 +209,7 @@ class World:
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
+        self.there_before: dict[PartitionId, frozenset[str]] = {}  # of added partitions: groups that were there before
         self.keyed_groups = list(KEYED_GROUPS[: self.options.keyed_groups]) if self.options.keyed_consumers else []
         self.people = People(self)
         self.key_people = [KeyPeople(self, group) for group in self.keyed_groups if self.options.keyed_attempts]
@@ -525,8 +526,8 @@ class World:
             for number in range(2 if group == "early" else 1):
                 self.schedule.after(delay, self.add_consumer, group, number)
 
-    def start_producers(self, batch_count: int) -> None:
-        """Start the producers of each partition, with so many batches each."""
+    def start_producers(self, batch_count: int, partitions: Sequence[PartitionId] = ()) -> None:
+        """Start the producers of each of these partitions, or of all, with so many batches each."""
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
             delivery_timeout_ms=self.options.delivery_timeout_ms,
@@ -534,7 +535,7 @@ class World:
             backoff_ms_min=2,
             backoff_ms_max=60,
         )
-        for partition in self.partitions:
+        for partition in partitions or self.partitions:
             for number in range(self.options.producer_count):
                 producer = SimProducer(self.clients, partition, f"p{partition}.{number}", config, batch_count)
                 self.producers.append(producer)
@@ -545,9 +546,20 @@ class World:
         if group not in self.groups:
             return
         for partition in self.partitions:
-            consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
-            self.consumers.append(consumer)
-            consumer.start()
+            self.add_consumer_of(partition, group, number)
+
+    def add_consumer_of(self, partition: PartitionId, group: str, number: int) -> None:
+        """A consumer of a partition, if the group was not deleted meanwhile.
+
+        If the group was there before the partition was added, the consumer asks to begin at the end. The cursor that
+        the group must have there counts instead.
+        """
+        if group not in self.groups:
+            return
+        start = StartPosition.LATEST if group in self.there_before.get(partition, ()) else StartPosition.EARLIEST
+        consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}", start)
+        self.consumers.append(consumer)
+        consumer.start()
 
     def add_keyed_consumer(self, group: str, number: int) -> None:
         """A consumer of a group in which order is by key, for each partition."""
@@ -602,11 +614,7 @@ class World:
             self.consumers.append(keyed)
             keyed.start()
             return
-        if group not in self.groups:
-            return
-        consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{self.clients.number()}")
-        self.consumers.append(consumer)
-        consumer.start()
+        self.add_consumer_of(partition, group, self.clients.number())
 
     # ---- the end ------------------------------------------------------------------------------------
 

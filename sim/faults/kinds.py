@@ -58,6 +58,7 @@ MORE_KINDS: tuple[str, ...] = (
     "stalled_lane",
     "remake_topic",
     "remake_group",
+    "grow_topic",
     "operate_group",
     "late_operation",
     "trim",

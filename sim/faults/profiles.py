@@ -62,6 +62,7 @@ REVISIONS = Only("a coordinator that uses revisions again", WHOLE)
 DAMAGED = Only("damage on disks", WHOLE)
 DIRECTORIES = Only("copies of directories, and what the coordinator knows of them", WHOLE)
 MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", WHOLE)
+GROWING = Only("topics that grow", WHOLE)
 FLUSH_FAILS = Only("flushes that fail", ("disks",))
 OPERATORS = Only("an operator that changes broker groups", ("groups",))
 
@@ -99,6 +100,7 @@ PROFILES: dict[str, Profile] = {
     "started-copies": Profile(disks.started_copies, 0, DIRECTORIES),
     "topics-again": Profile(retaining.topics_again, 0, MADE_AGAIN),
     "groups-again": Profile(retaining.groups_again, 0, MADE_AGAIN),
+    "topics-grow": Profile(retaining.topics_grow, 0, GROWING),
     "publications": Profile(producing.publications, 0, PUBLISHING),
     "late-publications": Profile(producing.late_publications, 0, PUBLISHING),
     "lost-publications": Profile(producing.lost_publications, 0, PUBLISHING),
@@ -240,7 +242,7 @@ def draw_for_brokers(
         options = chains.balanced(more, options)
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
-    long_kinds = {"started_copy", "remake_topic", "remake_group", "restore"}
+    long_kinds = {"started_copy", "remake_topic", "remake_group", "grow_topic", "restore"}
     is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)

@@ -55,6 +55,29 @@ def groups_again(rng: random.Random, options: Options) -> Options:
     )
 
 
+def topics_grow(rng: random.Random, options: Options) -> Options:
+    """The topic gets more partitions, under crashes and cuts, while consumers come and go."""
+    return replace(
+        options,
+        kinds={
+            "grow_topic": 4,
+            "crash": 2,
+            "slow_disk": 2,
+            "cut": 1,
+            "isolate": rng.choice((0, 1)),
+            "complaint": 2,
+            "plan": 2,
+            "consumer_crash": 3,
+        },
+        fault_count=rng.choice((6, 10)),
+        fault_span_us=rng.choice((1_000_000, 2_000_000)),
+        restart_us_max=rng.choice((50_000, 300_000)),
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        late_group=True,
+    )
+
+
 def group_operations(rng: random.Random, options: Options) -> Options:
     """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {

@@ -17,6 +17,7 @@ from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.deleted import DeletedPartitions
 from seriatim_broker.core.values.events import ConsumerJoin, CursorRecord
 from seriatim_broker.core.values.log import DropPartition, Write
+from seriatim_broker.runtime import topics
 from seriatim_broker.runtime.expiry import Expiry
 
 from .mutation import Mutation, Patch, nothing
@@ -63,6 +64,13 @@ def _ranges_stay() -> list[Patch]:
     return [(DeletedPartitions, "with_ids", none_more)]
 
 
+def _no_cursors_on_new_partitions() -> list[Patch]:
+    async def give(*_arguments: Any) -> None:
+        """Groups begin where their consumers say."""
+
+    return [(topics, "give_cursors", give)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "deleted-unanswered": Mutation(
         "a request that waits for a deleted topic is answered",
@@ -95,6 +103,15 @@ MUTATIONS: dict[str, Mutation] = {
         ("I1", "I2", "I9", "I11"),
         "groups-again",
         world="brokers",
+        batch_count=100,
+    ),
+    "cursors-follow-growth": Mutation(
+        "the groups of a topic have cursors on new partitions before these belong to it",
+        _no_cursors_on_new_partitions,
+        ("I1",),
+        "topics-grow",
+        world="brokers",
+        layer="runtime",
         batch_count=100,
     ),
     "expires-without-range": Mutation(

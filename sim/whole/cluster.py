@@ -28,6 +28,7 @@ from .disks import AdapterDisks, MemoryDisks
 from .injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
 from .operator import BrokerGroupOperator
 from .restoring import Person
+from .topic_growth import TopicGrowth
 from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class WholeCluster:
             broker.disk = self.disks.make()
             broker.forms = world.draw_forms()
         self.topics = TopicMaker(self)
+        self.growth = TopicGrowth(self)
         self.person = Person(self)
         self.groups_again = ConsumerGroupMaker(self)
         self.operator = BrokerGroupOperator(self) if has_operator else None
@@ -256,8 +258,8 @@ class WholeCluster:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a topic or a consumer group is being made again, or a process has lost its slot and runs on."""
-        if self.topics.is_busy or self.groups_again.is_busy:
+        """Whether a topic grows or is made again, or a consumer group is, or a process without its slot runs on."""
+        if self.topics.is_busy or self.growth.is_busy or self.groups_again.is_busy:
             return True
         return any(broker.process is not None for broker in self.displaced)
 

@@ -71,6 +71,12 @@ class RuntimeInjector(Injector):
             self._tell("the topic is deleted, and made again")
             self._cluster.topics.remake()
 
+    def inject_grow_topic(self) -> None:
+        """The topic gets one more partition."""
+        if not self._healing and not self._cluster.growth.is_busy:
+            self._tell("the topic grows")
+            self._cluster.growth.grow()
+
     # ---- an older copy of the coordinator ----
 
     def _all_are_ready(self) -> bool:

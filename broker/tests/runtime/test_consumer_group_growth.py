@@ -1,15 +1,18 @@
-"""The consumer groups of a topic that grows: each new partition has their settings before it belongs to the topic."""
+"""The consumer groups of a topic that grows: each new partition has their cursors before it belongs to the topic."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.interfaces.coordinator import TxnResult
 from seriatim_broker.runtime import consumer_group_growth
+from seriatim_broker.runtime import topics as topics_of_controller
 from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 from seriatim_broker.runtime.records import cursor_from_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -38,19 +41,102 @@ def cursors_of(store: MemoryStore, group: str) -> dict[int, CursorRecord]:
     return found
 
 
-async def test_new_partitions_have_the_settings_of_groups_that_have_some() -> None:
+SHARED = ConsumerGroupSettings(ConsumerMode.SHARED)
+ONCE = ConsumerGroupSettings(at_most_once=True)
+BROADCAST = ConsumerGroupSettings(ConsumerMode.BROADCAST)
+
+
+async def test_new_partitions_have_each_group_in_its_state() -> None:
     store = MemoryStore()
+    groups = {"keyed": KEYED, "plain": ConsumerGroupSettings(), "shared": SHARED, "once": ONCE, "all/web-1": BROADCAST}
     async with Controller(store) as topics:
         await topics.create("t", 2, SETTINGS, 5)
-        await make(store, "keyed", KEYED, range(1, 3), paused=True)
-        await make(store, "plain", ConsumerGroupSettings(), range(1, 3))
+        for group, settings in groups.items():
+            await make(store, group, settings, range(1, 3), paused=group == "keyed")
         await topics.update("t", "", 4, unchanged, 5)
-    keyed = cursors_of(store, "keyed")
-    assert sorted(keyed) == [1, 2, 3, 4]
-    assert {record.settings for record in keyed.values()} == {KEYED}
-    assert [(keyed[number].segment_no, keyed[number].start_index) for number in (3, 4)] == [(1, 0), (1, 0)]
-    assert keyed[4].paused, "a paused group is paused there too"
-    assert sorted(cursors_of(store, "plain")) == [1, 2], "its consumers begin where they say"
+    for group, settings in groups.items():
+        found = cursors_of(store, group)
+        assert sorted(found) == [1, 2, 3, 4], group
+        assert {record.settings for record in found.values()} == {settings}
+        assert [(found[number].segment_no, found[number].start_index) for number in (3, 4)] == [(1, 0), (1, 0)]
+        assert found[4].paused == (group == "keyed"), "a paused group is paused there too"
+
+
+async def test_an_external_group_has_a_place_on_new_partitions() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        cursors = ConsumerGroupCursors(MemoryCoordinator(store), KEYS, "spark")
+        await cursors.read([PartitionId(1)])
+        assert await cursors.report("t", {PartitionId(1): (3, 7)}, 1_000)
+        await topics.update("t", "", 2, unchanged, 5)
+    new = cursors_of(store, "spark")[2]
+    assert (new.external, new.segment_no, new.start_index, new.reported_at_ms) == (True, 1, 0, 1_000)
+
+
+async def test_a_deleted_group_gets_no_cursor() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        await make(store, "gone", ConsumerGroupSettings(), range(1, 2))
+        cursors = ConsumerGroupCursors(MemoryCoordinator(store), KEYS, "gone")
+        await cursors.read([PartitionId(1)])
+        await cursors.delete(7)
+        await topics.update("t", "", 2, unchanged, 5)
+    assert sorted(cursors_of(store, "gone")) == [1]
+
+
+async def make_while_it_grows(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, times: int) -> list[str]:
+    """The topic grows, and at each of so many tries a group is made right after the groups were listed."""
+    real, made = consumer_group_growth.groups_on, list[str]()
+
+    async def groups_on(*args: Any) -> Any:
+        found = await real(*args)
+        if len(made) < times:
+            made.append(f"new-{len(made)}")
+            await make(store, made[-1], ConsumerGroupSettings(), range(1, 2))
+        return found
+
+    monkeypatch.setattr(topics_of_controller, "groups_on", groups_on)
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        await topics.update("t", "", 2, unchanged, 5)
+    return made
+
+
+async def test_a_group_made_behind_the_look_gets_a_cursor_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    (group,) = await make_while_it_grows(monkeypatch, store, 1)
+    given = store.items[KEYS.cursor(PartitionId(2), group)]
+    assert given.mod_revision < store.items[KEYS.topic("t")].mod_revision, "the partition belongs to the topic later"
+
+
+async def test_a_topic_grows_while_groups_are_made_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    made = await make_while_it_grows(monkeypatch, store, topics_of_controller.GROUP_TRIES_MAX + 1)
+    assert len(topic_in(store).partition_ids) == 2
+    assert [sorted(cursors_of(store, group)) for group in made] == [[1, 2]] * len(made)
+
+
+async def test_many_groups_cost_two_transactions_each() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 3, SETTINGS, 5)
+        for number in range(40):
+            await make(store, f"g{number}", ConsumerGroupSettings(), range(1, 4))
+    controller, calls = Controller(store), 0
+    real = controller.coordinator.txn
+
+    async def counted(*args: Any, **options: Any) -> TxnResult:
+        nonlocal calls
+        calls += 1
+        return await real(*args, **options)
+
+    controller.coordinator.txn = counted  # type: ignore[method-assign]
+    async with controller as topics:
+        await topics.update("t", "", 5, unchanged, 5)
+    assert sorted(cursors_of(store, "g39")) == [1, 2, 3, 4, 5]
+    assert calls < 2 * 40 + 20
 
 
 @pytest.mark.parametrize("last_is_done", [True, False])
@@ -109,7 +195,5 @@ async def test_groups_are_looked_for_on_every_partition() -> None:
     async with Controller(store) as topics:
         await topics.create("t", 3, SETTINGS, 5)
         await make(store, "late", KEYED, range(3, 4))
-        found = await consumer_group_growth.groups_with_settings(
-            MemoryCoordinator(store), KEYS, [PartitionId(1), PartitionId(2), PartitionId(3)]
-        )
-    assert list(found) == ["late"]
+        await topics.update("t", "", 4, unchanged, 5)
+    assert sorted(cursors_of(store, "late")) == [3, 4]

@@ -21,6 +21,7 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CreatePartition
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult, absent
+from seriatim_broker.runtime import topics as topics_of_controller
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.topics import Topics
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -37,6 +38,9 @@ class Coordinator(MemoryCoordinator):
         super().__init__(store)
         self._left = writes_max
         self._last_is_done = last_is_done
+
+    def lose_after(self, writes: int) -> None:
+        self._left = writes
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Operation], *args: Any, deadline_s: float | None = None
@@ -308,3 +312,39 @@ async def test_only_the_incarnation_that_is_meant_is_deleted() -> None:
         assert topic_in(store) == made
         await topics.delete("t", incarnation=made.incarnation)
         assert chains_in(store) == {}
+
+
+async def test_a_failed_growth_is_finished_by_the_same_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_of_controller, "AGAIN_S_MIN", 0.01)
+    store = MemoryStore()
+    controller = Controller(store)
+    async with controller as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        duty = asyncio.ensure_future(topics.keep_finishing())
+        controller.coordinator.lose_after(2)  # the ids are set aside, the partition is made, and the topic is not ready
+        with pytest.raises(CoordinatorUnavailableError):
+            await topics.update("t", "", 2, unchanged, 5)
+        assert list(topic_in(store).growing_partition_ids) == [2]
+        controller.coordinator.lose_after(1000)
+        async with asyncio.timeout(5):
+            while topic_in(store).growing_partition_ids:
+                await store.changed.wait()
+        duty.cancel()
+    assert list(topic_in(store).partition_ids) == [1, 2]
+
+
+async def test_a_failed_deletion_is_finished_by_the_same_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_of_controller, "AGAIN_S_MIN", 0.01)
+    store = MemoryStore()
+    controller = Controller(store)
+    async with controller as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        duty = asyncio.ensure_future(topics.keep_finishing())
+        controller.coordinator.lose_after(1)  # the topic is marked as deleted, and no more
+        with pytest.raises(CoordinatorUnavailableError):
+            await topics.delete("t")
+        controller.coordinator.lose_after(1000)
+        async with asyncio.timeout(5):
+            while KEYS.topic("t") in store.items:
+                await store.changed.wait()
+        duty.cancel()

@@ -53,6 +53,9 @@ from .topic_admin import TopicAdmin
 CREATE_ROUNDS_MAX = 10
 """Tries to make a consumer group. A try fails if a partition moves or a consumer joins meanwhile."""
 
+DELETE_ROUNDS_MAX = 5
+"""Rounds of a deletion. One more is needed each time that the topic has grown meanwhile."""
+
 LISTS_AT_ONCE = 32
 """Partitions whose cursors are read from the coordinator at the same time."""
 
@@ -180,13 +183,41 @@ class ConsumerGroupAdmin(TopicAdmin):
     async def DeleteConsumerGroup(  # noqa: N802
         self, request: broker_pb2.DeleteConsumerGroupRequest, context: Any
     ) -> broker_pb2.DeleteConsumerGroupResponse:
-        """Delete the consumer group's cursors, unless it has consumers."""
+        """Delete the consumer group's cursors, unless it has consumers.
+
+        The topic is read again after each write, with the partitions that are being added: the controller may have
+        given the group a cursor there meanwhile. Without it, the group would live on at that partition alone.
+        """
         check_group(request.group)
-        topic = await self._services.topic(request.topic)
-        chains = await self._services.chains(topic.partition_ids)
-        cursors = await self._cursors(chains, request.group, guard_of_call(self._services, context))
-        if not any(cursors.has(chain.partition) for chain in chains):
-            raise unknown_consumer_group(request.topic, request.group)
+        guard, done = guard_of_call(self._services, context), set[PartitionId]()
+        for _ in range(DELETE_ROUNDS_MAX):
+            topic = await self._services.topic(request.topic)
+            # No client knows of a partition that is being added, so no consumer reads it.
+            growing = await self._services.chains([id_ for id_ in topic.growing_partition_ids if id_ not in done])
+            chains = await self._services.chains([id_ for id_ in topic.partition_ids if id_ not in done])
+            cursors = await self._cursors([*chains, *growing], request.group, guard)
+            if not any(cursors.has(chain.partition) for chain in (*chains, *growing)):
+                if not done:
+                    raise unknown_consumer_group(request.topic, request.group)
+                return broker_pb2.DeleteConsumerGroupResponse()
+            await self._check_is_idle(request, chains, cursors, context)
+            await cursors.delete(_now_ms())
+            done.update(chain.partition for chain in (*chains, *growing))
+        raise NotServingError(f"topic {request.topic!r} grows: call again", retry_after_ms=200)
+
+    async def _check_is_idle(
+        self,
+        request: broker_pb2.DeleteConsumerGroupRequest,
+        chains: Sequence[Chain],
+        cursors: ConsumerGroupCursors,
+        context: Any,
+    ) -> None:
+        """Check that no consumer reads one of these partitions.
+
+        Raises:
+            PreconditionError: A consumer does.
+            UnavailableError: A server does not say.
+        """
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
             if not row.has_cursor:
                 continue  # it cannot have consumers there
@@ -200,8 +231,6 @@ class ConsumerGroupAdmin(TopicAdmin):
                 raise PreconditionError(
                     f"{who} reads partition {row.partition}: nothing was deleted; stop the group's consumers first"
                 )
-        await cursors.delete(_now_ms())
-        return broker_pb2.DeleteConsumerGroupResponse()
 
     @typed_errors
     async def ListConsumerGroups(  # noqa: N802

@@ -67,6 +67,26 @@ class ConsumerGroupCursors:
         record = self.records.get(partition)
         return record if record is not None and not record.deleted else None
 
+    def revision(self, partition: PartitionId) -> int:
+        """The revision that wrote the cursor on that partition; 0 if there is none."""
+        return self._revisions[partition]
+
+    async def create_like(
+        self,
+        source: CursorRecord,
+        topic: str,
+        starts: Mapping[PartitionId, tuple[int, int]],
+        compares: Sequence[Compare],
+    ) -> bool:
+        """Have the consumer group begin on new partitions as `create` does, in the state of its cursor on another one.
+
+        Rule `settings-follow-growth` (`consumer_group_growth`): settings, a pause, and what makes it an external group.
+        """
+        return await self.create(
+            topic, starts, source.settings, compares, source.reported_at_ms,
+            paused=source.paused, external=source.external, is_given=True,
+        )  # fmt: skip
+
     async def create(
         self,
         topic: str,
@@ -76,11 +96,14 @@ class ConsumerGroupCursors:
         now_ms: int = 0,
         *,
         paused: bool = False,
+        external: bool = False,
+        is_given: bool = False,
         chain_epochs: Mapping[PartitionId, int] = NO_EPOCHS,
     ) -> bool:
         """Have the consumer group begin at (segment, index) of each partition, with these settings.
 
-        `chain_epochs`: of the partitions, unless they are new: no token was given on a new one.
+        `chain_epochs`: of the partitions, unless they are new: no token was given on a new one. `is_given`: the
+        controller extends the group to new partitions, and need not be told of its own writes.
 
         Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 
@@ -96,11 +119,11 @@ class ConsumerGroupCursors:
                 last = before if before is not None else self._floor.last
                 record = CursorRecord(segment_no, last.group_epoch + 1 if last is not None else 1, index, topic)
                 base = last.next_term_base(chain_epochs.get(partition, 0)) if last is not None else 0
-                record = replace(record, paused=paused, term_base=base)
-                if settings.mode is ConsumerMode.BROADCAST:
+                record = replace(record, paused=paused, external=external, term_base=base)
+                if external or settings.mode is ConsumerMode.BROADCAST:
                     record = replace(record, reported_at_ms=now_ms)  # it is kept for as long as if it had been here
                 records[partition] = record.with_settings(settings)
-            if not await self._write(records, compares):
+            if not await self._write(records, compares, is_given=is_given):
                 return False
         return True
 
@@ -153,12 +176,16 @@ class ConsumerGroupCursors:
             if not await self._write(part):
                 raise NotServingError(f"consumer group {self._group!r} moved at the same time", retry_after_ms=50)
 
-    async def _write(self, records: Mapping[PartitionId, CursorRecord], more: Sequence[Compare] = ()) -> bool:
-        """Write all of them or none, and only if their partitions still exist."""
+    async def _write(
+        self, records: Mapping[PartitionId, CursorRecord], more: Sequence[Compare] = (), *, is_given: bool = False
+    ) -> bool:
+        """Write all of them or none, and only if their partitions still exist. `is_given`: see `create`."""
         compares: list[Compare] = [*await self._guard(), *more]
         if not all(self._revisions[partition] for partition in records):
             compares.append(self._floor.unchanged(self._keys))
         puts: list[Operation] = []
+        made = set[str]() if is_given else {record.topic for id_, record in records.items() if not self.has(id_)}
+        puts += (Put(self._keys.cursors_made(topic), b"") for topic in made)  # rule `growth-sees-groups`
         for partition, record in records.items():
             key = self._keys.cursor(partition, self._group)
             compares += [mod_revision_is(key, self._revisions[partition]), present(self._keys.chain(partition))]

@@ -57,7 +57,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 self.topics.begin(group)
-                group.create_task(self._persist(self.topics.finish_topics), name="unfinished topics")
+                group.create_task(self._persist(self.topics.keep_finishing), name="unfinished topics")
                 group.create_task(self._persist(self._caretaker.watch_members), name="members")
                 group.create_task(self._persist(self._caretaker.heal), name="heal")
                 group.create_task(self._persist(self._drainer.run), name="groups that are left")

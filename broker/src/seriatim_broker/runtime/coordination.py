@@ -509,13 +509,15 @@ class CoordinatorWork:
         is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
         if not effect.revision:
             compares.append(self._epoch_floor.unchanged(self._keys))
-        put = Put(key, cursor_to_value(effect.record, self._cursor_values.get(key)))
+        puts = [Put(key, cursor_to_value(effect.record, self._cursor_values.get(key)))]
+        if effect.is_new:
+            puts.append(Put(self._keys.cursors_made(effect.record.topic), b""))  # rule `growth-sees-groups`
 
         async def carry_out() -> None:
             outcome, revision = WriteOutcome.CONFLICT, 0
             if not is_too_low:  # otherwise the floor was raised since the core read it, and the core reads again
                 async with self._write_slots:
-                    outcome, revision = await self._transact(compares, (put,))
+                    outcome, revision = await self._transact(compares, puts)
             self._report(CursorWritten(effect.partition, effect.consumer_group, effect.serial, outcome, revision))
 
         self._start(carry_out())

@@ -142,6 +142,10 @@ class Keys:
         """A consumer group's cursor in a partition."""
         return f"{self.cursors_of(partition)}{group}"
 
+    def cursors_made(self, topic: str) -> str:
+        """Written with each new cursor of a topic, so that a topic that grows sees all of its consumer groups."""
+        return f"{self.prefix}cursors-made/{topic}"
+
     def lost_disk(self, member: MemberId) -> str:
         """A person's declaration that a disk is lost for good."""
         return f"{self.prefix}lost-disks/{member.broker}/{member.incarnation}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
+    CoordinatorRefusedError,
     DeadlineExceededError,
     NotServingError,
     PreconditionError,
@@ -32,6 +34,7 @@ from ..core.values.keyed import Exhausted
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, send_chain, weights_of
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import (
+    Compare,
     Coordinator,
     Delete,
     DeletePrefix,
@@ -41,7 +44,7 @@ from ..interfaces.coordinator import (
     absent,
     mod_revision_is,
 )
-from .consumer_group_growth import give_settings, groups_with_settings
+from .consumer_group_growth import give_cursors, groups_on
 from .directory import Directory
 from .driver import Driver, Reply
 from .election import Election
@@ -54,6 +57,13 @@ CREATES_IN_FLIGHT_MAX = 64
 CREATE_DEADLINE_S = 10.0
 CREATE_RETRIES = 20
 RETRY_S = 0.1
+GROUP_TRIES_MAX = 20
+"""Tries to let new partitions belong to their topic. A try fails if a consumer group is made at the same time. If one
+is made within each try, the partitions are added all the same, and the groups are looked for once more behind it."""
+
+AGAIN_S_MIN, AGAIN_S_MAX = 1.0, 30.0
+"""Seconds until the controller tries again what it left half done. They double as long as it fails."""
+
 DELETES_PER_TXN = 30
 """Partitions deleted in one transaction: four operations each, below the coordinator's limit of 128."""
 
@@ -81,6 +91,7 @@ class Topics:
         self._group: asyncio.TaskGroup | None = None  # of the topics that are being finished, while elected
         self._finishing: dict[str, asyncio.Task[records_pb2.TopicRecord | SeriatimError]] = {}  # by incarnation
         self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)
+        self._left_over = asyncio.Event()  # something may be half done, and no task is at it
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """Take requests from now on. Tasks of `group` finish what they begin."""
@@ -117,9 +128,9 @@ class Topics:
             NotServingError: This broker is not the controller.
             DeadlineExceededError: The topic is not complete yet. The controller goes on with it.
         """
-        record = await self._begin_topic(
-            name, partition_count, settings, incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes), guard
-        )
+        new = incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes)
+        with self._goes_on():
+            record = await self._begin_topic(name, partition_count, settings, new, guard)
         return await self._finished(record, deadline_s)
 
     async def update(
@@ -153,7 +164,8 @@ class Topics:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
-        record = await self._write_update(name, incarnation, partition_count, change, guard)
+        with self._goes_on():
+            record = await self._write_update(name, incarnation, partition_count, change, guard)
         while record.growing_partition_ids:  # the task may have finished just before these were set aside
             record = await self._finished(record, until_s - loop.time())
             item = await self._coordinator.get(self._keys.topic(name))
@@ -187,8 +199,11 @@ class Topics:
         async def finish() -> records_pb2.TopicRecord | SeriatimError:
             try:
                 return await self._finish_topic(record)
+            except UnknownTopicError as exc:
+                return exc
             except SeriatimError as exc:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
+                self._left_over.set()
                 return exc
 
         task = self._group.create_task(finish(), name=f"topic {record.name}")
@@ -223,9 +238,10 @@ class Topics:
         revision = item.mod_revision
         if record.state != records_pb2.TOPIC_STATE_DELETING:
             record.state = records_pb2.TOPIC_STATE_DELETING
-            result = await self._election.txn(
-                [*guarded, mod_revision_is(key, revision)], [Put(key, record.SerializeToString())]
-            )
+            with self._goes_on():
+                result = await self._election.txn(
+                    [*guarded, mod_revision_is(key, revision)], [Put(key, record.SerializeToString())]
+                )
             if not result.succeeded:
                 raise NotServingError(f"topic {name!r} was changed at the same time", retry_after_ms=50)
             revision = result.revision
@@ -233,7 +249,8 @@ class Topics:
         if finishing is not None:
             finishing.cancel()
             await asyncio.gather(finishing, return_exceptions=True)
-        await self._remove_topic(record, revision)
+        with self._goes_on():
+            await self._remove_topic(record, revision)
 
     async def _write_update(
         self,
@@ -314,10 +331,14 @@ class Topics:
 
     async def _finish_topic(self, record: records_pb2.TopicRecord) -> records_pb2.TopicRecord:
         """Make the partitions that are missing, also those that are added meanwhile. Then write the record as READY."""
+        tries = 0
         while True:
             await self._create_partitions(record)
+            compares: list[Compare] = []
             if record.growing_partition_ids:
-                await self._extend_groups(record)
+                seen = await self._extend_groups(record)
+                tries += 1
+                compares += [seen] if tries <= GROUP_TRIES_MAX else []
             item = await self._coordinator.get(self._keys.topic(record.name))
             written = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
             if (
@@ -330,22 +351,33 @@ class Topics:
             if written.state == records_pb2.TOPIC_STATE_READY and not written.growing_partition_ids:
                 return written  # the same request, sent earlier, has finished it
             if _all_ids(written) == _all_ids(record):
-                written.state = records_pb2.TOPIC_STATE_READY
-                written.partition_ids.extend(written.growing_partition_ids)
-                del written.growing_partition_ids[:]
-                put = Put(item.key, written.SerializeToString())
-                if (await self._election.txn([mod_revision_is(item.key, item.mod_revision)], [put])).succeeded:
-                    _log.info("topic_ready", topic=record.name, partitions=len(written.partition_ids))
-                    return written
+                ready = records_pb2.TopicRecord()
+                ready.CopyFrom(written)
+                ready.state = records_pb2.TOPIC_STATE_READY
+                ready.partition_ids.extend(ready.growing_partition_ids)
+                del ready.growing_partition_ids[:]
+                compares.append(mod_revision_is(item.key, item.mod_revision))
+                if (await self._election.txn(compares, [Put(item.key, ready.SerializeToString())])).succeeded:
+                    if tries > GROUP_TRIES_MAX:
+                        await self._extend_groups(record)
+                    _log.info("topic_ready", topic=record.name, partitions=len(ready.partition_ids))
+                    return ready
             record = written
 
-    async def _extend_groups(self, record: records_pb2.TopicRecord) -> None:
-        """Give the new partitions the settings of the topic's groups, and the groups' dead-letter topics as many."""
+    async def _extend_groups(self, record: records_pb2.TopicRecord) -> Compare:
+        """Give the topic's groups cursors on the new partitions, and the groups' dead-letter topics as many partitions.
+
+        Returns:
+            What a transaction compares so that no group was made since (rule `growth-sees-groups`).
+        """
+        made = self._keys.cursors_made(record.name)
+        item = await self._coordinator.get(made)
         known = [PartitionId(id_) for id_ in record.partition_ids]
         added = [PartitionId(id_) for id_ in record.growing_partition_ids]
-        await give_settings(self._coordinator, self._keys, record.name, known, added)
-        groups = await groups_with_settings(self._coordinator, self._keys, known)
-        names = {row.retry.dead_letter_topic for row in groups.values() if row.retry.exhausted is Exhausted.DEAD_LETTER}
+        groups = await groups_on(self._coordinator, self._keys, known)
+        await give_cursors(self._coordinator, self._keys, record.name, known, added, groups)
+        retries = (row.retry for _, _, row in groups.values())
+        names = {retry.dead_letter_topic for retry in retries if retry.exhausted is Exhausted.DEAD_LETTER}
         for name in sorted(names - {"", record.name}):
             try:  # this does not wait for it: a dead letter waits until its partition is there
                 grown = await self._write_update(name, "", len(known) + len(added), lambda _: None, unguarded)
@@ -355,6 +387,7 @@ class Topics:
                 pass  # it has more partitions already
             except SeriatimError as exc:
                 _log.warning("dead_letter_topic_not_extended", topic=name, source=record.name, error=str(exc))
+        return mod_revision_is(made, item.mod_revision if item is not None else 0)
 
     async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
         """Make the partitions of a topic that do not exist yet."""
@@ -413,8 +446,32 @@ class Topics:
         assert isinstance(reply, Resolved)
         return reply
 
+    @contextmanager
+    def _goes_on(self) -> Iterator[None]:
+        """If a write has no answer, it may be carried out: `keep_finishing` then does the rest."""
+        try:
+            yield
+        except (UnavailableError, CoordinatorRefusedError):
+            self._left_over.set()
+            raise
+
+    async def keep_finishing(self) -> None:
+        """Finish what an earlier controller left half done, and what this one does, until cancelled.
+
+        Rule `tries-again` (I13): what failed is tried again, whether or not a client still waits for it. Without it:
+          1. The controller adds a partition. The coordinator answers nothing for 5 s, and the client gives up.
+          2. The partition accepts messages, and does not belong to the topic until another controller is elected.
+        """
+        pause_s = AGAIN_S_MIN
+        while True:
+            self._left_over.clear()
+            await self.finish_topics()
+            pause_s = min(2 * pause_s, AGAIN_S_MAX) if self._left_over.is_set() else AGAIN_S_MIN
+            await self._left_over.wait()
+            await asyncio.sleep(pause_s)
+
     async def finish_topics(self) -> None:
-        """Finish what an earlier controller left half done."""
+        """Finish once all that is half done."""
         for item in (await self._coordinator.list(self._keys.topics)).items:
             record = records_pb2.TopicRecord.FromString(item.value)
             try:
@@ -424,6 +481,7 @@ class Topics:
                     await asyncio.wait((self._finishing.get(record.incarnation) or self._begin_finishing(record),))
             except SeriatimError as exc:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
+                self._left_over.set()
 
     async def _remove_topic(self, record: records_pb2.TopicRecord, revision: int) -> None:
         """Write tombstones and delete chains in the same transactions. Delete the topic's own key last.
@@ -449,7 +507,9 @@ class Topics:
             await self._election.txn([], operations)
         await self._election.txn([], [DeletePrefix(self._keys.writers_of(record.incarnation))])
         key = self._keys.topic(record.name)
-        await self._election.txn([mod_revision_is(key, revision)], [Delete(key)])
+        await self._election.txn(
+            [mod_revision_is(key, revision)], [Delete(key), Delete(self._keys.cursors_made(record.name))]
+        )
         _log.info("topic_deleted", topic=record.name, partitions=len(partitions))
 
 

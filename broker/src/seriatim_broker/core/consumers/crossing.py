@@ -159,16 +159,21 @@ def write_cursor(
     record: CursorRecord,
     revision: int,
     chain_revision: int = 0,
+    *,
+    is_new: bool = False,
 ) -> None:
     """Start one transaction that writes the cursor, if its revision is still `revision`.
 
-    If `chain_revision` is not 0, the transaction also compares the revision of the chain record.
+    If `chain_revision` is not 0, the transaction also compares the revision of the chain record. `is_new`: the consumer
+    group begins.
     """
     if _must_wait(broker, partition, consumer_group):
         return
     consumer_group.crossing_serial = broker.new_serial()
     broker.out.emit(
-        WriteCursor(partition.id, consumer_group.name, consumer_group.crossing_serial, record, revision, chain_revision)
+        WriteCursor(
+            partition.id, consumer_group.name, consumer_group.crossing_serial, record, revision, chain_revision, is_new
+        )
     )
 
 

@@ -211,7 +211,7 @@ def _create_cursor(
     )
     if mode is ConsumerMode.BROADCAST:
         begun = keeping.kept(broker, begun)
-    crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
+    crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision, is_new=True)
 
 
 def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> None:

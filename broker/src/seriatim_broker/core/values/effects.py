@@ -182,7 +182,7 @@ class WriteCursor:
     """Write a consumer group's cursor in one transaction; answered by `CursorWritten`.
 
     The transaction compares that the cursor's key is still at `revision` (0: it does not exist), and that the chain
-    record is still at `chain_revision` (0: only that there is a chain record).
+    record is still at `chain_revision` (0: only that there is a chain record). `is_new`: the consumer group begins.
     """
 
     partition: PartitionId
@@ -191,6 +191,7 @@ class WriteCursor:
     record: CursorRecord
     revision: int
     chain_revision: int = 0
+    is_new: bool = False
 
 
 # ---- replies to clients ---------------------------------------------------------------------------------
