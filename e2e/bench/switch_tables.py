@@ -36,6 +36,7 @@ import structlog
 from rich.console import Console
 from seriatim import Client
 from seriatim_api.batch import make_header
+from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.v1 import broker_pb2, common_pb2
@@ -92,8 +93,8 @@ class _Appender:
         self._cluster = cluster
         chance = random.Random(1)
         self._producers = [chance.randbytes(16) for _ in range(producer_count)]
-        column = pa.record_batch({"key": pa.nulls(1, pa.binary()), "value": pa.array([b"x"], pa.binary())})
-        self._body = column.serialize().to_pybytes()
+        rows = pa.RecordBatch.from_pylist([{"value": b"x", "timestamp": 0}], schema=SCHEMA)
+        self._body = rows.serialize().to_pybytes()
         self._crc = google_crc32c.value(self._body)
         self._run = 0  # each stream has a new one, so that a producer may begin again on any member
 

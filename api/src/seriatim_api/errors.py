@@ -8,6 +8,7 @@ takes the data from here.
     ├── RequestError            a mistake in the request: not retriable, nothing stored
     │   ├── BadRequestError 100, UnsupportedVersionError 101, IllegalNameError 102
     │   ├── MessageTooLargeError 110, BatchMismatchError 111, ChecksumMismatchError 112, IllegalMessageError 113
+    │   ├── UnreadableBodyError 114  (a BadRequestError)
     │   └── UnknownTopicError 120, TopicExistsError 121, PartitionOutOfRangeError 122, UnknownGroupError 123, …
     ├── ProducerError           a producer or writer may not append or publish this
     │   ├── ProducerFencedError 200, SequenceGapError 201, SequenceTooOldError 202, RunRefusedError 203, …
@@ -113,6 +114,13 @@ class IllegalMessageError(RequestError, TypeError, ValueError):
     """
 
     number = 113
+
+
+class UnreadableBodyError(BadRequestError):
+    """The body of a batch is not a whole record batch with the columns of a message, or it unpacks to too much: no
+    reader could take it apart. A client that follows the protocol never sends such a batch."""
+
+    number = 114
 
 
 class UnknownTopicError(RequestError):

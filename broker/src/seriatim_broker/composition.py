@@ -213,6 +213,7 @@ class Broker:
             reserve_percent=settings.disk_reserve_percent,
             reserve_bytes_min=settings.disk_reserve_size_bytes_min,
         )
+        self._bodies = ArrowBodies()
         self._storage: RocksStorage | None = None
         self._servers: list[grpc.aio.Server] = []
         self._streams: TcpStreams | None = None
@@ -271,7 +272,7 @@ class Broker:
         )
         self._is_joining = True
         try:
-            self.identity = await join(
+            joining = join(
                 self._coordinator,
                 self._keys,
                 self._place,
@@ -280,6 +281,8 @@ class Broker:
                 deadline_s=settings.join_deadline_s,
                 is_running=self._is_running,
             )
+            # Each batch that comes is checked by what is loaded here, so nothing is served before.
+            self.identity, _ = await asyncio.gather(joining, asyncio.to_thread(self._bodies.prepare))
         except TimeoutError as exc:
             addresses = ", ".join(settings.coordinator)
             why = await self._coordinator.trouble() or "is it running?"
@@ -339,7 +342,6 @@ class Broker:
             self._storage.recover(),
             identity.suspect_before_run,
         )
-        self._bodies = ArrowBodies()
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
         ground = Ground(
             self._storage,
@@ -387,6 +389,7 @@ class Broker:
             counters=self.counters,
             traffic=runtime.traffic,
             checksum=crc32c,
+            bodies=self._bodies,
             batch_bytes_max=settings.batch_size_bytes_max,
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
             disk_state=self._core.disk_state,

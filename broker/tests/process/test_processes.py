@@ -7,6 +7,7 @@ import contextlib
 import json
 import shutil
 import signal
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, operations_pb2, operations_pb2_grpc, records_pb2
 
 from .cluster import READY_DEADLINE_S, Cluster, running_cluster
-from .wire import Admin, Consumer, Producer, refusal
+from .wire import Admin, Consumer, Producer, make_body, refusal
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,6 +63,10 @@ async def test_what_is_sent_is_delivered_in_order_and_acknowledged(cluster: Clus
         ]
 
 
+ENDS = struct.pack("<2i", 0, 77), struct.pack("<2i", 0x70000000, 0x70000008)
+"""Where a value of 77 bytes begins and ends, and a place far behind it."""
+
+
 @shared
 async def test_bad_batches_are_refused_with_a_number_and_nothing_is_stored(cluster: Cluster) -> None:
     async with Admin(any_address(cluster)) as admin:
@@ -71,7 +76,8 @@ async def test_bad_batches_are_refused_with_a_number_and_nothing_is_stored(clust
             cases: list[tuple[dict[str, object], type[errors.SeriatimError]]] = [
                 ({"body_crc": 7}, errors.ChecksumMismatchError),
                 ({"message_count": 3}, errors.BatchMismatchError),
-                ({"body": b"no arrow at all"}, errors.BatchMismatchError),
+                ({"body": b"no arrow at all"}, errors.UnreadableBodyError),
+                ({"body": make_body([b"x" * 77]).replace(*ENDS)}, errors.UnreadableBodyError),
                 ({"body": bytes(producer.credit.batch_bytes_max + 1)}, errors.MessageTooLargeError),
                 ({"level": 9}, errors.BadRequestError),
                 ({"partition": 999_999}, errors.NotServingError),

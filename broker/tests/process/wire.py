@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from seriatim_api import errors
 from seriatim_api.batch import make_header
+from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
 from seriatim_api.ids import make_offset
 from seriatim_api.status import from_status
@@ -23,9 +24,9 @@ DEADLINE_S = 40.0
 
 
 def make_body(values: list[bytes]) -> bytes:
-    """An Arrow record batch with one column."""
-    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
-    return bytes(batch.serialize())
+    """A body with these values."""
+    rows = [{"value": value, "timestamp": 0} for value in values]
+    return bytes(pa.RecordBatch.from_pylist(rows, schema=SCHEMA).serialize())
 
 
 async def refusal(call: object) -> errors.SeriatimError:
@@ -37,8 +38,7 @@ async def refusal(call: object) -> errors.SeriatimError:
 
 def values_of(body: bytes) -> list[bytes]:
     """What `make_body` was given."""
-    schema = pa.schema([("value", pa.binary())])
-    return list(pa.ipc.read_record_batch(pa.py_buffer(body), schema).column(0).to_pylist())
+    return list(pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA).column(1).to_pylist())
 
 
 class Producer:

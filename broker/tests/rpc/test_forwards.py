@@ -38,6 +38,7 @@ class Cluster:
     def __init__(self) -> None:
         self.identity = SimpleNamespace(member=OWN)
         self.checksum = crc32c
+        self.bodies = BODIES
         self.storage = SimpleNamespace(is_saturated=False)
         self.is_stopping = False
         self.in_flight_bytes = 0
@@ -240,7 +241,7 @@ async def test_a_drop_stores_a_resolution(cluster: Cluster) -> None:
         ("dead", [replay(8), replay(8)], "ascending"),
         ("dead", [replay(8, group="")], "names its consumer group"),
         ("dead", [replay(8, topic="no topic!")], "cannot name a topic"),
-        ("dead", [replay(8, body=b"no body")], "has one message"),
+        ("dead", [replay(8, body=b"no body")], "no Arrow message"),
         ("nowhere", [replay(8)], "no topic"),
     ],
 )
@@ -261,11 +262,11 @@ async def test_with_a_broker_of_an_older_version_nothing_is_replayed_or_dropped(
 
 
 async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(cluster: Cluster) -> None:
-    def made(producer: bytes, partition: int = 90, crc: int | None = None) -> bytes:
+    def made(producer: bytes, partition: int = 90, crc: int | None = None, body: bytes = BODY) -> bytes:
         return make_header(
             partition=partition, message_count=1, producer=producer, producer_epoch=1, base_sequence=0,
-            first_timestamp_ms=0, last_timestamp_ms=0, body_length=len(BODY),
-            body_crc=crc32c(0, BODY) if crc is None else crc,
+            first_timestamp_ms=0, last_timestamp_ms=0, body_length=len(body),
+            body_crc=crc32c(0, body) if crc is None else crc,
         )  # fmt: skip
 
     async def ask(headers: bytes, bodies: list[bytes]) -> Any:
@@ -278,6 +279,7 @@ async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(clu
         (made(PRODUCER, partition=10), [BODY]),
         (made(PRODUCER, crc=1), [BODY]),
         (made(PRODUCER), []),
+        (made(PRODUCER, body=b"no body"), [b"no body"]),
         (b"x" * HEADER_SIZE_BYTES, [BODY]),
     ):
         with pytest.raises(RefusedError):

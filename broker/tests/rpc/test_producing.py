@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import Mock
 
 import google_crc32c
 import grpc
-import pyarrow as pa
 import pytest
 import pytest_asyncio
 from seriatim_api import errors
-from seriatim_api.batch import make_header
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header
+from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2
+from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, Event, Moment, Tick
@@ -31,7 +33,9 @@ from seriatim_broker.runtime.traffic import Traffic
 from seriatim_broker.testing.memory_storage import MemoryStorage
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
-BODY = bytes(pa.record_batch({"value": pa.array([bytes(500_000)], pa.binary())}).serialize())
+BODIES = ArrowBodies()
+BODIES.prepare()
+BODY = BODIES.single(None, bytes(500_000), 1, ())
 
 
 class QuietCore:
@@ -89,12 +93,13 @@ class Call:
     def peer(self) -> str:
         return "test"
 
-    def send(self, partition: int, *, level: int = 5) -> None:
+    def send(self, partition: int, *, level: int = 5, body: bytes = BODY, flags: int = 0) -> None:
         header = make_header(
             partition=partition, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
-            first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(BODY), body_crc=google_crc32c.value(BODY),
+            first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(body), body_crc=google_crc32c.value(body),
+            flags=flags,
         )  # fmt: skip
-        self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, BODY)]))
+        self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, body)]))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -128,6 +133,7 @@ async def make_services(core: QuietCore) -> Services:
         counters=Counters(),
         traffic=Traffic(SystemClock()),
         checksum=google_crc32c.extend,
+        bodies=BODIES,
         batch_bytes_max=1 << 20,
     )
 
@@ -186,6 +192,38 @@ async def test_a_disk_that_cannot_take_more_is_said_so(services: Services, core:
     call.send(1)
     await core.until_count(2)
     assert core.appends[1].refuse is None
+    release(services)
+    await call.end()
+
+
+NOT_READABLE = {
+    "no Arrow message": b"rows",
+    "offsets behind the data": BODIES.single(b"k" * 77, b"value", 1, ()).replace(
+        struct.pack("<2i", 0, 77), struct.pack("<2i", 0, 1 << 20)
+    ),
+    "a schema": SCHEMA.serialize().to_pybytes(),
+}
+
+
+@pytest.mark.parametrize("what", NOT_READABLE)
+async def test_a_body_that_readers_could_not_read_is_refused(services: Services, core: QuietCore, what: str) -> None:
+    call = Call(services)
+    call.send(1, body=NOT_READABLE[what])
+    call.send(2)
+    await call.until(lambda: len(call.replies) == 1)
+    assert call.replies[0].error.number == errors.UnreadableBodyError.number
+    await core.until_count(2)
+    assert [append.refuse is None for append in core.appends] == [False, True], "the core refuses the run with it"
+    release(services)
+    await call.end()
+
+
+async def test_staged_batches_are_checked_and_manifests_are_not(services: Services, core: QuietCore) -> None:
+    call = Call(services)
+    call.send(1, body=b"rows", flags=FLAG_STAGED)
+    call.send(1, body=b"a manifest", flags=FLAG_STAGED | FLAG_PUBLISH)
+    await core.until_count(2)
+    assert [append.refuse is None for append in core.appends] == [False, True]
     release(services)
     await call.end()
 

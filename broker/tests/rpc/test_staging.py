@@ -23,6 +23,7 @@ from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.values.writers import ManifestPlace
 from seriatim_broker.rpc import staging
 from seriatim_broker.rpc.staging import FETCHES_AT_ONCE, Staging
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 OWN = MemberId("g0-0", "a" * 32)
 OTHER = MemberId("g0-1", "b" * 32)
@@ -51,6 +52,7 @@ class Cluster:
     def __init__(self, members: tuple[MemberId, ...] = (OWN, OTHER, THIRD)) -> None:
         self.identity = SimpleNamespace(member=OWN)
         self.checksum = crc32c
+        self.bodies = SimulatedBodies()
         self.members = members
         self.state = SegmentState.SEALED
         self.here: dict[int, Any] = {}  # offset -> batch, event or error
@@ -147,6 +149,20 @@ async def test_what_is_lost_or_dropped_is_gone(event: Any) -> None:
     cluster = Cluster(members=(OTHER,))
     cluster.there["g0-1"] = "gone"
     assert (await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))).is_gone
+
+
+class NoneReadable(SimulatedBodies):
+    def check(self, body: bytes, message_count: int, flags: int) -> None:
+        raise errors.UnreadableBodyError("no record batch")
+
+
+async def test_a_staged_batch_that_no_reader_could_read_is_gone() -> None:
+    cluster = Cluster()
+    cluster.here[STAGED.offset] = batch_of(b"rows")
+    effect = fx.FetchStaged(3, PartitionId(1), STAGED)
+    assert not (await cluster.staging.fetch(effect)).is_gone
+    cluster.bodies = NoneReadable()
+    assert (await cluster.staging.fetch(effect)).is_gone
 
 
 async def test_a_batch_that_differs_on_all_members_is_gone() -> None:

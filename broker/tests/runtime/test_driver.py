@@ -30,13 +30,7 @@ from seriatim_broker.core.values.events import (
 )
 from seriatim_broker.core.values.log import (
     Batch,
-    CursorState,
     DropPartition,
-    HandOverId,
-    HandOverState,
-    LedgerChange,
-    PutHandOver,
-    PutLedger,
     Write,
 )
 from seriatim_broker.core.values.messages import Heartbeat
@@ -174,50 +168,6 @@ async def test_what_leaves_goes_before_the_write_of_its_turn() -> None:
     assert not disk.submitted
     await asyncio.sleep(0)
     assert len(disk.submitted) == 1
-
-
-class UnpreparedBodies(SimulatedBodies):
-    """What bodies need is not loaded yet."""
-
-    def __init__(self) -> None:
-        self.prepared = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    @property
-    def is_prepared(self) -> bool:
-        return self.prepared.is_set()
-
-    def prepare(self) -> None:
-        self._loop.call_soon_threadsafe(self.prepared.set)
-
-
-CURSOR = CursorState(1, "g", 1, 0, 0, 1)
-OF_KEYED_GROUPS = {
-    "rows": PutLedger(P, CURSOR, LedgerChange()),
-    "a hand-over": PutHandOver(P, HandOverState(1, "g", 1, HandOverId(1, 1), ())),
-}
-
-
-@pytest.mark.parametrize("what", OF_KEYED_GROUPS)
-async def test_what_bodies_need_is_loaded_when_the_disk_gets_something_of_a_keyed_group(what: str) -> None:
-    bodies = UnpreparedBodies()
-    core = ScriptedCore(lambda event: [fx.Persist(event.request, (OF_KEYED_GROUPS[what],))])  # type: ignore[attr-defined]
-    driver = Driver(core, SlowDisk(), SystemClock(), Counters(), lambda _: None, bodies)  # type: ignore[arg-type]
-    driver.start(Sink(), Sink())  # type: ignore[arg-type]
-    driver.feed(PlanSwitch(1, P))
-    async with asyncio.timeout(5):
-        await bodies.prepared.wait()
-
-
-async def test_what_bodies_need_is_loaded_at_the_start_if_the_disk_has_rows_of_a_keyed_group() -> None:
-    bodies = UnpreparedBodies()
-    core = ScriptedCore(lambda _: [])
-    partition = core.partitions[P] = Partition(P)
-    partition.ledger_rows = {"g": {b"k": b"v"}}
-    driver = Driver(core, SlowDisk(), SystemClock(), Counters(), lambda _: None, bodies)  # type: ignore[arg-type]
-    driver.start(Sink(), Sink())  # type: ignore[arg-type]
-    async with asyncio.timeout(5):
-        await bodies.prepared.wait()
 
 
 async def turns(count: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, make_header, parse_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.dead_letters import DeadLetterOrigin, origin_of
+from seriatim_api.errors import UnreadableBodyError
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.core.values.log import Batch
-from seriatim_broker.interfaces.bodies import UnreadableBodyError
 
 FLAGS = {"": 0, "lz4": FLAG_LZ4, "zstd": FLAG_ZSTD}
 

@@ -13,10 +13,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
-from seriatim_api.bodies import HEADERS_TYPE, SCHEMA
+from seriatim_api.bodies import HEADERS_TYPE, SCHEMA, has_null_header, read_body
 from seriatim_api.errors import (
-    BadRequestError,
-    BatchMismatchError,
     ChecksumMismatchError,
     IllegalMessageError,
 )
@@ -186,20 +184,12 @@ def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
     Raises:
         ChecksumMismatchError: The body does not match its checksum, so it is not the one that was sent.
         BatchMismatchError: The body does not have `message_count` messages.
-        BadRequestError: The body is not a record batch of `SCHEMA`.
+        UnreadableBodyError: The body is not a whole record batch of `SCHEMA`, or it unpacks to too much.
     """
     body = bytes(data)
     if google_crc32c.value(body) != crc:
         raise ChecksumMismatchError("the body of a batch does not match its checksum: its bytes have changed")
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA)
-    except (pa.ArrowException, OSError) as exc:
-        raise BadRequestError(f"the body of a batch cannot be read: {exc}") from exc
-    if batch.num_rows != message_count:
-        raise BatchMismatchError(
-            f"the header of a batch says {message_count} messages, and its body has {batch.num_rows}"
-        )
-    return batch
+    return read_body(body, message_count)
 
 
 def conform(table: Any, now_ms: int) -> Any:
@@ -216,14 +206,9 @@ def conform(table: Any, now_ms: int) -> Any:
         table = _completed(table, now_ms)
     if table.column(1).null_count:
         raise IllegalMessageError("column value has nulls, and a message has a value: fill them, as with b''")
-    if any(rows.items.null_count for rows in table.column(3).chunks) and _has_null_header(table.column(3)):
+    if any(rows.items.null_count for rows in table.column(3).chunks) and has_null_header(table.column(3)):
         raise IllegalMessageError("column headers has a header with null as its value: fill it, for example with b''")
     return table
-
-
-def _has_null_header(column: Any) -> bool:
-    """Whether a header in this slice of the column has a null as its value. Its child array may have others."""
-    return any(value is None for row in column.to_pylist() for _, value in row or ())
 
 
 def _completed(table: Any, now_ms: int) -> Any:

@@ -1,21 +1,22 @@
-"""Bodies of batches, with pyarrow. It is imported before the first body is read: 27 MB of memory, and a tenth of a
-second of a processor. It would import numpy if that is installed, which takes three times as long.
+"""Bodies of batches, with pyarrow. It is imported before the broker serves: 27 MB of memory, and a tenth of a second of
+a processor. It would import numpy if that is installed, which takes three times as long.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers
+from seriatim_api.errors import BatchMismatchError, UnreadableBodyError
 from seriatim_api.imports import left_out
 
 from ..core.values.keyed import DeadLetterRow
 from ..core.values.log import Batch
-from ..interfaces.bodies import OpenedBody, UnreadableBodyError
+from ..interfaces.bodies import OpenedBody
 
 _COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
 
@@ -52,15 +53,6 @@ class _Opened:
 class ArrowBodies:
     """The bodies that clients send."""
 
-    def __init__(self) -> None:
-        self._schema_message = b""
-        self._is_prepared = False
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether pyarrow was imported."""
-        return self._is_prepared
-
     def prepare(self) -> None:
         """Import pyarrow, with the module that `take` needs."""
         with left_out("numpy"):
@@ -70,22 +62,30 @@ class ArrowBodies:
         pyarrow.compute.take(
             pyarrow.Table.from_batches([], bodies.SCHEMA), _numbers([])
         )  # loads what Arrow loads at the first call
-        self._is_prepared = True
+
+    def check(self, body: bytes, message_count: int, flags: int) -> None:
+        """Check a body that another process sent: readers will be able to read it."""
+        from seriatim_api.bodies import read_body
+
+        read_body(body, message_count, flags & _COMPRESSED)
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message. Of a compressed body only the column of keys is decompressed."""
         if not batch.header.flags & FLAG_KEYED:
             return None
-        column = self._key_column(batch) if batch.header.flags & _COMPRESSED else self._rows(batch).column(0)
+        from seriatim_api.bodies import read_keys
+
+        column = _stored(batch, read_keys)
         if column.null_count == len(column):
             return None
         return tuple(column.to_pylist())
 
     def open(self, batch: Batch) -> OpenedBody:
         """Take a body apart. The rows of a body that is not compressed are views of it."""
-        rows = self._rows(batch)
-        is_compressed = batch.header.flags & _COMPRESSED
-        return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes) if is_compressed else batch.size_bytes)
+        from seriatim_api.bodies import read_body
+
+        rows = _stored(batch, read_body)
+        return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes))
 
     def open_joined(self, body: bytes) -> OpenedBody:
         """Take a body apart that `join` made."""
@@ -122,37 +122,13 @@ class ArrowBodies:
             return _join_plain(plain)
         return _join_all(parts)
 
-    def _rows(self, batch: Batch) -> Any:
-        import pyarrow as pa
-        from seriatim_api.bodies import SCHEMA
 
-        try:
-            rows = pa.ipc.read_record_batch(pa.py_buffer(batch.body), SCHEMA)
-        except (pa.ArrowException, OSError) as exc:
-            raise UnreadableBodyError(str(exc)) from exc
-        if rows.num_rows != batch.header.message_count:
-            raise UnreadableBodyError(
-                f"the header of a batch says {batch.header.message_count} messages, and its body has {rows.num_rows}"
-            )
-        return rows
-
-    def _key_column(self, batch: Batch) -> Any:
-        import pyarrow as pa
-        from seriatim_api.bodies import SCHEMA
-
-        if not self._schema_message:
-            self._schema_message = SCHEMA.serialize().to_pybytes()
-        stream = pa.BufferReader(self._schema_message + batch.body)
-        try:
-            with pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=[0])) as reader:
-                column = reader.read_next_batch().column(0)
-        except (pa.ArrowException, OSError, StopIteration) as exc:
-            raise UnreadableBodyError(str(exc)) from exc
-        if len(column) != batch.header.message_count:
-            raise UnreadableBodyError(
-                f"the header of a batch says {batch.header.message_count} messages, and its body has {len(column)}"
-            )
-        return column
+def _stored(batch: Batch, read: Callable[[bytes, int], Any]) -> Any:
+    """Read a body that is in the log already. An older version may have stored what is refused today."""
+    try:
+        return read(batch.body, batch.header.message_count)
+    except BatchMismatchError as exc:
+        raise UnreadableBodyError(exc.message) from exc
 
 
 # Arrays are made from buffers. `pa.array` would import pandas.

@@ -1,4 +1,6 @@
-"""Bodies of batches, as far as a broker looks into them: for consumer groups in which order is by key."""
+"""Bodies of batches, as far as a broker looks into them: it checks what others sent, and reads keys and single messages
+for consumer groups in which order is by key.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,6 @@ from ..core.values.keyed import DeadLetterRow
 from ..core.values.log import Batch
 
 
-class UnreadableBodyError(Exception):
-    """A body is not of the form that all bodies have. The client that sent it did not follow the contract."""
-
-
 class OpenedBody(NamedTuple):
     """A body that was taken apart, and about how many bytes it takes in memory."""
 
@@ -23,14 +21,23 @@ class OpenedBody(NamedTuple):
 
 
 class Bodies(Protocol):
-    """Reads keys and takes single messages out of bodies."""
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether the other methods can be called without `prepare`."""
+    """Checks bodies, reads keys, and takes single messages out of bodies."""
 
     def prepare(self) -> None:
-        """Load what the other methods need. It may take a second, so it is called once, in a thread."""
+        """Load what the other methods need. It may take a second, so a broker does it in a thread before it serves."""
+
+    def check(self, body: bytes, message_count: int, flags: int) -> None:
+        """Check that readers will be able to read a body that another process sent.
+
+        Args:
+            body: The body.
+            message_count: The number of messages that the header of the batch says.
+            flags: The flags of the header.
+
+        Raises:
+            BatchMismatchError: It has another number of messages.
+            UnreadableBodyError: It cannot be read, or it is compressed in another way than the flags say.
+        """
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message; None if none of them has a key.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 import time
@@ -26,7 +25,6 @@ from seriatim_api.v1 import dead_letters_pb2, dead_letters_pb2_grpc
 
 from ..core.values.messages import FORM_DEAD_LETTERS
 from ..interfaces.bodies import Bodies
-from .arrow import row_count
 from .forwards import Forwards
 from .outbound import calling_broker
 from .peer_names import PeerNames
@@ -88,8 +86,6 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
                 raise BadRequestError("the batch is for another partition, or is not a forwarder's")
             if header.body_length != len(body) or self._services.checksum(0, body) != header.body_crc:
                 raise ChecksumMismatchError("the body is not the one that its checksum was made from")
-            if row_count(body) != header.message_count:
-                raise BadRequestError("the header says another number of messages than the body")
             found.append((header, body))
         return found
 
@@ -162,8 +158,7 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
             check_name(letter.origin_topic, "topic")
             if not letter.group:
                 raise BadRequestError("a dead letter names its consumer group")
-            if row_count(letter.body) != 1:
-                raise BadRequestError("the body of a replayed copy has one message")
+            self._bodies.check(letter.body, 1, 0)
 
     def _copies(
         self, place: int, letters: Sequence[dead_letters_pb2.ReplayedLetter], partition: PartitionId
@@ -208,8 +203,6 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
     ) -> None:
         """Append a resolution to the dead-letter topic. A second one of the same dead letters is harmless."""
         now_ms = int(time.time() * 1000)
-        if not self._bodies.is_prepared:
-            await asyncio.to_thread(self._bodies.prepare)
         body = self._bodies.single(None, resolution_value(offsets), now_ms, resolution_headers(outcome))
         producer = secrets.token_bytes(8) + FORWARDER_MARK
 

@@ -201,10 +201,16 @@ class Forwards:
           2. The master appends 2, which is small.
           3. 1 comes again. The master finds 2 of the same producer, so it answers that 1 is stored.
         Batches of one producer are one producer run, which ends with a refusal. Others go one after another.
+
+        Raises:
+            OverloadedError: The disk is behind with its writes.
+            UnreadableBodyError, BatchMismatchError: A body cannot be read.
         """
         services = self._services
         if services.storage.is_saturated or services.is_stopping:
             raise OverloadedError("the disk is behind with its writes", retry_after_ms=RETRY_AFTER_MS)
+        for header, body in batches:  # rule `only-readable`, see `producing`: none of the request is stored
+            services.bodies.check(body, header.message_count, header.flags)
         run = next(self._runs)
         until = time.monotonic() + deadline_s
         is_one_producer = len({header.producer for header, _ in batches}) == 1

@@ -14,7 +14,6 @@ from functools import partial
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.errors import (
     BadRequestError,
-    BatchMismatchError,
     ChecksumMismatchError,
     MessageTooLargeError,
     OverloadedError,
@@ -31,7 +30,6 @@ from ..core.values.events import AckLevel, Append
 from ..core.values.producers import WINDOW_BATCHES
 from ..runtime.driver import Reply
 from .addresses import Addresses
-from .arrow import row_count
 from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
 from .services import Services, check_protocol
 
@@ -140,10 +138,21 @@ class AppendStream:
             )
         if services.checksum(0, body) != header.body_crc:
             return ChecksumMismatchError("the body is not the one that its checksum was made from")
+        overload = self._overload(header.partition, size)
+        if overload is not None:
+            return overload
+        # Rule `only-readable` (I1): a body that readers cannot take apart is not stored. Without it:
+        #   1. A client sends a batch whose offsets point behind its data. It is acknowledged.
+        #   2. Arrow reads behind the data, in each broker and in each program that gets the batch. Either keys have
+        #      the memory of that process, or the process ends.
+        #   3. The broker that starts again, or the next one that serves the consumer group, reads the batch again.
         is_piece = header.flags & _PIECE == _PIECE and header.message_count == 1  # of a manifest: it is no Arrow batch
-        if not is_piece and row_count(body) != header.message_count:
-            return BatchMismatchError(f"the header says {header.message_count} messages, the body does not")
-        return self._overload(header.partition, size)
+        if not is_piece:
+            try:
+                services.bodies.check(body, header.message_count, header.flags)
+            except SeriatimError as exc:
+                return exc
+        return None
 
     def _overload(self, partition: int, size: int) -> SeriatimError | None:
         services = self._services

@@ -25,6 +25,7 @@ from seriatim_api.status import to_status
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.chain import Chain
+from ..interfaces.bodies import Bodies
 from ..interfaces.coordinator import Coordinator, Get
 from ..interfaces.storage import Storage
 from ..metrics import Counters
@@ -71,6 +72,7 @@ class Services:
     counters: Counters
     traffic: Traffic
     checksum: Callable[[int, bytes], int]
+    bodies: Bodies
     batch_bytes_max: int
     in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
     stream_count_max: int = STREAM_COUNT_MAX

@@ -13,8 +13,15 @@ from typing import Final
 
 import structlog
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HeaderError, parse_header
-from seriatim_api.errors import NotServingError, SeriatimError, StagedDataGoneError, UnavailableError
-from seriatim_api.ids import PartitionId, format_offset, split_offset
+from seriatim_api.errors import (
+    BatchMismatchError,
+    NotServingError,
+    SeriatimError,
+    StagedDataGoneError,
+    UnavailableError,
+    UnreadableBodyError,
+)
+from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_api.publications import Manifest, StagedBatch, read_manifest
 from seriatim_api.v1 import publications_pb2
 
@@ -147,7 +154,10 @@ class Staging:
                 try:
                     is_here = broker == self._services.identity.member.broker
                     batch = await (self.read_here(staged) if is_here else self._read_there(broker, staged))
-                    if not must_match or is_as_staged(batch, staged, self._services.checksum):
+                    if not must_match:
+                        return batch, is_here
+                    if is_as_staged(batch, staged, self._services.checksum):
+                        self._check_readable(batch)
                         return batch, is_here
                     differs += 1
                     said = NotServingError(f"what {broker} gives is not what the manifest names")
@@ -167,6 +177,22 @@ class Staging:
             f"no broker gives what was staged at {no}:{index} of stage partition {partition}"
             + (f" ({said.message})" if said is not None else "")
         )
+
+    def _check_readable(self, batch: Batch) -> None:
+        """Rule `only-readable` (I1): what readers cannot take apart is not appended, as if its disks were lost.
+
+        A master refuses it when it is staged. But a broker of an older version may have staged it.
+
+        Raises:
+            StagedDataGoneError: It cannot be read.
+        """
+        try:
+            self._services.bodies.check(batch.body, batch.header.message_count, batch.header.flags)
+        except (BatchMismatchError, UnreadableBodyError) as exc:
+            header = batch.header
+            offset = format_offset(make_offset(header.segment, header.base_index))
+            _log.error("staged_batch_unreadable", stage_partition=header.partition, offset=offset, error=str(exc))
+            raise StagedDataGoneError(f"the batch staged at {offset} cannot be read: {exc.message}") from exc
 
     def _brokers(self, segment: Segment | None) -> Sequence[str]:
         """The brokers that may have a segment, this one first."""

@@ -25,7 +25,7 @@ from seriatim_api.ids import PartitionId
 from ..core.state.partition import Partition
 from ..core.values import effects as fx
 from ..core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
-from ..core.values.log import PutHandOver, PutLedger, Write, all_may_wait
+from ..core.values.log import Write, all_may_wait
 from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
@@ -153,7 +153,6 @@ class Driver:
         self._keyed_reads = KeyedReads(
             storage, bodies, retry_cache_bytes_max=retry_cache_bytes_max, is_needed=self._serves_by_key
         )
-        self._expects_keyed_reads = False
         storage.on_durable(self._durable)
 
     # ---- life ----
@@ -164,8 +163,6 @@ class Driver:
         self._perform = self._performers(links, work)
         self._step(None)
         self._drain()  # the events that the start itself caused
-        if any(partition.ledger_rows for partition in self._core.partitions.values()):
-            self._expect_keyed_reads()
 
     @property
     def is_dead(self) -> bool:
@@ -426,11 +423,6 @@ class Driver:
         self._persists += 1
         self._writes.extend(writes)
         self._token = token
-        if not self._expects_keyed_reads:
-            for write in writes:
-                if type(write) is PutLedger or type(write) is PutHandOver:
-                    self._expect_keyed_reads()
-                    break
 
     def is_overtaken(self, partition: PartitionId, epoch: int) -> bool:
         """Whether the core knows a chain record of that epoch by now, or a later one."""
@@ -442,11 +434,6 @@ class Driver:
         """Whether this broker serves a consumer group with order by key on a partition."""
         found = self._core.partitions.get(partition)
         return found is not None and any(group.keyed is not None for group in found.consumer_groups.values())
-
-    def _expect_keyed_reads(self) -> None:
-        """This disk has something of a consumer group with order by key, so this broker may become its server."""
-        self._expects_keyed_reads = True
-        self._keyed_reads.prepare_soon()
 
     def _submit_in_time(self) -> None:
         """Submit the writes of this `feed` at once, or with all others of this turn of the event loop.

@@ -7,7 +7,6 @@ kept one by one (`retry_cache`).
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +14,14 @@ from typing import Final
 
 import structlog
 from seriatim_api.batch import FLAG_LZ4, FLAG_ZSTD, BatchHeader
-from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.errors import CorruptionError, SeriatimError, UnreadableBodyError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
 
 from ..core.values import effects as fx
 from ..core.values.events import DeadLetterRead, KeysRead, RowsRead
 from ..core.values.keyed import KeyColumn
 from ..core.values.log import Batch
-from ..interfaces.bodies import Bodies, OpenedBody, UnreadableBodyError
+from ..interfaces.bodies import Bodies, OpenedBody
 from ..interfaces.storage import Storage
 from . import retry_cache
 from .retry_cache import RetryCache
@@ -66,27 +65,11 @@ class KeyedReads:
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Place, tuple[OpenedBody, int, int]] = OrderedDict()  # -> (body, base, end)
         self._cache_bytes = 0
-        self._prepared: asyncio.Future[None] | None = None
         self._bases: dict[tuple[PartitionId, int], list[int]] = {}  # of the kept batches of a segment, ascending
         self.retry_cache = RetryCache(retry_cache_bytes_max, is_needed)
 
-    async def _prepare(self) -> None:
-        """Load what bodies need, once, beside the event loop: heartbeats must not wait for it."""
-        self.prepare_soon()
-        if self._prepared is not None and not self._bodies.is_prepared:
-            await asyncio.shield(self._prepared)
-
-    def prepare_soon(self) -> None:
-        """Begin to load what bodies need, because this broker may have to read some.
-
-        Without it, consumers wait for that when this broker takes over from one that was killed.
-        """
-        if self._prepared is None and not self._bodies.is_prepared:
-            self._prepared = asyncio.ensure_future(asyncio.to_thread(self._bodies.prepare))
-
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
         """The keys of the batches that the effect asks for, without those behind one that cannot be read."""
-        await self._prepare()
         columns: list[KeyColumn] = []
         try:
             batches = await self._storage.read(
@@ -118,7 +101,6 @@ class KeyedReads:
 
     async def rows(self, effect: fx.ReadRows) -> RowsRead:
         """A body with the messages that the effect asks for, or which of them are in bodies that cannot be read."""
-        await self._prepare()
         bad: list[BatchHeader] = []  # batches that cannot be read
         try:
             for batch in effect.batches:
@@ -136,9 +118,6 @@ class KeyedReads:
         except SeriatimError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
             return RowsRead(effect.serial, None, isinstance(exc, CorruptionError))
-        except UnreadableBodyError as exc:
-            _log.error("messages_not_read", partition=effect.partition, error=str(exc))
-            return RowsRead(effect.serial, None)
 
     def _in_memory(self, effect: fx.ReadRows) -> tuple[list[_Part], list[int]]:
         """Where the messages of a read are in memory, and the offsets of those that are not.
@@ -228,7 +207,6 @@ class KeyedReads:
 
     async def dead_letter(self, effect: fx.ReadDeadLetter) -> DeadLetterRead:
         """The copy of one message for the dead-letter topic."""
-        await self._prepare()
         no, index = split_offset(effect.offset)
         try:
             for batch in effect.batches:
@@ -240,7 +218,7 @@ class KeyedReads:
                 return DeadLetterRead(effect.serial, None)
             row = effect.offset - found[1]
             return DeadLetterRead(effect.serial, self._bodies.dead_letter(found[0], row, effect.origin))
-        except (SeriatimError, UnreadableBodyError) as exc:
+        except SeriatimError as exc:
             _log.error("message_not_read", partition=effect.partition, error=str(exc))
             return DeadLetterRead(effect.serial, None, isinstance(exc, CorruptionError))
 

@@ -29,13 +29,11 @@ def messages_in(body: bytes) -> list[int]:
 class SimulatedBodies:
     """The bodies of the simulation."""
 
-    @property
-    def is_prepared(self) -> bool:
-        """Always."""
-        return True
-
     def prepare(self) -> None:
         """Nothing must be loaded."""
+
+    def check(self, body: bytes, message_count: int, flags: int) -> None:
+        """All bodies can be read."""
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...]:
         """The key of each message."""

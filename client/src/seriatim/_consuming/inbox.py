@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
-from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
+from seriatim_api.errors import PreconditionError, SeriatimError, UnreadableBodyError
 from seriatim_api.ids import format_offset, make_offset
 
 from seriatim import _batch
@@ -205,17 +205,21 @@ class Inbox:
         """
         try:
             return unpack(chunk)
+        except UnreadableBodyError as exc:
+            self._fail_at(chunk, exc, exc.message)
         except SeriatimError as exc:
             self.fail(exc)
         except Exception as exc:
-            place = f"{self._topic}/{chunk.subscription.number} at {format_offset(_first_offset(chunk))}"
-            error = BadRequestError(
-                f"the batch in {place} cannot be read, so the consumer stops before it, and the group stays there: "
-                f"{type(exc).__name__}: {exc}"
-            )
-            error.__cause__ = exc
-            self.fail(error)
+            self._fail_at(chunk, exc, f"{type(exc).__name__}: {exc}")
         return None
+
+    def _fail_at(self, chunk: Chunk, cause: Exception, reason: str) -> None:
+        place = f"{self._topic}/{chunk.subscription.number} at {format_offset(_first_offset(chunk))}"
+        error = UnreadableBodyError(
+            f"the batch in {place} cannot be read, so the consumer stops before it, and the group stays there: {reason}"
+        )
+        error.__cause__ = cause
+        self.fail(error)
 
     def _pop(self) -> Chunk | None:
         """Take the next batch out of the inbox. Returns None if its grant has ended."""
