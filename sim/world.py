@@ -180,6 +180,8 @@ class World:
         if self.options.keyed_limits:
             limits = DELAYED_LIMITS if self.options.keyed_delayed else KEYED_LIMITS
             self.config = replace(self.config, **limits)
+        if self.options.frame_bytes:
+            self.config = replace(self.config, deliver_bytes=self.options.frame_bytes)
         if self.options.keyed_attempts:
             parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
             self.config = replace(self.config, retry=parking)

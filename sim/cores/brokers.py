@@ -321,7 +321,8 @@ class Process:
             self._world.forwards.read(self, effect)
             return
         if isinstance(effect, fx.ReadRows):
-            self.deliver(RowsRead(effect.serial, self._rows(effect)))
+            body = self._rows(effect)
+            self.deliver(RowsRead(effect.serial, body, count=len(body) // 8 if body is not None else None))
         elif isinstance(effect, fx.ReadKeys):
             found = self.broker.disk.read(
                 effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
@@ -338,7 +339,7 @@ class Process:
         """A body with these messages; None if one of them is not here."""
         bodies = SimulatedBodies()
         parts = []
-        for offset in effect.offsets:
+        for offset in effect.offsets[: max(effect.bytes_max // 8, 1)]:  # a message has 8 bytes
             no, index = split_offset(offset)
             found = [batch for batch in effect.batches if batch.header.segment == no]
             found += self.broker.disk.read(effect.partition, no, index, index + 1, 1)

@@ -94,6 +94,13 @@ def keyed_delayed(rng: random.Random, options: Options) -> Options:
     )  # fmt: skip
 
 
+def keyed_frames(rng: random.Random, options: Options) -> Options:
+    """Frames have room for few of the messages that are granted at once."""
+    kinds = (as_it_is, groups_die, switchers_race, restarts, servers_fall)
+    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    return replace(drawn, frame_bytes=rng.choice((8, 20, 40)), may_lose_groups=False)
+
+
 def keyed_restored(rng: random.Random, options: Options) -> Options:
     """The coordinator goes back in time, or comes back empty, and is rebuilt."""
     return _with_keys(rng, restored(rng, options))

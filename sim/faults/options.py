@@ -42,6 +42,7 @@ class Options:
             give them back.
         keyed_delayed: These consumers always fail on one key, which is not tried again while the world lasts. It has
             more messages than keys may wait.
+        frame_bytes: How many bytes are read for one delivery; 0: as in production.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
         producers_start_us: The time within which producers begin to send.
@@ -125,6 +126,7 @@ class Options:
     keyed_failures: float = 0.08
     keyed_rests: float = 0.0
     keyed_delayed: bool = False
+    frame_bytes: int = 0
     mode_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20

@@ -118,6 +118,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-lost": Profile(keyed.keyed_lost, 0),
     "keyed-full": Profile(keyed.keyed_full, 0),
     "keyed-delayed": Profile(keyed.keyed_delayed, 0),
+    "keyed-frames": Profile(keyed.keyed_frames, 0),
     "keyed-halves": Profile(keyed.keyed_halves, 0, HALVES),
     "keyed-slow": Profile(keyed.keyed_slow, 0),
     "keyed-late": Profile(keyed.keyed_late, 0, REBUILDS),

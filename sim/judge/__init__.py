@@ -22,7 +22,7 @@ to I14 are the protocol's invariants. Where each rule is:
     full_disks       FULL
     asking           ASKED
     calm             CALM
-    keyed            K1 to K5, J2, J3
+    keyed            K1 to K6, J2, J3
     ledgers          J1, J2, J5
 
 Other modules call `Judge.fail` for what only they see:

@@ -52,6 +52,7 @@ class Judge:
         self.seen = Seen(schedule, brokers, self.fail, flush=flush)
         may_miss = min(levels) < AckLevel.REPLICATED
         self.rules = rules = Rules(self.seen, limits, ahead_ms_max=ahead_ms_max, may_miss=may_miss)
+        self._frame_bytes_max = limits.deliver_bytes
         self._chains = ChainRecords(rules)
 
         # Observations to which one rule alone listens
@@ -187,6 +188,7 @@ class Judge:
         if of is None:
             return
         messages, at = messages_in(event.body), 0
+        self.rules.keyed.framed(who, len(event.body), len(messages), self._frame_bytes_max)
         for run in event.runs:
             mine = messages[at : at + len(run.offsets)]
             at += len(mine)

@@ -1,4 +1,4 @@
-"""Consumer groups in which order is by key: K1 to K5.
+"""Consumer groups in which order is by key: K1 to K6.
 
 K1  a message is granted for the first time only if all earlier ones of its key that were granted are acknowledged
 K2  what was confirmed is not granted again in the same group epoch
@@ -6,6 +6,7 @@ K3  tokens of a key grow, in all group epochs; a message on which its consumer f
 K4  what was granted comes again only with the flag, unless its attempt says so, or its consumer failed on a message
     before it, or has said that its application got none of the grant
 K5  an attempt on a message counts only if an application has begun to work on it
+K6  what is granted at once has at most the bytes of one delivery, or is one message
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ class Keyed:
     def view(self, group: str, partition: PartitionId, group_epoch: int) -> KeyedView:
         """What the consumer group saw in that group epoch."""
         return self._views.setdefault((group, partition, group_epoch), KeyedView())
+
+    def framed(self, who: str, size_bytes: int, message_count: int, size_bytes_max: int) -> None:
+        """A server puts a frame of grants on a consumer's stream."""
+        if message_count > 1 and size_bytes > size_bytes_max:
+            what = f"{who} grants {message_count} messages of {size_bytes} bytes at once"
+            self._seen.fail("K6", f"{what}, and one delivery has {size_bytes_max}")
 
     def granted(
         self,

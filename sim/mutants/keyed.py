@@ -19,7 +19,7 @@ from seriatim_broker.core.values.messages import ReplicateLedger
 from .mutation import Mutation, Patch, with_handler
 from .serving import refused_by_chain_alone
 
-K = ("K1", "K2", "K3", "K4", "K5", "J1", "J2", "J5", "I13", "CORE")
+K = ("K1", "K2", "K3", "K4", "K5", "K6", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
 
 
@@ -59,6 +59,23 @@ def _entry_a_message() -> list[Patch]:
             self.queue(key)
 
     return [(KeyedDispatcher, "take_in", take_in)]
+
+
+def _frames_without_size() -> list[Patch]:
+    return [(granting, "_room_bytes", lambda *_: 1 << 40)]
+
+
+def _rest_is_left() -> list[Patch]:
+    real = KeyedDispatcher.cut_frame
+
+    def cut_frame(self: KeyedDispatcher, frame: Any, count: int) -> None:
+        """What the frame has no room for stays granted, and is not ready."""
+        ready = list(self.ready)
+        real(self, frame, count)
+        self.ready.clear()
+        self.ready.extend(ready)
+
+    return [(KeyedDispatcher, "cut_frame", cut_frame)]
 
 
 def _live_before_list() -> list[Patch]:
@@ -322,6 +339,10 @@ MUTATIONS: dict[str, Mutation] = {
     "one-entry-a-key": _mutation(
         "a key that is delayed counts once, however many messages are behind it", _entry_a_message, "keyed-delayed"
     ),
+    "frames-by-size": _mutation(
+        "a frame has no more messages than its bytes allow", _frames_without_size, "keyed-frames"
+    ),
+    "rest-is-ready": _mutation("what a frame has no room for is ready again", _rest_is_left, "keyed-frames"),
     "list-first": _mutation("what was set aside is older than what is live", _live_before_list),
     "full-first": _mutation("a new server first sends all rows, which replace what was there", _changes_only),
     "live-joins-the-list": _mutation("what is live is handed over in the lists", _live_is_left),

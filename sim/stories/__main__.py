@@ -58,12 +58,12 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
 - Dead letters have one rule (`J4`). Each number of a forwarder is of one message, and a message has one number. What
   was sent under a number is not granted any more. A message is passed only when a master said that its dead letter is
   stored. What masters said so is in the dead-letter topic at the end.
-- Consumer groups in which order is by key have five rules. The first grant of a message comes only when all earlier
+- Consumer groups in which order is by key have six rules. The first grant of a message comes only when all earlier
   ones of its key that were granted are acknowledged (`K1`). What was confirmed is not granted again in the group epoch
   (`K2`). The tokens of a key grow, and a message on which its consumer failed comes again (`K3`). What was
   granted comes again with the flag only, unless its consumer failed on it or on a message before it, or said that its
   application got none of them (`K4`). An attempt on a message counts only if an application has begun to work on it
-  (`K5`).
+  (`K5`). What is granted at once has at most the bytes of one delivery, or is one message (`K6`).
   The judge also looks at the disks of all eligible members, forty times a second. What a disk says is passed was
   acknowledged under the newest token, or is in one list, or is gone (`J1`). Failed attempts that all of them have stay
   counted (`J2`). When the cursor moves, each of them has the hand-over that it names (`J5`), and nothing is left behind

@@ -53,6 +53,7 @@ MORE = (
     ("keyed-lost", 60, 4),
     ("keyed-full", 28, 2),
     ("keyed-delayed", 28, 2),
+    ("keyed-frames", 28, 2),
     ("keyed-halves", 24, 2),
     ("keyed-slow", 40, 4),
     ("keyed-late", 30, 3),

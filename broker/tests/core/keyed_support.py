@@ -33,6 +33,9 @@ class KeyedServing(Serving):
     keys_read_max = 1_000
     """How many keys the disk gives at once."""
 
+    fits = 0
+    """How many messages fit into a frame; 0: all."""
+
     def __init__(
         self,
         keys: str = "abcab",
@@ -107,7 +110,8 @@ class KeyedServing(Serving):
         for rows in self.all(fx.ReadRows):
             if rows.serial not in self.answered:
                 self.answered.add(rows.serial)
-                self.do(ev.RowsRead(rows.serial, b"body"))
+                count = min(self.fits, len(rows.offsets)) if self.fits else None
+                self.do(ev.RowsRead(rows.serial, b"body", count=count))
 
     def confirm_replications(self, member: MemberId = M01) -> None:
         """The other member has all control records that were sent to it on its disk."""

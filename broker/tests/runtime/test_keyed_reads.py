@@ -19,6 +19,7 @@ from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_i
 from seriatim_broker.testing.virtual_time import in_virtual_time
 
 P = PartitionId(1)
+MIB = 1 << 20
 
 
 class SomeUnreadable(SimulatedBodies):
@@ -62,10 +63,10 @@ def test_the_messages_of_an_unreadable_body_are_named() -> None:
     disk = Disk(batches)
     reads = KeyedReads(cast(Any, disk), SomeUnreadable(batches[1].body))
     offsets = tuple(make_offset(1, index) for index in (0, 2, 4, 5))
-    answer = asyncio.run(reads.rows(fx.ReadRows(1, P, offsets)))
+    answer = asyncio.run(reads.rows(fx.ReadRows(1, P, offsets, MIB)))
     assert (answer.body, answer.unreadable) == (None, (offsets[1], offsets[2]))
     assert disk.reads == 3  # the unreadable batch once
-    answer = asyncio.run(reads.rows(fx.ReadRows(2, P, (offsets[0], offsets[3]))))
+    answer = asyncio.run(reads.rows(fx.ReadRows(2, P, (offsets[0], offsets[3]), MIB)))
     assert answer.body is not None
     assert messages_in(answer.body) == [0, 5]
     assert answer.unreadable == ()
@@ -74,7 +75,7 @@ def test_the_messages_of_an_unreadable_body_are_named() -> None:
 def test_messages_come_in_the_order_in_which_they_are_asked_for() -> None:
     reads = KeyedReads(cast(Any, Disk([batch_at(0, 4), batch_at(4, 3), batch_at(7, 9)])), SimulatedBodies())
     for indexes in ([1, 2, 3, 4, 5, 6, 7, 8], [6, 7, 0, 1, 15, 3, 4, 2], [5], [2, 1, 0]):
-        answer = asyncio.run(reads.rows(fx.ReadRows(1, P, tuple(make_offset(1, index) for index in indexes))))
+        answer = asyncio.run(reads.rows(fx.ReadRows(1, P, tuple(make_offset(1, index) for index in indexes), MIB)))
         assert answer.body is not None
         assert messages_in(answer.body) == indexes
 
@@ -92,7 +93,7 @@ def kept(reads: KeyedReads, index: int, delay_ms: int = 0) -> None:
 
 async def numbers(reads: KeyedReads, *indexes: int) -> list[int]:
     """The messages of a read."""
-    answer = await reads.rows(fx.ReadRows(1, P, tuple(OFFSETS[index] for index in indexes)))
+    answer = await reads.rows(fx.ReadRows(1, P, tuple(OFFSETS[index] for index in indexes), MIB))
     assert answer.body is not None
     return messages_in(answer.body)
 
@@ -165,6 +166,38 @@ def test_a_read_of_many_batches_does_not_hold_them_all(monkeypatch: pytest.Monke
     # Two batches of 10 are held, and one or two messages of each of the others. The last join has a part for each run.
     assert joined[:-1] == [10, 10, 10]
     assert joined[-1] == sum([1, 10, 10, 2, 1, 10])
+
+
+@pytest.mark.parametrize("taken_max", [24, 1 << 20])
+def test_a_read_gives_the_first_messages_that_fit(monkeypatch: pytest.MonkeyPatch, taken_max: int) -> None:
+    """A message has 8 bytes. Also if more must be read than may be in memory, the first ones come."""
+    monkeypatch.setattr(keyed_reads, "TAKEN_BYTES_MAX", taken_max)
+
+    async def go() -> None:
+        reads = small(Disk(BIG))
+        wanted = [95, 5, 6, 7, 25, 26, 35, 36, 8, 9]
+        for bytes_max, count in ((0, 1), (8, 1), (15, 1), (16, 2), (24, 3), (39, 4)):
+            for offsets in (wanted, wanted[::-1]):
+                effect = fx.ReadRows(1, P, tuple(OFFSETS[index] for index in offsets), bytes_max)
+                answer = await reads.rows(effect)
+                assert answer.body is not None
+                assert answer.count is not None
+                assert messages_in(answer.body) == offsets[: answer.count]
+                assert answer.count == count if taken_max > 24 else 1 <= answer.count <= count
+        reads.retry_cache.close()
+
+    asyncio.run(go())
+
+
+def test_a_read_of_messages_that_fit_in_memory_reads_no_others() -> None:
+    async def go() -> None:
+        disk = Disk(BIG)
+        reads = small(disk)
+        await numbers(reads, 5)
+        answer = await reads.rows(fx.ReadRows(1, P, (OFFSETS[5], OFFSETS[6], OFFSETS[7], OFFSETS[55]), 16))
+        assert (answer.count, disk.reads) == (2, 1)
+
+    asyncio.run(go())
 
 
 def test_a_dead_letter_is_made_of_a_message_that_failed() -> None:

@@ -116,6 +116,25 @@ def test_messages_without_headers_are_put_together_in_any_order(keyed: tuple[boo
     assert rows.column(3).null_count == rows.column(4).null_count == len(numbers)
 
 
+@pytest.mark.parametrize("compression", ["", "zstd"])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_the_size_of_messages_is_about_that_of_a_body_with_them(compression: str, is_plain: bool) -> None:
+    bodies = ArrowBodies()
+    count = 50
+    if is_plain:
+        body, flags = plain_body(0, count, is_keyed=True), FLAG_KEYED
+    else:
+        body = body_of([b"key-%d" % number * (number + 1) for number in range(count)], 0, compression)
+        flags = FLAG_KEYED | (FLAG_ZSTD if compression else 0)
+    opened = bodies.open(batch_of(body, count, flags))
+    empty = len(bodies.join([(opened, range(1))])) - bodies.size_of(opened, range(1))
+    for rows in (range(count), range(1), range(7, 8), range(3, 41)):
+        whole = len(bodies.join([(opened, rows)]))
+        assert whole - empty - 256 <= bodies.size_of(opened, rows) <= whole
+    parts = sum(bodies.size_of(opened, range(row, row + 1)) for row in range(count))
+    assert abs(parts - bodies.size_of(opened, range(count))) <= 16 * count
+
+
 def test_messages_without_keys_have_none() -> None:
     assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2, 0)) is None
     assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2)) is None

@@ -20,6 +20,10 @@ from ..interfaces.bodies import OpenedBody
 
 _COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
 
+_ROW_BYTES = 32
+"""About so many bytes of a plain body a message takes beside its key and its value: its time, and its end in each
+column."""
+
 
 class _Strings(NamedTuple):
     """A column of bytes without nulls: the bytes of all rows, where the first row begins, and where each row ends."""
@@ -93,6 +97,15 @@ class ArrowBodies:
         from seriatim_api.bodies import SCHEMA
 
         return OpenedBody(_Opened(pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA)), len(body))
+
+    def size_of(self, body: OpenedBody, rows: range) -> int:
+        """About how many bytes these rows take in a body that `join` makes."""
+        plain = _plain_of(body.rows)
+        if plain is None:
+            return int(body.rows.batch.slice(rows.start, len(rows)).nbytes)
+        columns = [plain.values] if plain.keys is None else [plain.keys, plain.values]
+        ends = sum(column.ends[rows.stop] - column.ends[rows.start] for column in columns)
+        return int(ends + len(rows) * _ROW_BYTES)
 
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""

@@ -56,6 +56,9 @@ class Bodies(Protocol):
     def open_joined(self, body: bytes) -> OpenedBody:
         """Take a body apart that `join` made."""
 
+    def size_of(self, body: OpenedBody, rows: range) -> int:
+        """About how many bytes these rows of an opened body take in a body that `join` makes. It takes microseconds."""
+
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -28,6 +29,9 @@ from .retry_cache import RetryCache
 
 CACHE_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
+TAKEN_BYTES_MAX: Final = 16 << 20
+"""A read of messages that are not in memory stops when they have so many bytes. A frame has at most 2 MiB of them."""
+
 HELD_BYTES_MAX: Final = 16 << 20
 """A read of messages from many batches holds so many bytes of opened batches. Of the others it takes its messages out,
 because 1,000 messages may lie in 1,000 batches of 1 MiB."""
@@ -39,6 +43,7 @@ _Part = tuple[OpenedBody, range]
 _Row = tuple[OpenedBody, int]
 
 _NOWHERE: Final = OpenedBody(None, 0)
+_TOO_MUCH: Final = -1
 
 
 class KeyedReads:
@@ -100,26 +105,57 @@ class KeyedReads:
             return None
 
     async def rows(self, effect: fx.ReadRows) -> RowsRead:
-        """A body with the messages that the effect asks for, or which of them are in bodies that cannot be read."""
+        """A body with the first messages that the effect asks for, or which of them are in bodies that cannot be read.
+
+        If the messages that must be read are much more than fit, the first half of all is tried, until they fit.
+        """
         bad: list[BatchHeader] = []  # batches that cannot be read
+        offsets = effect.offsets
         try:
             for batch in effect.batches:
                 self._keep_if_readable(effect.partition, batch, bad)
-            parts, missing = self._in_memory(effect)
-            if missing:
-                read = await self._read_missing(effect.partition, sorted(missing), bad)
+            while True:
+                parts, missing = self._in_memory(effect.partition, offsets)
+                known = self._first_that_fit(list(takewhile(_is_found, parts)), effect.bytes_max)
+                if not missing or known[2]:
+                    break
+                read = await self._read_missing(effect.partition, sorted(missing), bad, is_alone=len(offsets) == 1)
                 if read is None:
                     return RowsRead(effect.serial, None)
+                if _TOO_MUCH in read:
+                    offsets = offsets[: len(offsets) // 2]
+                    continue
                 if len(read) < len(missing):
                     unreadable = tuple(offset for offset in missing if offset not in read)
                     return RowsRead(effect.serial, None, unreadable=unreadable)
-                parts = _completed(parts, read)
-            return RowsRead(effect.serial, self._bodies.join(parts))
+                known = self._first_that_fit(_completed(parts, read), effect.bytes_max)
+                break
+            return RowsRead(effect.serial, self._bodies.join(known[0]), count=known[1])
         except SeriatimError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
             return RowsRead(effect.serial, None, isinstance(exc, CorruptionError))
 
-    def _in_memory(self, effect: fx.ReadRows) -> tuple[list[_Part], list[int]]:
+    def _first_that_fit(self, parts: Sequence[_Part], bytes_max: int) -> tuple[list[_Part], int, bool]:
+        """The first messages that have at most so many bytes, how many they are, and whether others do not fit.
+
+        The first message always fits: a message that is larger comes alone.
+        """
+        found: list[_Part] = []
+        count, left = 0, bytes_max
+        for body, rows in parts:
+            size_bytes = self._bodies.size_of(body, rows)
+            if size_bytes <= left:
+                found.append((body, rows))
+                count, left = count + len(rows), left - size_bytes
+                continue
+            fits = bisect_right(range(1, len(rows)), left, key=lambda n: self._bodies.size_of(body, rows[:n]))
+            fits = fits if count else max(fits, 1)
+            if fits:
+                found.append((body, rows[:fits]))
+            return found, count + fits, True
+        return found, count, False
+
+    def _in_memory(self, partition: PartitionId, offsets: Sequence[int]) -> tuple[list[_Part], list[int]]:
         """Where the messages of a read are in memory, and the offsets of those that are not.
 
         A part without a body stands for the latter: in place of rows, it has their offsets.
@@ -127,11 +163,11 @@ class KeyedReads:
         parts: list[_Part] = []
         missing: list[int] = []
         body, first, end = _NOWHERE, 0, 0  # the body that was found last, and the offsets of its messages
-        for run in _runs(effect.offsets):
+        for run in _runs(offsets):
             at = run.start
             while at < run.stop:
                 if not first <= at < end:
-                    found = self._find_message(effect.partition, at)
+                    found = self._find_message(partition, at)
                     if found is None:
                         parts.append((_NOWHERE, range(at, run.stop)))
                         missing += range(at, run.stop)
@@ -143,7 +179,7 @@ class KeyedReads:
         return parts, missing
 
     async def _read_missing(
-        self, partition: PartitionId, offsets: Sequence[int], bad: list[BatchHeader]
+        self, partition: PartitionId, offsets: Sequence[int], bad: list[BatchHeader], *, is_alone: bool
     ) -> dict[int, _Row] | None:
         """Read messages that are not in memory, each batch once. Those of bodies that cannot be read are left out.
 
@@ -151,12 +187,14 @@ class KeyedReads:
             partition: The partition.
             offsets: Their offsets, ascending.
             bad: Batches that cannot be read. More are added.
+            is_alone: It is the only message that is asked for, so it may be of any size.
 
         Returns:
-            The messages by offset; None if one of them is not on this disk.
+            The messages by offset; None if one of them is not on this disk. If they have more than `TAKEN_BYTES_MAX`,
+            the offset `_TOO_MUCH` is among them, and some are not read.
         """
         found: dict[int, _Row] = {}
-        held_bytes = at = end = 0
+        held_bytes = taken_bytes = at = end = 0
         while at < len(offsets):
             no, index = split_offset(offsets[at])
             batch = self._find(partition, no, index)
@@ -171,6 +209,11 @@ class KeyedReads:
             body, first, end = batch[0], make_offset(no, batch[1]), make_offset(no, batch[2])
             wanted = [offset for offset in offsets[at : at + batch[2] - index] if offset < end]
             at += len(wanted)
+            rows = _runs([offset - first for offset in wanted])
+            taken_bytes += sum(self._bodies.size_of(body, part) for part in rows)
+            if taken_bytes > TAKEN_BYTES_MAX and not is_alone:
+                found[_TOO_MUCH] = (body, 0)
+                return found
             self._keep_failed(partition, wanted, body, first)
             if held_bytes + body.size_bytes <= HELD_BYTES_MAX:
                 held_bytes += body.size_bytes
@@ -281,6 +324,10 @@ def _runs(offsets: Sequence[int]) -> Iterator[range]:
             begin = offset
         end = offset + 1
     yield range(begin, end)
+
+
+def _is_found(part: _Part) -> bool:
+    return part[0] is not _NOWHERE
 
 
 def _one(row: int) -> range:

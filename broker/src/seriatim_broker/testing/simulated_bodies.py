@@ -48,6 +48,10 @@ class SimulatedBodies:
         """The numbers of the messages."""
         return OpenedBody(messages_in(body), len(body))
 
+    def size_of(self, body: OpenedBody, rows: range) -> int:
+        """Eight bytes for each number."""
+        return 8 * len(rows)
+
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message: its value."""
         return value

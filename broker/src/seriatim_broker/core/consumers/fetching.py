@@ -25,21 +25,38 @@ ANSWER_US: Final = 500_000
 """A member that did not answer for so long is passed over."""
 
 FETCH_BYTES: Final = 256 << 10
+FETCHED_BYTES_MAX: Final = 8 << 20
+"""Of one read, so many bytes of batches of other members are in memory, and those of one answer more."""
+
 TRIES_MAX: Final = 8
 
 
 def read_rows(
-    broker: BrokerState, partition: Partition, keyed: KeyedDispatcher, group: str, serial: int, offsets: tuple[int, ...]
+    broker: BrokerState,
+    partition: Partition,
+    keyed: KeyedDispatcher,
+    group: str,
+    serial: int,
+    offsets: tuple[int, ...],
+    bytes_max: int,
 ) -> None:
-    """Read messages by their offsets, first those that are not on this disk from other members."""
+    """Read messages by their offsets, first those that are not on this disk from other members.
+
+    Rule `frames-by-size` (I13): the read counts the bytes of each message, and takes no more than `bytes_max` (2 MiB),
+    but one message. Only the read knows them: batches may be compressed, and what is in lists was read long ago.
+    Without it:
+      1. Keys with small messages come last, and 1,000 messages of 200 KB of other keys are ready.
+      2. They are granted together, because messages seem to be small: a frame of 200 MB.
+      3. No client takes a frame of more than 32 MiB. It breaks the connection, joins again, and is sent the same frame.
+    """
     first = make_offset(keyed.segment_no, 0)
     missing: list[int] = []
     if min(offsets) < first:
-        missing = sorted(offset for offset in offsets if offset < first and not _is_here(partition, offset))
+        missing = [offset for offset in offsets if offset < first and not _is_here(partition, offset)]
     if not missing:
-        broker.out.emit(ReadRows(serial, partition.id, offsets))
+        broker.out.emit(ReadRows(serial, partition.id, offsets, bytes_max))
         return
-    fetch = keyed.fetches[serial] = Fetch(offsets, missing)
+    fetch = keyed.fetches[serial] = Fetch(offsets, missing, bytes_max)
     _ask(broker, partition, fetch, group)
 
 
@@ -105,11 +122,12 @@ def on_answer(
         for batch in found:
             fetch.missing = [offset for offset in fetch.missing if not _has(batch.header, offset)]
         fetch.batches += found
-        if not fetch.missing:
+        offsets = _first_found(keyed, serial, fetch)
+        if offsets:
             del keyed.fetches[serial]
             batches = tuple(fetch.batches)
             if fetch.origin is None:
-                broker.out.emit(ReadRows(serial, partition.id, fetch.offsets, batches))
+                broker.out.emit(ReadRows(serial, partition.id, offsets, fetch.bytes_max, batches))
             else:
                 broker.out.emit(ReadDeadLetter(serial, partition.id, fetch.offsets[0], fetch.origin, batches))
             continue
@@ -120,6 +138,22 @@ def on_answer(
         else:
             _ask(broker, partition, fetch, consumer_group.name)
     return failed
+
+
+def _first_found(keyed: KeyedDispatcher, serial: int, fetch: Fetch) -> tuple[int, ...]:
+    """The offsets with which a read goes on; () if more must be fetched before.
+
+    When `FETCHED_BYTES_MAX` are in memory, it goes on with the first messages, and the others of the frame are ready
+    again.
+    """
+    if not fetch.missing:
+        return fetch.offsets
+    frame = keyed.rows.get(serial)
+    found = fetch.offsets.index(fetch.missing[0])
+    if frame is None or not found or sum(batch.size_bytes for batch in fetch.batches) < FETCHED_BYTES_MAX:
+        return ()
+    keyed.cut_frame(frame, found)
+    return fetch.offsets[:found]
 
 
 def _has(header: BatchHeader, offset: int) -> bool:

@@ -252,7 +252,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
-            keyed.average_bytes = max(header.body_length // header.message_count, 1)
+            keyed.average_bytes = keyed.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
     _after_passing(broker, partition, consumer_group, keyed)
     _reserve(broker, partition, consumer_group, keyed)
@@ -351,7 +351,8 @@ def _grant(
         broker.reads[consumer.rows] = (
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
-        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets)
+        room_bytes = _room_bytes(broker, consumer)
+        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets, room_bytes)
     else:
         keyed.is_sated = True  # each of them is given something
 
@@ -362,6 +363,11 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
         return 0
     room = consumer.in_flight_max - consumer.in_flight
     return room if consumer.demand is None else min(room, consumer.demand)
+
+
+def _room_bytes(broker: BrokerState, consumer: Consumer) -> int:
+    """How many bytes may be read for a consumer at once."""
+    return min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
 
 
 def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
@@ -381,9 +387,10 @@ def _frame_for(
 ) -> Frame | None:
     """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
     assert consumer_group.cursor is not None
-    credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
-    room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, max(credit // keyed.average_bytes, 1))
-    longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // keyed.average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)
+    average_bytes = max(keyed.average_bytes, 1)  # a guess, so that little is granted in vain: see `frames-by-size`
+    most = max(_room_bytes(broker, consumer) // average_bytes, 1)
+    room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
+    longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)
     # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
     grant_ms = max(consumer_group.cursor.retry.grant_ms, consumer.grant_ms)
     deadline_us = broker.now.mono_us + 1_000 * grant_ms
@@ -609,6 +616,10 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         consumer.rows = 0
     has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
     freed = None
+    if event.body is not None and event.count:
+        keyed.average_bytes = len(event.body) // event.count
+        if event.count < len(frame.offsets):
+            keyed.cut_frame(frame, event.count)
     if event.unreadable:
         _set_unreadable_aside(broker, partition, consumer_group, keyed, frame, event.unreadable)
     elif event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):

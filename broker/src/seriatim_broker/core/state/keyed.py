@@ -301,7 +301,8 @@ class Fetch(State):
 
     Attributes:
         offsets: Of all messages of the read, in their order.
-        missing: Offsets that are not found yet, in ascending order.
+        missing: Offsets that are not found yet, in that order.
+        bytes_max: So many bytes of the first messages are given.
         batches: The batches that were found.
         asked: The member that was asked last, and the offset.
         asked_us: When.
@@ -311,6 +312,7 @@ class Fetch(State):
 
     offsets: tuple[int, ...]
     missing: list[int]
+    bytes_max: int = 0
     batches: list[Batch] = field(default_factory=list)
     asked: tuple[MemberId, int] | None = None
     asked_us: int = 0
@@ -371,7 +373,8 @@ class KeyedDispatcher(State):
         chunks: Chunks of their lists that changed, by name.
         reading: The serial of the read of keys that is under way; 0: none.
         rows: The read of messages that is under way for each consumer: serial -> what was granted to it.
-        average_bytes: About how many bytes a message has, from the batches that were read last.
+        average_bytes: How many bytes a message of the last frame had. Before the first one: of the batches that were
+            read; 0: none was.
         is_full: The lists are full, so no more keys are set aside.
         is_full_noted: This was noted.
         looks_from_us: Before that time no key is looked for that may be set aside, because none was found.
@@ -479,7 +482,7 @@ class KeyedDispatcher(State):
         self.chunks: dict[bytes, dict[int, None]] = {}
         self.reading = 0
         self.rows: dict[int, Frame] = {}
-        self.average_bytes = 1
+        self.average_bytes = 0
         self.is_full = False
         self.is_full_noted = False
         self.turn = 0
@@ -686,6 +689,69 @@ class KeyedDispatcher(State):
             if len(self.frame_deadlines) > 2 * len(self.frames) + STALE_ENTRIES_MAX:
                 self.frame_deadlines = [(frame.deadline_us, token) for token, frame in self.frames.items()]
                 heapq.heapify(self.frame_deadlines)
+
+    def cut_frame(self, frame: Frame, count: int) -> None:
+        """Only the first messages of a frame, which was not given yet, are given now.
+
+        The grants of the others end, and their keys are ready again, before all others.
+
+        Rule `rest-is-ready` (J1): what a frame had no room for is granted later. Without it:
+          1. k:5 and j:6 are granted, both of 2 MiB. The frame has room for k:5.
+          2. k:5 is given. j has a grant that no consumer has heard of, and that has no end.
+          3. All later messages of j wait for it.
+        """
+        kept = at = 0
+        while at < len(frame.names) and kept < count:
+            here = frame.counts[at] if frame.counts is not None and at < len(frame.counts) else 1
+            if kept + here > count:
+                self._shorten(frame, at, count - kept)
+            kept += here
+            at += 1
+        for place in reversed(range(at, len(frame.names))):
+            token = frame.first_token + place
+            if self.granted.get(token) is frame:
+                self._end_single(frame, place)
+            elif token in self.doing:
+                run = self.doing[token]
+                self.end_run(run)
+                self._queue_first(run.key)
+        del frame.names[at:], frame.indexes[at:]
+        if frame.counts is not None:
+            del frame.counts[at:]
+        if frame.attempts is not None:
+            del frame.attempts[at:]
+        frame.runs = [run for run in frame.runs if run.token < frame.first_token + at]
+        frame.offsets = frame.offsets[:count]
+
+    def _shorten(self, frame: Frame, at: int, count: int) -> None:
+        """A run has only so many messages of those that it was to have."""
+        assert frame.counts is not None
+        run = self.doing.get(frame.first_token + at)
+        if run is not None:
+            run.consumer.in_flight -= len(run.offsets) - count
+            run.offsets = run.offsets[:count]
+        frame.counts[at] = count
+
+    def _end_single(self, frame: Frame, place: int) -> None:
+        """The grant of a single that was not given ends, and its key is the first ready one."""
+        name, index = frame.names[place], frame.indexes[place]
+        del self.granted[frame.first_token + place]
+        frame.consumer.in_flight -= 1
+        self.leave_frame(frame, 1)
+        if index >= self.window.floor:
+            self.singles[name] = index
+            self.ready.appendleft(name)
+        else:  # retention dropped it while it was read
+            del self.singles[name]
+            self.live_count -= 1
+
+    def _queue_first(self, key: Key) -> None:
+        """The key is the first ready one, if it is ready."""
+        if key.ready_us or key.is_held or not (key.live or key.aside):
+            self.requeue(key)
+        elif self.keys.get(key.name) is key and not key.is_queued:
+            key.is_queued = True
+            self.ready.appendleft(key.name)
 
     def begin_run(self, run: Grant) -> None:
         """A run is granted."""

@@ -84,12 +84,18 @@ class ReadKeys:
 class ReadRows:
     """Read single messages by their offsets, and make one body of them in this order; `RowsRead(serial)` answers.
 
-    `batches` have those that are not on this disk.
+    Attributes:
+        serial: Comes back in the answer.
+        partition: The partition.
+        offsets: Of the messages.
+        bytes_max: The body has the first ones of them that have so many bytes together, and at least one.
+        batches: Those that are not on this disk.
     """
 
     serial: int
     partition: PartitionId
     offsets: tuple[int, ...]
+    bytes_max: int
     batches: tuple[Batch, ...] = ()
 
 

@@ -274,15 +274,21 @@ class KeysRead:
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """The answer to `ReadRows`: a body with exactly these messages, in that order; None if the read failed.
+    """The answer to `ReadRows`: a body with the first of these messages, in that order.
 
-    `unreadable`: offsets of messages whose bodies no reader can take apart, although the disk has what was sent.
+    Attributes:
+        serial: That of the read.
+        body: The messages; None if the read failed.
+        is_damaged: It failed because of damage.
+        unreadable: Offsets of messages whose bodies no reader can take apart, although the disk has what was sent.
+        count: How many messages the body has; None: all.
     """
 
     serial: int
     body: bytes | None
     is_damaged: bool = False
     unreadable: tuple[int, ...] = ()
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
