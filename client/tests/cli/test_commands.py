@@ -26,6 +26,7 @@ from seriatim import (
     SendUnknownError,
     WriterDescription,
     history,
+    partition_of_key,
 )
 from seriatim.cli import _connect, main
 from seriatim.cli._notes import Note, describe_note
@@ -118,7 +119,7 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     assert described.count("3:g0▶") == 3
     listed = json.loads(run("--output", "json", "topic", "list")[1])
     assert [topic["name"] for topic in listed] == ["flights"]
-    assert run("topic", "alter", "flights", "--partitions", "5", "--retention-hours", "2")[1] == (
+    assert run("topic", "alter", "flights", "--partitions", "5", "--yes", "--retention-hours", "2")[1] == (
         "flights has 5 partitions, kept: 2h\n"
     )
     assert run("topic", "alter", "flights", "--retention-hours", "0")[1].endswith("kept: for ever\n")
@@ -127,6 +128,44 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     assert "flights" in cluster.topics
     assert run("topic", "delete", "flights", "--yes")[1] == "deleted flights\n"
     assert run("topic", "describe", "flights")[0] == 1
+
+
+def test_more_partitions_need_a_yes_because_keys_move(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t", 3)
+    status, _, err = run("topic", "alter", "t", "--partitions", "5")
+    assert status == 2
+    assert "80% of the keys move to another partition for good" in err
+    assert "nothing was changed: stdin is no terminal to ask you on, so add --yes" in err
+    assert cluster.topics["t"].partition_count == 3
+    moved = sum(partition_of_key(b"%d" % key, 3) != partition_of_key(b"%d" % key, 5) for key in range(10_000))
+    assert moved == pytest.approx(8_000, abs=200), "the share that it tells"
+    assert "50% of the keys" in run("topic", "alter", "t", "--partitions", "6")[2]
+    assert run("topic", "alter", "t", "--partitions", "5", "--yes")[0] == 0
+    assert run("topic", "alter", "t", "--partitions", "5")[0] == 0, "nothing moves"
+
+
+def test_the_form_of_the_output_is_taken_on_both_sides_of_the_command(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    wanted = run("--output", "json", "topic", "list")
+    assert json.loads(wanted[1])[0]["name"] == "t"
+    assert run("topic", "list", "--output", "json") == wanted
+    assert run("topic", "--output=json", "list") == wanted
+    assert run("--output", "json", "topic", "list", "--output", "text") == run("topic", "list")
+    assert json.loads(run("topic", "describe", "x", "--output", "json")[2])["error"]["number"] == 120
+    assert run("topic", "list", "--output", "xml")[0] == 2
+    assert run("consume", "t", "--output", "raw")[:2] == (0, ""), "its own forms are others"
+
+
+def test_an_offset_is_accepted_as_it_is_printed(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    assert run("produce", "t", "--size", "5", "--count", "9")[0] == 0
+    assert run("consume", "t", "-g", "g", "--count", "4")[0] == 0
+    place = json.loads(run("group", "describe", "t", "g", "--output", "json")[1])[0]["next_offset"]
+    assert place == "3:4"
+    assert f" {place} " in run("group", "describe", "t", "g")[1]
+    assert run("consume", "t", "-p", "0", "--from", place, "--output", "raw")[1].splitlines()[0].startswith("4 ")
+    rewound = run("group", "rewind", "t", "g", "--to", place, "-p", "0", "--dry-run", "--output", "json")[1]
+    assert json.loads(rewound)[0]["to_offset"] == place
 
 
 def test_lines_are_sent_in_order_and_consumed_in_order(run: Run, cluster: MemoryCluster, tmp_path: Path) -> None:

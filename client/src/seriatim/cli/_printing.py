@@ -54,6 +54,11 @@ def data_field(data: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(data).decode()}
 
 
+def offset_field(offset: int | None) -> str | None:
+    """An offset for JSON: `segment:index`, the form that commands show to people and accept."""
+    return None if offset is None else format_offset(offset)
+
+
 def pick(value: object, *names: str) -> dict[str, Any]:
     """These attributes of a value, in this order, for JSON."""
     return {name: getattr(value, name) for name in names}

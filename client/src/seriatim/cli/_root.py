@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP: Final = "seriatim.commands"
+OUTPUTS: Final = ("text", "json")
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -76,9 +78,9 @@ class RootGroup(click.Group):
             module = importlib.import_module(f"seriatim.cli.{_OWN_COMMANDS[cmd_name][0]}")
             command = getattr(module, cmd_name.replace("-", "_"))
             assert isinstance(command, click.Command), cmd_name
-            return command
+            return _with_output(command)
         plugin = _plugins().get(cmd_name)
-        return None if plugin is None else _load(plugin)
+        return None if plugin is None else _with_output(_load(plugin))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list for the help text. It does not import our own commands. A broken plugin gets a line too."""
@@ -163,6 +165,30 @@ def _forget_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def _with_output(command: click.Command) -> click.Command:
+    """Let a command and its sub-commands take --output too, because people write it at the end of the line.
+
+    A command that has its own --output keeps it, for example `consume`.
+    """
+    if not any("--output" in parameter.opts for parameter in command.params):
+        option = click.Option(
+            ["--output"], type=click.Choice(OUTPUTS), expose_value=False, callback=_take_output,
+            help="As before the command: text for people, or json for programs.",
+        )  # fmt: skip
+        command.params.append(option)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _with_output(below)
+    return command
+
+
+def _take_output(ctx: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.find_root().params["output"] = value
+        if isinstance(ctx.obj, Settings):
+            ctx.obj = replace(ctx.obj, as_json=value == "json")
+
+
 _SERVER_COMMANDS: Final = {
     "broker": "seriatim-broker",
     "coordinator": "seriatim-broker",
@@ -244,7 +270,7 @@ def _broken(plugin: EntryPoint, why: str) -> click.Command:
     metavar="HOST:PORT,...",
     help="Brokers to connect to first. [default: those of the local cluster that runs here, else 127.0.0.1:7400]",
 )
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
 @click.option("--tls-ca", envvar="SERIATIM_TLS_CA", metavar="FILE", help="Use TLS, with this CA of the brokers (PEM).")
 @click.option("--tls-cert", envvar="SERIATIM_TLS_CERT", metavar="FILE", help="The client's certificate (PEM).")
 @click.option("--tls-key", envvar="SERIATIM_TLS_KEY", metavar="FILE", help="The client's private key (PEM).")

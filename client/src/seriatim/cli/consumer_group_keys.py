@@ -12,6 +12,7 @@ from seriatim_api.key_names import escaped
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import offset_field
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def fields_of(key: GroupKey) -> dict[str, Any]:
         "state": key.state,
         "attempts": key.attempts,
         "turn": key.turn,
-        "first_offset": key.first_offset,
+        "first_offset": offset_field(key.first_offset or None),
         "messages": key.messages,
         "ready_at_ms": key.ready_at_ms,
         "error": key.error,

@@ -12,7 +12,7 @@ from seriatim_api.key_names import escaped
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import data_field
+from seriatim.cli._printing import data_field, offset_field
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
 
@@ -188,10 +188,10 @@ def replay(
         return [
             {
                 "partition": copy.partition,
-                "offset": copy.offset,
+                "offset": offset_field(copy.offset),
                 "copy_topic": copy.copy_topic,
                 "copy_partition": copy.copy_partition,
-                "copy_offset": copy.copy_offset or None,
+                "copy_offset": offset_field(copy.copy_offset or None),
             }
             for copy in copies
         ]
@@ -329,12 +329,12 @@ def _place(offset: int) -> str:
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "partition": letter.partition,
-        "offset": letter.offset,
+        "offset": offset_field(letter.offset),
         "key": _key(letter) if letter.key is not None else None,
         "group": letter.group,
         "origin_topic": letter.origin_topic,
         "origin_partition": letter.origin_partition,
-        "origin_offset": letter.origin_offset,
+        "origin_offset": offset_field(letter.origin_offset),
         "attempts": letter.attempts,
         "reason": letter.reason,
         "failed_at_ms": letter.failed_at_ms,

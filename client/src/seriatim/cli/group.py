@@ -23,6 +23,7 @@ from seriatim.cli._consumer_group_settings import (
     waiting_line,
 )
 from seriatim.cli._places import HELP, PlaceType, Written, next_offset
+from seriatim.cli._printing import offset_field
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 def _fields(row: GroupPartition) -> dict[str, Any]:
     return {
         "partition": row.partition,
-        "next_offset": next_offset(row),
+        "next_offset": offset_field(next_offset(row)),
         "lag": row.lag,
         "server": row.server_broker,
         "active": _active(row),
@@ -408,8 +409,8 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
 def _move_fields(move: PlannedMove) -> dict[str, Any]:
     return {
         "partition": move.group.partition,
-        "from_offset": next_offset(move.group),
-        "to_offset": move.to_offset,
+        "from_offset": offset_field(next_offset(move.group)),
+        "to_offset": offset_field(move.to_offset),
         "messages": move.message_count,
         "epoch": move.group.group_epoch,
         "active": move.group.active_consumer,
@@ -486,7 +487,7 @@ def _report(
                     "partition": row.partition,
                     "was_done": row.was_done,
                     "epoch": row.group_epoch,
-                    "offset": row.offset,
+                    "offset": offset_field(row.offset),
                     "problem": row.error or "",
                 }
                 for row in rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -227,7 +228,7 @@ def describe(settings: Settings, name: str) -> None:
 @click.option(
     "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
 )
-@click.option("--yes", is_flag=True, help="Do not ask before messages are dropped.")
+@click.option("--yes", is_flag=True, help="Do not ask before partitions are added or messages are dropped.")
 @click.pass_obj
 def alter(
     settings: Settings,
@@ -242,7 +243,7 @@ def alter(
     """Add partitions to the topic NAME, or change its settings.
 
     Producers use new partitions within seconds. Messages of a key may then go to another partition than before, and
-    order is kept only within a partition.
+    order is kept only within a partition. Partitions cannot be taken away again. So the command asks first.
 
     A shorter retention drops messages. The command first shows which messages are dropped, and which consumer groups
     have not read them. Then it asks.
@@ -253,6 +254,8 @@ def alter(
 
     async def work() -> Topic:
         async with _connect.client(settings) as client:
+            if partitions is not None and not yes:
+                await _ask_to_grow(client, name, partitions)
             if change:
                 await _tell_losses(settings, client, name, change, yes=yes)
             return await client.admin().update_topic(
@@ -265,6 +268,26 @@ def alter(
     else:
         kept = _retention.kept(altered.settings)
         click.echo(f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}")
+
+
+async def _ask_to_grow(client: Client, name: str, wanted: int) -> None:
+    """Ask before partitions are added, because it moves keys for good.
+
+    Raises:
+        DeclinedError: The answer is no.
+        click.UsageError: stdin is not a terminal, so the command cannot ask.
+    """
+    count = (await client.admin().describe_topic(name)).topic.partition_count
+    if wanted <= count:  # the broker refuses fewer
+        return
+    # Of each run of lcm(count, wanted) hashes, `count` ones have the same remainder by both numbers.
+    moved = 1 - count / math.lcm(count, wanted)
+    click.echo(
+        f"# {moved:.0%} of the keys move to another partition for good (with the default partitioner): new messages of "
+        "such a key may be read before its old ones",
+        err=True,
+    )
+    await confirm(f"Add {_count(wanted - count, 'partition')} to {name}?", otherwise="nothing was changed")
 
 
 async def _retained(client: Client, name: str) -> tuple[tuple[RetainedRange, ...] | None, str]:
