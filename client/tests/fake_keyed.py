@@ -65,6 +65,7 @@ class FakeKeyed:
         run_max: int = 256,
     ) -> None:
         cluster.keyed = self
+        self.cluster = cluster
         self.mode = mode
         self.grant_ms = grant_ms
         self.at_most_once = at_most_once

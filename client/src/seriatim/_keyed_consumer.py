@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -24,11 +26,13 @@ from seriatim._alarms import Alarms
 from seriatim._arguments import check_number, check_whole
 from seriatim._consumer import deleted_error, start_of, wanted_numbers
 from seriatim._consuming import handlers
-from seriatim._consuming.handlers import GiveUp, Handler, PoolEndedError, Retry
+from seriatim._consuming.handlers import GiveUp, Handler, HandlerEndedError, Retry
 from seriatim._consuming.keyed import Grant, GrantFrame, HeldBatch, KeyedSubscription, WaitingGrants
+from seriatim._consuming.pools import PoolCalls
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
+from seriatim._core.asking import Asking
 from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._core.keyed_consumer import ALL_MESSAGES
 from seriatim._failure import Failure, attempt
@@ -55,6 +59,12 @@ HOLD_S_MAX: Final = 86_400.0
 GATHER_S: Final = 0.005
 """When the first message of a `receive` is here, those of other partitions have so many seconds to come with it."""
 
+ASK_ALL_S: Final = 0.02
+"""If the partitions that a `receive` asked have given nothing after so many seconds, all are asked."""
+
+REST_S: Final = 1.0
+"""If no handler, iteration or `receive` has used the consumer for so many seconds, what waits in it goes back."""
+
 SLOW_S: Final = 60.0
 """A handler that works on one message for so long is named in the log, because its key waits."""
 
@@ -77,7 +87,27 @@ class KeyedMessage:
         self._run = run
         self._at = run.at
         self._has_counted = False
-        self.message = run.messages[run.at]
+        self._message = run.messages[run.at]
+
+    @property
+    def message(self) -> Message:
+        """The message. Who reads it begins to work on it: if this process ends then, that is a failed attempt."""
+        self.begin()
+        return self._message
+
+    def peek(self) -> Message:
+        """The message, to look at it without beginning to work on it."""
+        return self._message
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the program has begun to work on the message, or its grant has ended."""
+        return self._run.begun == self._at or not self.is_current
+
+    def begin(self) -> None:
+        """The program begins to work on the message. Reading `message` and entering the block do the same."""
+        if not self.has_begun:
+            self._run.begin()
 
     @property
     def is_current(self) -> bool:
@@ -122,6 +152,7 @@ class KeyedMessage:
         """
         self._consumer.check_home()
         handlers.check_delay(delay_s)
+        handlers.check_reason(reason)
         if self._run.is_at_most_once:
             raise PreconditionError(
                 f"group {self._consumer.group} is at most once: the message was acknowledged before it was given, and "
@@ -144,6 +175,7 @@ class KeyedMessage:
         """
         self._consumer.check_home()
         check_hold(hold_s)
+        self.begin()
         return self.is_current and self._run.hold(hold_s, is_manual=False)
 
 
@@ -211,6 +243,7 @@ class KeyedBatch:
             PreconditionError: The consumer group is at most once: the message does not come again.
         """
         handlers.check_delay(delay_s)
+        handlers.check_reason(reason)
         if self._held.frame.is_at_most_once:
             raise PreconditionError("the group is at most once: the message was acknowledged before it was given")
         if not self._held.has(message):
@@ -264,7 +297,8 @@ class KeyedConsumer:
         self.settings = settings
         self._recorder = recorder
         numbers = wanted_numbers(topic, partitions)
-        self._runs = WaitingGrants()
+        self._subscriptions: dict[int, KeyedSubscription] = {}
+        self._runs = WaitingGrants(self._subscriptions)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
@@ -282,6 +316,9 @@ class KeyedConsumer:
         self._usage = ""  # "push" or "pull", once it is known
         self._wanted = 0  # messages that calls of `receive` wait for
         self._receivers = 0
+        self._asking = Asking()
+        self._pushed = 0  # calls of `run` and iterations that go on
+        self._rest: asyncio.TimerHandle | None = None
         self._shared = Shared(
             topic=topic.name,
             group=group,
@@ -298,7 +335,6 @@ class KeyedConsumer:
             on_group_change=on_group_change,
             failure=self._failure,
         )
-        self._subscriptions: dict[int, KeyedSubscription] = {}
         for number in numbers:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
@@ -320,15 +356,17 @@ class KeyedConsumer:
         self._subscriptions[number] = subscription
         self._streams.register(subscription)
         subscription.start()
-        if self._usage == "push":
+        if self._pushed:
             subscription.demand(ALL_MESSAGES)
 
     def _take(self, frame: GrantFrame) -> None:
-        """Grants came. Those that no call of `receive` waits for any more go back at once."""
-        if self._usage == "pull" and not self._receivers:
+        """Grants came. Those for which no part of the program waits any more go back at once."""
+        if self._closed or not (self._pushed or self._receivers or self._rest is not None):
             frame.release(is_unseen=True)
-        else:
-            self._runs.put(frame)
+            return
+        if self._usage == "pull":
+            self._asking.came(frame.subscription.number)
+        self._runs.put(frame)
 
     def _use(self, usage: Literal["push", "pull"]) -> None:
         """From now on the consumer is used in that way.
@@ -344,10 +382,39 @@ class KeyedConsumer:
                 if usage == "pull"
                 else "this consumer asks for messages with receive: make another one to run handlers or to iterate"
             )
-        is_new, self._usage = not self._usage, usage
-        if is_new and usage == "push":
-            for subscription in self._subscriptions.values():
-                subscription.demand(ALL_MESSAGES)
+        self._usage = usage
+
+    @contextmanager
+    def _pushing(self) -> Iterator[None]:
+        """Brokers push messages to this consumer until the end of the block."""
+        self._use("push")
+        self._pushed += 1
+        if self._pushed == 1 and self._rest is None:
+            self._demand(ALL_MESSAGES)
+        elif self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        try:
+            yield
+        finally:
+            self._pushed -= 1
+            if not self._pushed and not self._closed and self._rest is None:
+                self._rest = asyncio.get_running_loop().call_later(REST_S, self._begin_rest)
+
+    def _begin_rest(self) -> None:
+        """No part of the program takes messages now. Those that wait here would wait for ever, so they go back.
+
+        Without it: 1. `run` ends, because a handler raised `SystemExit` or the call was cancelled. 2. The program goes
+        on with something else, and does not close the consumer. 3. It extends the grants of 4,000 messages for ever,
+        and no other consumer gets their keys.
+        """
+        self._rest = None
+        self._demand(0)
+        self._runs.give_back()
+
+    def _demand(self, messages: int) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.demand(messages)
 
     def _look_found_gone(self, made_again: bool) -> None:
         self._servers.stop()
@@ -369,27 +436,28 @@ class KeyedConsumer:
 
     # ---- reading -------------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[KeyedMessage]:
+    async def __aiter__(self) -> AsyncGenerator[KeyedMessage, None]:
         """Messages, one at a time, until the consumer is closed. Work on each in `async with`, or call `ack` or `nack`.
 
         The next message of the same key comes only when this one is acknowledged. So several tasks may each take the
-        next message. When the consumer is closed, the iteration ends, as `run` does.
+        next message. When the consumer is closed, the iteration ends, as `run` does. A second after the last iteration
+        has ended, what waits in the consumer goes back to the brokers.
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is used with `receive`.
         """
-        self._use("push")
-        while True:
-            run = await self._next_run()
-            if run is None:
-                return
-            run = self._grant_of(run)
-            self._runs.wake_next()
-            if run.begin():
-                self._record(run)
-                yield KeyedMessage(self, run)
+        with self._pushing():
+            while True:
+                run = await self._next_run()
+                if run is None:
+                    return
+                run = self._grant_of(run)
+                self._runs.wake_next()
+                if run.begin():
+                    self._record(run)
+                    yield KeyedMessage(self, run)
 
     async def receive(
         self, max_messages: int = 10, timeout_s: float = 20.0, *, hold_s: float | None = None
@@ -398,7 +466,8 @@ class KeyedConsumer:
 
         Between two calls the consumer holds nothing but what it has returned, so other consumers get the other
         messages. Each message that is returned is of another key (in mode `shared`: any messages). Call `ack` or `nack`
-        of each, in any order. It counts as an attempt if neither comes in time, and the message comes again.
+        of each, in any order. If neither comes in time, the message comes again. That is a failed attempt if the
+        program has read its `message`.
 
         Args:
             max_messages: The most messages to return, 1 to 1,000.
@@ -424,14 +493,13 @@ class KeyedConsumer:
         self._ask(max_messages)
         self._receivers += 1
         try:
-            while await self._wait_for_run(deadline):
+            while await self._wait_for_asked(deadline):
                 if len(self._subscriptions) > 1:
                     await asyncio.sleep(GATHER_S)
                 received: list[KeyedMessage] = []
                 while len(received) < max_messages and (found := self._runs.take()) is not None:
                     run = self._grant_of(found)
-                    if run.begin():
-                        run.hold(hold_s, is_manual=True)
+                    if run.hold(hold_s, is_manual=True):
                         self._record(run)
                         received.append(KeyedMessage(self, run))
                 if received:
@@ -441,8 +509,7 @@ class KeyedConsumer:
             self._ask(-max_messages)
             self._runs.wake_next()
             if not self._receivers:
-                while (found := self._runs.take()) is not None:
-                    self._grant_of(found).release(is_unseen=True)
+                self._runs.give_back()
         if self._runs.is_closed:
             raise PreconditionError("the consumer is closed")
         return []
@@ -450,9 +517,18 @@ class KeyedConsumer:
     def _ask(self, more: int) -> None:
         """Ask the brokers for so many messages more, or fewer: each partition for its share."""
         self._wanted += more
-        share = -(-self._wanted // len(self._subscriptions))
-        for subscription in self._subscriptions.values():
-            subscription.demand(share, 1)
+        for number, share in self._asking.shares(self._wanted, list(self._subscriptions)).items():
+            self._subscriptions[number].demand(share, 1)
+
+    async def _wait_for_asked(self, deadline: float) -> bool:
+        """Wait as `_wait_for_run` does. If the partitions that were asked give nothing, all are asked."""
+        if len(self._subscriptions) > 1:
+            soon = min(deadline, asyncio.get_running_loop().time() + ASK_ALL_S)
+            if await self._wait_for_run(soon):
+                return True
+            self._asking.nothing_came()
+            self._ask(0)
+        return await self._wait_for_run(deadline)
 
     def _grant_of(self, found: Message | Grant) -> Grant:
         """What waited, as a grant."""
@@ -579,15 +655,14 @@ class KeyedConsumer:
         If the call is cancelled, the handlers are cancelled too, and their messages come again.
         """
         _check_limits(concurrency, timeout_s)
-        threads: ThreadPoolExecutor | None = None
-        if pool is None and not handlers.is_coroutine_function(handler):
-            pool = threads = ThreadPoolExecutor(concurrency, "seriatim handler")
-        call = handlers.caller_of(handler, timeout_s, pool)
-        try:
-            await self._run_workers(lambda number: self._work(call, number), concurrency)
-        finally:
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
+        handlers.check_handler(handler, pool)
+        if handlers.is_coroutine_function(handler):
+            call = handlers.limited(cast("Callable[[Message], Awaitable[object]]", handler), timeout_s)
+            await self._run_workers(lambda number: self._work(call, None, number), concurrency)
+            return
+        with _threads(concurrency, pool) as workers:
+            calls = PoolCalls(handler, workers, timeout_s)
+            await self._run_workers(lambda number: self._work(None, calls, number), concurrency, calls)
 
     async def run_batches(
         self, handler: Callable[[KeyedBatch], Awaitable[None]], concurrency: int = 4, *, timeout_s: float | None = None
@@ -620,33 +695,59 @@ class KeyedConsumer:
         if not handlers.is_coroutine_function(handler):
             raise BadRequestError("the handler of run_batches is a coroutine function: async def")
         call = handlers.limited(handler, timeout_s)
-        await self._run_workers(lambda number: self._work_on_batches(call, number), concurrency)
+        await self._run_workers(lambda number: self._work_on_batches(call, None, number), concurrency)
 
-    async def _run_workers(self, work: Callable[[int], Coroutine[Any, Any, None]], concurrency: int) -> None:
+    async def run_batches_in_threads(
+        self, handler: Callable[[KeyedBatch], object], concurrency: int, timeout_s: float | None
+    ) -> None:
+        """As `run_batches`, with a plain function: for the client for programs without asyncio."""
+        _check_limits(concurrency, timeout_s)
+        with _threads(concurrency, None) as workers:
+            calls = PoolCalls(handler, workers, timeout_s)
+            await self._run_workers(lambda number: self._work_on_batches(None, calls, number), concurrency, calls)
+
+    async def _run_workers(
+        self,
+        work: Callable[[int], Coroutine[Any, Any, None]],
+        concurrency: int,
+        calls: PoolCalls[Any] | None = None,
+    ) -> None:
         """Have so many tasks do the same work, until one of them fails or all are done."""
-        self._use("push")
+        with self._pushing():
+            await self._run_tasks(work, concurrency, calls)
+
+    async def _run_tasks(
+        self, work: Callable[[int], Coroutine[Any, Any, None]], concurrency: int, calls: PoolCalls[Any] | None
+    ) -> None:
         numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
         self._worker_count += concurrency
         workers = [asyncio.create_task(work(number), name=f"handler {number}") for number in numbers]
-        watch = asyncio.create_task(self._watch_slow(numbers), name="slow handlers")
+        watch = asyncio.create_task(self._watch_slow(numbers, calls), name="slow handlers")
         self._workers.update(workers)
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
-                task.result()
+                if not task.cancelled():  # by `close`, because its handler took longer than `drain_s`
+                    task.result()
         finally:
             for task in (*workers, watch):
                 task.cancel()
             await asyncio.gather(*workers, watch, return_exceptions=True)
             self._workers.difference_update(workers)
 
-    async def _work(self, call: Callable[[Message], Awaitable[object]], number: int) -> None:
-        """Call the handler with one message after another. Others do the same beside it."""
+    async def _work(
+        self, call: Callable[[Message], Awaitable[object]] | None, calls: PoolCalls[Message] | None, number: int
+    ) -> None:
+        """Call the handler with one message after another, here or in a pool. Others do the same beside it."""
         me, turn_ends_us = asyncio.current_task(), 0
         assert me is not None
         while (found := await self._next_run()) is not None:
             now_us = time.monotonic_ns() // 1000
             has_waited = False
+            if calls is not None:
+                has_waited = await self._work_in_pool(calls, self._grant_of(found), number, me)
+                continue
+            assert call is not None
             if isinstance(found, Grant):
                 has_waited = await self._work_on(call, found, number, me)
             else:
@@ -702,8 +803,6 @@ class KeyedConsumer:
                         self._runs.wake_next()
                         await waits
                         has_waited = isinstance(waits, handlers.Rest)  # others may end without a wait
-                except PoolEndedError as error:
-                    raise handlers.pool_ended() from error.__cause__
                 except (Exception, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and me.cancelling():
                         raise  # the call of `run` ends
@@ -715,11 +814,51 @@ class KeyedConsumer:
         finally:
             self._working.pop(number, None)
             if run.at < len(run.messages):
-                run.release()
+                run.release(is_unseen=False)
         return has_waited
 
-    async def _work_on_batches(self, call: Callable[[KeyedBatch], Awaitable[object]], number: int) -> None:
-        """Call the handler with one batch after another. Others do the same beside it."""
+    async def _work_in_pool(self, calls: PoolCalls[Message], run: Grant, number: int, me: asyncio.Task[Any]) -> bool:
+        """Have a pool call the handler with the messages of a grant. A message is begun when its function begins.
+
+        Returns:
+            True: others had their turn.
+        """
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            self._record(run)
+            run.begin()
+            self._working[number] = run, loop.time()
+
+        self._runs.wake_next()
+        try:
+            while run.at < len(run.messages) and not run.is_over:
+                try:
+                    if not await calls.call(run.messages[run.at], lambda: not run.is_over, begin):
+                        break
+                except HandlerEndedError as error:
+                    raise handlers.ended(error) from error.__cause__
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and me.cancelling():
+                        raise  # the call of `run` ends
+                    if not self.has_failed(run, error):
+                        break
+                else:
+                    run.acknowledge()
+                self._working.pop(number, None)
+        finally:
+            self._working.pop(number, None)
+            if run.at < len(run.messages):
+                run.release(is_unseen=run.begun != run.at)
+        return True
+
+    async def _work_on_batches(
+        self,
+        call: Callable[[KeyedBatch], Awaitable[object]] | None,
+        calls: PoolCalls[KeyedBatch] | None,
+        number: int,
+    ) -> None:
+        """Call the handler with one batch after another, here or in a pool. Others do the same beside it."""
         me = asyncio.current_task()
         assert me is not None
         while await self._wait_for_run(None):
@@ -729,34 +868,62 @@ class KeyedConsumer:
                 continue
             held = HeldBatch(current)
             batch = KeyedBatch(held, self._runs.opened)
-            if self._recorder is not None:
-                current.subscription.record(batch.messages)
             try:
-                waits = handlers.first_step(call(batch))
-                if waits is not None:
-                    held.begin()
+                if calls is not None:
                     self._runs.wake_next()
-                    self._working[number] = current, asyncio.get_running_loop().time()
-                    await waits
+                    if not await calls.call(
+                        batch, partial(_counts, current), partial(self._begin_batch, held, batch, number)
+                    ):
+                        current.release(is_unseen=True)
+                        continue
+                else:
+                    assert call is not None
+                    if self._recorder is not None:
+                        current.subscription.record(batch.messages)
+                    waits = handlers.first_step(call(batch))
+                    if waits is not None:
+                        held.begin()
+                        self._runs.wake_next()
+                        self._working[number] = current, asyncio.get_running_loop().time()
+                        await waits
+            except HandlerEndedError as error:
+                current.release(is_unseen=False)
+                raise handlers.ended(error) from error.__cause__
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and me.cancelling():
-                    current.release()
+                    current.release(is_unseen=calls is not None and not held.has_begun)
                     raise  # the call of `run_batches` ends
                 self._has_failed_all(held, error)
             except BaseException:
-                current.release()
+                current.release(is_unseen=False)
                 raise
             finally:
                 self._working.pop(number, None)
             held.finish()
             await asyncio.sleep(0)  # a handler that never waits leaves others their turn
 
-    async def _watch_slow(self, numbers: range) -> None:
-        """Name handlers in the log that work on one message for long, each once."""
+    def _begin_batch(self, held: HeldBatch, batch: KeyedBatch, number: int) -> None:
+        """A pool begins to work on a batch."""
+        if self._recorder is not None:
+            held.frame.subscription.record(batch.messages)
+        held.begin()
+        self._working[number] = held.frame, asyncio.get_running_loop().time()
+
+    async def _watch_slow(self, numbers: range, calls: PoolCalls[Any] | None) -> None:
+        """Name handlers in the log that work on one message for long, each once, and a pool without a free worker."""
         loop = asyncio.get_running_loop()
         told: dict[int, float] = {}
+        told_of_pool = -1.0
         while True:
             await asyncio.sleep(SLOW_S / 2)
+            if calls is not None and calls.is_stuck(SLOW_S) and told_of_pool != calls.begun_at:
+                told_of_pool = calls.begun_at
+                _log.warning(
+                    "%d handlers of group %s on %s wait for a free worker of the pool, and none has begun for "
+                    "%.0f s: all %s workers are busy, perhaps with handlers that took longer than timeout_s and did "
+                    "not end. The messages wait until one ends; close the consumer to give them to others",
+                    calls.waiting, self.group, self.topic, loop.time() - calls.begun_at, calls.worker_count,
+                )  # fmt: skip
             for number in numbers:
                 run, since = self._working.get(number, (None, 0.0))
                 if run is None or loop.time() - since < SLOW_S or told.get(number) == since:
@@ -796,19 +963,27 @@ class KeyedConsumer:
             self._left.set()
 
     async def _leave(self, drain_s: float, current: asyncio.Task[Any] | None) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        self._demand(0)
         self._runs.close()
         workers = [task for task in self._workers if task is not current]
-        if workers:
-            await asyncio.wait(workers, timeout=drain_s)
-            for task in workers:
-                task.cancel()
-        for subscription in self._subscriptions.values():
-            subscription.leave()
-        self._alarms.cancel()
-        self._servers.stop()
-        if self._growth is not None:
-            self._growth.stop()
         try:
+            try:
+                if workers:
+                    await asyncio.wait(workers, timeout=drain_s)
+            finally:
+                # Also if this call is cancelled, which web frameworks do when they end. Without it: 1. The call is
+                # cancelled while a handler runs. 2. The consumer has not left. It extends its grants for ever, and no
+                # other consumer gets their keys.
+                for task in workers:
+                    task.cancel()
+                for subscription in self._subscriptions.values():
+                    subscription.leave()
+                self._alarms.cancel()
+                self._servers.stop()
+                if self._growth is not None:
+                    self._growth.stop()
             await self._streams.close()
         finally:
             self._streams.stop()
@@ -832,6 +1007,25 @@ class KeyedConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+@contextmanager
+def _threads(count: int, pool: Executor | None) -> Iterator[Executor]:
+    """The pool, or so many threads until the end of the block. Functions that run then go on to their ends."""
+    if pool is not None:
+        yield pool
+        return
+    threads = ThreadPoolExecutor(count, "seriatim handler")
+    try:
+        yield threads
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _counts(frame: GrantFrame) -> bool:
+    """Whether all grants of a batch are held. If one has ended, what is left of it is taken anew."""
+    held = frame.subscription.held()
+    return all(token in held for token in frame.tokens)
 
 
 def _check_limits(concurrency: int, timeout_s: float | None) -> None:

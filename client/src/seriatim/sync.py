@@ -346,8 +346,14 @@ class KeyedMessage:
 
     @property
     def message(self) -> Message:
-        """The message."""
-        return self._inner.message
+        """The message. Who reads it begins to work on it: if this process ends then, that is a failed attempt."""
+        if not self._inner.has_begun and self._thread.is_here():
+            self._thread.call(self._inner.begin)
+        return self._inner.peek()
+
+    def peek(self) -> Message:
+        """The message, to look at it without beginning to work on it."""
+        return self._inner.peek()
 
     @property
     def is_current(self) -> bool:
@@ -451,11 +457,12 @@ class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
         """
         if handlers.is_coroutine_function(handler):
             raise BadRequestError("the synchronous client calls plain functions, and this is a coroutine function")
+        handlers.check_handler(handler, None)
 
-        async def call(batch: _keyed_consumer.KeyedBatch) -> None:
-            await asyncio.to_thread(handler, KeyedBatch(self._thread, batch))
+        def call(batch: _keyed_consumer.KeyedBatch) -> object:
+            return handler(KeyedBatch(self._thread, batch))
 
-        self._thread.run(self._inner.run_batches(call, concurrency, timeout_s=timeout_s))
+        self._thread.run(self._inner.run_batches_in_threads(call, concurrency, timeout_s))
 
     def receive(
         self, max_messages: int = 10, timeout_s: float = 20.0, *, hold_s: float | None = None
@@ -474,8 +481,12 @@ class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
         async def next_one() -> _keyed_consumer.KeyedMessage | None:
             return await anext(items, None)
 
-        while (item := self._thread.run(next_one())) is not None:
-            yield KeyedMessage(self._thread, item)
+        try:
+            while (item := self._thread.run(next_one())) is not None:
+                yield KeyedMessage(self._thread, item)
+        finally:
+            if self._thread.is_here():
+                self._thread.run(items.aclose())
 
     def close(self, drain_s: float = 5.0) -> None:
         """Let running handlers end, send the last acknowledgements, and leave."""

@@ -354,10 +354,17 @@ class MemoryKeyedConsumer(MemoryConsumer):
 class MemoryItem:
     def __init__(self, consumer: MemoryKeyedConsumer, message: Message) -> None:
         self._consumer = consumer
-        self.message = message
+        self._message = message
+
+    def peek(self) -> Message:
+        return self._message
+
+    @property
+    def message(self) -> Message:
+        raise AssertionError("to print a message is not to begin to work on it")
 
     def ack(self) -> bool:
-        message, consumer = self.message, self._consumer
+        message, consumer = self._message, self._consumer
         if consumer._recorder is not None:
             consumer._recorder.acked_single(consumer.place(message.partition), [message.offset], [message.grant])
         consumer._cluster.acked.append((message.partition, split_offset(message.offset)[1]))

@@ -469,6 +469,7 @@ async def test_several_calls_share_what_comes() -> None:
 async def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time() -> None:
     async with consuming("ab", grant_ms=200) as (group, consumer):
         first, second = await consumer.receive(2)
+        assert first.message.attempt == 1  # read, so it is begun
         assert second.extend(30)
         [again] = await consumer.receive(2, 5)
         assert (again.message.value, again.message.attempt) == (first.message.value, 2)
@@ -476,6 +477,39 @@ async def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time(
         assert second.ack()
         [extended] = [extend for extend in group.extends if extend.grant_ms == 30_000]
         assert len(extended.tokens) == 1
+
+
+async def test_a_received_message_that_was_not_read_is_no_attempt() -> None:
+    async with consuming("a", grant_ms=200) as (_, consumer):
+        [item] = await consumer.receive()
+        assert item.peek().value == b"0"
+        [again] = await consumer.receive(2, 5)
+        assert (again.message.attempt, again.message.maybe_repeated) == (1, True)
+        assert not item.ack()
+
+
+async def test_one_message_of_eight_partitions_sends_no_other_back() -> None:
+    async with consuming("abcdefgh" * 4, partitions=8) as (group, consumer):
+        received = []
+        for _ in range(16):
+            (item,) = await consumer.receive(1, 5.0)
+            received.append(item.message)
+            item.ack()
+        assert not any(message.maybe_repeated for message in received)
+        back = sum(len(extend.tokens) for extend in group.extends if not extend.grant_ms)
+        assert back <= 4, "it asks one partition after another"
+        assert len({message.partition for message in received}) == 8, "and each in its turn"
+
+
+async def test_a_message_of_a_partition_that_was_not_asked_comes_soon() -> None:
+    async with consuming("", partitions=8) as (group, consumer):
+        add(group, group.cluster, "abcdefg")
+        for _ in range(7):
+            (item,) = await consumer.receive(1, 5.0)
+            item.ack()
+        add(group, group.cluster, "h")
+        (item,) = await consumer.receive(1, 5.0)
+        assert item.message.key == b"h"
 
 
 async def test_a_received_message_is_kept_as_long_as_asked_for() -> None:
@@ -648,3 +682,180 @@ async def test_a_delay_that_cannot_be_counts_as_a_failure_with_the_policys_delay
         (nack,) = group.nacks
     assert nack.delay_ms == 0
     assert "a delay is between 0 and 40 days" in nack.reason
+
+
+# ---- what waits when nothing works --------------------------------------------------------------------------------
+
+
+async def _waits(_message: Message) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", ["run", "run_batches", "iteration"])
+async def test_messages_that_wait_go_back_unseen_when_the_work_ended(kind: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(keyed, "REST_S", 0.01)
+    async with consuming("abcdefgh", run_max=2) as (group, consumer):
+        if kind == "iteration":
+            items = aiter(consumer)
+            (await anext(items)).ack()
+            await items.aclose()
+        else:
+            call = consumer.run(_waits, 2) if kind == "run" else consumer.run_batches(_waits, 2)
+            task = asyncio.create_task(call)
+            await until(lambda: len(group.grants) == 8 and any(grant.is_started for grant in group.grants.values()))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: not group.grants)
+        unseen = [row for row in group.rows if not row.is_given and not row.is_done]
+        assert len(unseen) == {"run": 6, "run_batches": 0, "iteration": 7}[kind]
+
+        async with handling(consumer, _returns, 1):  # and the consumer goes on
+            await until(lambda: not group.values_left)
+
+
+async def _returns(_message: Message) -> None:
+    pass
+
+
+async def test_handlers_that_begin_soon_after_others_keep_what_waits() -> None:
+    async with consuming("abcdefgh") as (group, consumer):
+        async with handling(consumer, _waits, 2):
+            await until(lambda: sum(grant.is_started for grant in group.grants.values()) == 2)
+        async with handling(consumer, _returns, 1):
+            await until(lambda: not group.values_left)
+        assert sum(len(extend.tokens) for extend in group.extends if not extend.grant_ms) == 2, "those of two handlers"
+
+
+async def test_a_close_that_is_cancelled_has_left() -> None:
+    async with consuming("abcdefgh") as (group, consumer), handling(consumer, _waits, 2) as running:
+        await until(lambda: sum(grant.is_started for grant in group.grants.values()) == 2)
+        closing = asyncio.create_task(consumer.close(60))
+        await until(lambda: len(group.grants) == 2)  # what waits went back at once
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await until(lambda: not group.subscribers and running.done())
+        assert running.exception() is None, "`run` ends without an error"
+        assert sum(row.is_given for row in group.rows) == 2, "others are no repeats"
+
+
+# ---- pools: an attempt begins with the function -------------------------------------------------------------------
+
+
+class Gate:
+    """A plain handler whose calls wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.opened = threading.Event()
+
+    def __call__(self, message: Message) -> None:
+        self.begun.append(message.value)
+        assert self.opened.wait(30)
+
+
+@asynccontextmanager
+async def gate(threads: int) -> AsyncIterator[tuple[Gate, ThreadPoolExecutor]]:
+    one = Gate()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield one, pool
+        finally:
+            one.opened.set()
+
+
+async def test_a_message_that_waits_for_a_thread_is_not_begun() -> None:
+    async with (
+        gate(2) as (one, pool),
+        consuming("abcdefgh") as (group, consumer),
+        handling(consumer, one, 8, pool=pool),
+    ):
+        await until(lambda: sum(grant.is_started for grant in group.grants.values()) == 2)
+        assert len(one.begun) == 2
+        one.opened.set()
+        await until(lambda: not group.values_left)
+    assert not group.nacks
+
+
+async def test_a_message_that_waits_for_a_thread_has_no_time_limit() -> None:
+    async with gate(1) as (one, pool), consuming("abcd") as (group, consumer):
+        async with handling(consumer, one, 4, pool=pool, timeout_s=0.02):
+            await until(lambda: len(group.nacks) == 1)
+            assert len(one.begun) == 1, "the thread still works on the first one"
+            one.opened.set()
+            await until(lambda: not group.values_left)
+        began = [int(value) for value in one.begun]
+    assert len(began) == 5
+    assert {nack.reason for nack in group.nacks} == {"the handler took longer than 0.02 s"}
+    assert began.count(began[0]) == 2, "what took too long came again"
+
+
+async def test_messages_that_waited_for_a_thread_go_back_unseen(monkeypatch: Any) -> None:
+    monkeypatch.setattr(keyed, "REST_S", 0.01)
+    async with gate(1) as (one, pool), consuming("abcdefgh") as (group, consumer):
+        async with handling(consumer, one, 4, pool=pool):
+            await until(lambda: any(grant.is_started for grant in group.grants.values()))
+        await until(lambda: not group.grants)
+        assert sum(row.is_given for row in group.rows) == 1
+        assert sum(row.attempts for row in group.rows) == 1
+
+
+async def _sleep(_message: Message) -> None:
+    await asyncio.sleep(0)
+
+
+def _generates(_message: Message) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("handler", [lambda message: _sleep(message), lambda message: _generates(message)])
+async def test_a_plain_handler_that_returns_work_undone_ends_run(handler: Any) -> None:
+    async with consuming("ab") as (group, consumer):
+        with pytest.raises(errors.BadRequestError, match="its work was not done"):
+            await consumer.run(handler, 2)
+        assert len(group.values_left) == 2
+
+
+@pytest.mark.parametrize("handler", ["print", _generates])
+async def test_what_is_no_handler_is_refused(handler: Any) -> None:
+    async with consuming() as (_, consumer):
+        with pytest.raises(errors.BadRequestError, match="the handler is a"):
+            await consumer.run(handler, 2)
+
+
+class OddError(Exception):
+    """Its text cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Retry("5"), "a delay is between"),  # type: ignore[arg-type]
+        (Retry(reason=5), "5"),  # type: ignore[arg-type]
+        (OddError(), "OddError, whose text"),
+    ],
+)
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_an_odd_exception_of_a_handler_ends_no_consumer(error: Exception, reason: str, is_plain: bool) -> None:
+    failures = [error]
+
+    def fail(_message: Message) -> None:
+        if failures:
+            raise failures.pop()
+
+    async def fail_here(message: Message) -> None:
+        fail(message)
+
+    async with consuming("a") as (group, consumer), handling(consumer, fail if is_plain else fail_here, 2):
+        await until(lambda: not group.values_left)
+    assert reason in group.nacks[0].reason
+
+
+async def test_a_reason_that_is_no_text_is_refused() -> None:
+    async with consuming("a") as (_, consumer):
+        [item] = await consumer.receive()
+        with pytest.raises(errors.BadRequestError, match="a reason is a text"):
+            item.nack(reason=ValueError("no"))  # type: ignore[arg-type]
+        assert item.ack()

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from types import CoroutineType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -44,7 +44,7 @@ class Retry(Exception):  # noqa: N818 - not an error: the handler asks for anoth
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason
+        return f"{self.reason}"
 
 
 class GiveUp(Exception):  # noqa: N818 - not an error of the handler's code
@@ -76,48 +76,66 @@ class FailedElsewhereError(Exception):
         self.failed = failed
 
 
-class PoolEndedError(BaseException):
-    """The pool takes no more calls. Says nothing about any message, so it is no `Exception` of a handler."""
+class HandlerEndedError(BaseException):
+    """No handler can be called any more. Says nothing about any message, so it is no `Exception` of a handler.
+
+    Args:
+        is_pool: The pool takes no more calls. Otherwise the handler is no plain function, and its work is not done.
+    """
+
+    def __init__(self, *, is_pool: bool) -> None:
+        super().__init__(is_pool)
+        self.is_pool = is_pool
 
 
 def failed_by(error: BaseException) -> Failed:
-    """What an exception of a handler says about its message."""
+    """What an exception of a handler says about its message. A mistake in the exception ends no consumer."""
+    try:
+        return _failed_by(error)
+    except Exception:  # the handler's exception has a text, or attributes, that cannot be read
+        return Failed(None, cut(f"{type(error).__name__}, whose text cannot be read"), isinstance(error, GiveUp))
+
+
+def _failed_by(error: BaseException) -> Failed:
     if isinstance(error, FailedElsewhereError):
         return error.failed
     if isinstance(error, Retry):
+        reason = f"{error.reason}"
         try:
             check_delay(error.delay_s)
-        except BadRequestError as exc:  # a handler's mistake ends no consumer: the policy has a delay
-            return Failed(None, cut(f"{exc}: {error.reason}"), False)
-        return Failed(error.delay_s, cut(error.reason or "the handler asked for another attempt"), False)
+        except BadRequestError as exc:  # the policy has a delay
+            return Failed(None, cut(f"{exc}: {reason}"), False)
+        return Failed(error.delay_s, cut(reason or "the handler asked for another attempt"), False)
     if isinstance(error, asyncio.CancelledError):
         return Failed(None, "the handler was cancelled", False)
     return Failed(None, cut(f"{type(error).__name__}: {error}"), isinstance(error, GiveUp))
 
 
-def check_delay(delay_s: float | None) -> None:
-    """Refuse a delay that is negative or too long.
+def check_delay(delay_s: object) -> None:
+    """Refuse a delay that is no number, negative or too long.
 
     Raises:
         BadRequestError: It is.
     """
-    if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
-        raise BadRequestError(f"a delay is between 0 and 40 days, not {delay_s} s")
+    if delay_s is None:
+        return
+    if not isinstance(delay_s, int | float) or isinstance(delay_s, bool) or not 0 <= delay_s <= DELAY_S_MAX:
+        raise BadRequestError(f"a delay is between 0 and 40 days, in seconds, not {delay_s!r}")
+
+
+def check_reason(reason: object) -> None:
+    """Refuse a reason that is no text.
+
+    Raises:
+        BadRequestError: It is none.
+    """
+    if not isinstance(reason, str):
+        raise BadRequestError(f"a reason is a text, not {reason!r}")
 
 
 def cut(reason: str) -> str:
     """The beginning of a reason, in at most 200 bytes of UTF-8."""
     return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
-
-
-def call_in_pool(handler: Callable[[Message], object], message: Message) -> tuple[float | None, str, bool] | None:
-    """Call a handler in a thread or process of a pool. Returns None, or how it failed."""
-    try:
-        handler(message)
-    except Exception as error:
-        failed = failed_by(error)
-        return failed.delay_s, failed.reason, failed.is_last
-    return None
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
@@ -127,38 +145,24 @@ def is_coroutine_function(handler: Callable[..., object]) -> bool:
     )
 
 
-def caller_of(
-    handler: Handler, timeout_s: float | None, pool: Executor | None
-) -> Callable[[Message], Awaitable[object]]:
-    """How the handler is called with a message.
-
-    Args:
-        handler: A coroutine function, or a plain function.
-        timeout_s: Seconds after which the call fails; None: none.
-        pool: Where a plain function runs.
+def check_handler(handler: object, pool: Executor | None) -> None:
+    """Refuse what cannot be called with messages, or not in this pool.
 
     Raises:
-        BadRequestError: A coroutine function and a pool, or a function that cannot be sent to another process.
+        BadRequestError: The text says what to do.
     """
-    call: Callable[[Message], Any] = handler
+    if not callable(handler):
+        raise BadRequestError(f"the handler is a function, not {handler!r}")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise BadRequestError("the handler is a generator function, which does nothing when it is called: use no yield")
+    if pool is None:
+        return
     if is_coroutine_function(handler):
-        if pool is not None:
-            raise BadRequestError("a pool calls plain functions, and the handler is a coroutine function")
-    else:
-        if isinstance(pool, ProcessPoolExecutor):
-            _check_picklable(handler)
-
-        async def call_there(message: Message) -> None:
-            loop = asyncio.get_running_loop()
-            try:
-                failed = await _submitted(loop, pool, handler, message)
-            except BrokenExecutor as exc:
-                raise PoolEndedError from exc
-            if failed is not None:
-                raise FailedElsewhereError(Failed(*failed))
-
-        call = call_there
-    return limited(call, timeout_s)
+        raise BadRequestError("a pool calls plain functions, and the handler is a coroutine function")
+    if not isinstance(pool, Executor):
+        raise BadRequestError(f"the pool is an Executor of concurrent.futures, not {pool!r}")
+    if isinstance(pool, ProcessPoolExecutor):
+        _check_picklable(handler)
 
 
 def limited(call: Callable[[T], Awaitable[object]], timeout_s: float | None) -> Callable[[T], Awaitable[object]]:
@@ -222,14 +226,7 @@ class Rest:
             return end.value
 
 
-def _submitted(loop: asyncio.AbstractEventLoop, pool: Executor | None, handler: Any, message: Message) -> Any:
-    try:
-        return loop.run_in_executor(pool, call_in_pool, handler, message)
-    except RuntimeError as exc:  # it is broken, or was shut down
-        raise PoolEndedError from exc
-
-
-def _check_picklable(handler: Handler) -> None:
+def _check_picklable(handler: Callable[..., object]) -> None:
     try:
         pickle.dumps(handler)
     except Exception as exc:
@@ -238,9 +235,14 @@ def _check_picklable(handler: Handler) -> None:
         ) from exc
 
 
-def pool_ended() -> PreconditionError:
-    """What `run` raises when the pool takes no more calls."""
-    return PreconditionError(
-        "the pool of the handlers has ended: one of its processes died, or it was shut down. The messages that were "
-        "worked on come again. Call run again with a new pool to go on"
+def ended(error: HandlerEndedError) -> PreconditionError | BadRequestError:
+    """What `run` raises when no handler can be called any more."""
+    if error.is_pool:
+        return PreconditionError(
+            "the pool of the handlers has ended: one of its processes died, or it was shut down. The messages that "
+            "were worked on come again. Call run again with a new pool to go on"
+        )
+    return BadRequestError(
+        "the handler returned a coroutine or a generator, so its work was not done: its message comes again. Pass the "
+        "coroutine function itself (async def), or a plain function that returns when the work is done"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,15 +40,17 @@ class Grant:
         token: The grant's token.
         messages: Its messages.
         at: How many of them the application is done with.
+        begun: The place of the message that the application has begun; -1: none.
     """
 
-    __slots__ = ("_is_given_back", "at", "messages", "subscription", "token")
+    __slots__ = ("_is_given_back", "at", "begun", "messages", "subscription", "token")
 
     def __init__(self, subscription: KeyedSubscription, token: int, messages: list[Message]) -> None:
         self.subscription = subscription
         self.token = token
         self.messages = messages
         self.at = 0
+        self.begun = -1
         self._is_given_back = False
 
     @property
@@ -68,6 +70,7 @@ class Grant:
 
     def begin(self) -> bool:
         """The application begins to work on the next message. Returns whether the grant counts."""
+        self.begun = self.at
         return not self._is_given_back and self.subscription.begin(self.token)
 
     def hold(self, hold_s: float | None, *, is_manual: bool) -> bool:
@@ -81,7 +84,7 @@ class Grant:
             self.subscription.hold(self.token, hold_s, is_manual=is_manual)
         return not self.is_over
 
-    def release(self, *, is_unseen: bool = False) -> None:
+    def release(self, *, is_unseen: bool) -> None:
         """The application does not work on it: others may have its messages now.
 
         Args:
@@ -222,7 +225,7 @@ class GrantFrame:
             return iter(messages)
         return self._grants(iter(messages))
 
-    def release(self, *, is_unseen: bool = False) -> None:
+    def release(self, *, is_unseen: bool) -> None:
         """The application works on none of them: others may have their messages now.
 
         Args:
@@ -245,6 +248,7 @@ class HeldBatch:
 
     def __init__(self, frame: GrantFrame) -> None:
         self.frame = frame
+        self.has_begun = False
         self._failed: dict[int, tuple[int, float | None, str, bool]] = {}  # token -> (offset, delay, reason, is last)
 
     def has(self, message: Message) -> bool:
@@ -254,6 +258,7 @@ class HeldBatch:
 
     def begin(self) -> None:
         """The application works on it, and does not end at once."""
+        self.has_begun = True
         self.frame.subscription.begin_all(self.frame.tokens)
 
     def fail(self, token: int, offset: int, delay_s: float | None, reason: str, *, is_last: bool) -> None:
@@ -525,11 +530,15 @@ class WaitingGrants:
 
     One of those who wait is woken when grants come. Who takes one, and then waits for something else, wakes the next
     one with `wake_next`.
+
+    Args:
+        subscriptions: By number of the partition.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, subscriptions: Mapping[int, KeyedSubscription]) -> None:
         self.error: SeriatimError | None = None
         self.is_closed = False
+        self._subscriptions = subscriptions
         self._frames: deque[GrantFrame] = deque()
         self._opened: Iterator[Message | Grant] = iter(())
         self._again: deque[Grant] = deque()  # their first messages are done
@@ -573,12 +582,31 @@ class WaitingGrants:
         self._wake(len(self._wakers))
 
     def close(self) -> None:
-        """Drop what waits, and wake all who wait: nothing comes any more."""
+        """Give back what waits, and wake all who wait: nothing comes any more."""
         self.is_closed = True
+        self.give_back()
+        self._wake(len(self._wakers))
+
+    def give_back(self) -> None:
+        """Give back all that waits: the application got none of it, and others may have it now."""
+        frames, again, opened = list(self._frames), list(self._again), self._opened
+        found = self._next
         self._frames.clear()
         self._again.clear()
         self._opened, self._next = iter(()), None
-        self._wake(len(self._wakers))
+        for frame in frames:
+            frame.release(is_unseen=True)
+        for grant in again:
+            grant.release(is_unseen=True)
+        singles: dict[int, list[int]] = {}
+        while found is not None:
+            if isinstance(found, Grant):
+                found.release(is_unseen=True)
+            else:
+                singles.setdefault(found.partition, []).append(found.grant)
+            found = next(opened, None)
+        for partition, tokens in singles.items():
+            self._subscriptions[partition].release(tuple(tokens), is_unseen=True)
 
     def take(self) -> Message | Grant | None:
         """The next grant; None if none is here. It may have ended. One with a single message is only the message.

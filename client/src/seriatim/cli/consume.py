@@ -235,8 +235,11 @@ class Received:
     async def fetch(self, max_messages: int, timeout_s: float) -> list[Message]:
         """Ask for messages."""
         items = await self._consumer.receive(max_messages, timeout_s)
-        self._items = {(item.message.partition, item.message.offset): item for item in items}
-        return [item.message for item in items]
+        # To print a message is not to work on it: if the command ends before it has acknowledged what it printed, that
+        # is no failed attempt. Without it, `consume | head -1` would send what it did not show to the dead letters.
+        messages = [item.peek() for item in items]
+        self._items = {(message.partition, message.offset): item for message, item in zip(messages, items, strict=True)}
+        return messages
 
     async def ack(self, message: Message) -> bool:
         """Acknowledge one message of the last `fetch`."""
