@@ -96,10 +96,13 @@ def _owners_are_not_compared() -> list[Patch]:
 def _epochs_count() -> list[Patch]:
     """An epoch is the one before plus 1, as far as it is known."""
 
+    before = writers.opened
+
     def opened(
-        record: WriterRecord | None, topic: str, new_producer: bytes, _revision: int, _now_ms: int
+        record: WriterRecord | None, topic: str, writer: str, new_id: bytes, _revision: int, now_ms: int
     ) -> WriterRecord:
-        return WriterRecord(new_producer, topic, 1) if record is None else replace(record, epoch=record.epoch + 1)
+        after = before(record, topic, writer, new_id, 0, now_ms)
+        return after if record is None else replace(after, epoch=record.epoch + 1)
 
     return [(writers, "opened", opened)]
 

@@ -97,13 +97,13 @@ class Program:
         if process is None or process.frozen:
             publishing.later(self._open, number)
             return
-        producer = publishing.rng.randbytes(8)
+        new_id = publishing.rng.randbytes(8)[: writers.NEW_ID_BYTES]
 
         def write() -> WriterRecord | None:
             records = publishing.records
             record, _ = records.get(self.name)
             if self._opens:
-                record = writers.opened(record, TOPIC, producer, records.revision, 0)
+                record = writers.opened(record, TOPIC, self.name, new_id, records.revision, 0)
                 records.put(self.name, record)
                 publishing.judge.opened(self.name, self._called(number))
             return record

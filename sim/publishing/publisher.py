@@ -220,7 +220,8 @@ class Publish(Steps):
         wanted, records = self._wanted, self.publishing.records
         manifest = self.publishing.judge.manifest_of(wanted.manifest.id)
         now_ms = WALL_MS_START + self.world.schedule.now_us // 1000
-        after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, self.publishing.rng.randbytes(8))
+        new_id = self.publishing.rng.randbytes(8)[: writers.NEW_ID_BYTES]
+        after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, new_id)
 
         def write() -> bool:
             same = deciding.of_record(KEYS, INCARNATION, wanted.writer, revision)

@@ -9,6 +9,8 @@ from seriatim_api import errors
 from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch, StagedBatches
+from seriatim_broker.core.control.rebuild import known_writers
+from seriatim_broker.core.peers import behind
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -291,10 +293,39 @@ def test_an_earlier_publication_has_nothing_left_to_append() -> None:
     carry.commit()
     carry.bench.clear()
     early = carry.ask(1, 1, sequence=6)
+    assert carry.answer(early) is None, "the record says whether it is done"
+    carry.read(record_of(7, WriterState.DONE))
     answer = carry.answer(early)
     assert answer is not None
-    assert answer.error is None
+    assert isinstance(answer.error, errors.PreconditionError)
     assert not carry.appended()
+    assert not behind.reason(carry.bench.core.state)
+
+
+def test_a_decision_before_one_that_is_here_proves_an_older_copy() -> None:
+    """A later publication is decided only once the one before is done. So the coordinator lost the later decision."""
+    carry, _ = asked(2)
+    carry.fetched()
+    carry.commit()
+    carry.bench.clear()
+    request = carry.ask(1, 1, sequence=6)
+    carry.read(record_of(6))
+    answer = carry.answer(request)
+    assert answer is not None
+    assert isinstance(answer.error, errors.CoordinatorBehindError)
+    assert "publication 6 is under way, and this broker has rows of publication 7" in answer.error.message
+    assert not carry.appended()
+    carry.bench.do(ev.CoordinatorRebuilt())
+    assert not behind.reason(carry.bench.core.state)
+
+
+def test_what_a_master_has_of_a_writer_is_told_to_a_rebuild() -> None:
+    carry, _ = asked(2, 3)
+    carry.fetched()
+    carry.commit()
+    (known,) = known_writers(carry.bench.part)
+    assert (known.producer, known.sequence, known.rows) == (WRITER, 7, 5)
+    assert known.append_time_ms > 0
 
 
 def test_the_next_publication_begins_at_row_0() -> None:
@@ -505,6 +536,7 @@ def test_the_memory_of_a_broker_for_publications_has_a_limit(monkeypatch: pytest
     for _ in range(6):
         carry.commit()
         carry.fetched()
+    carry.read(record_of(8))
     assert carry.answer(request) is not None
     assert carry.answer(other) is not None
     assert (broker.carried_bytes, len(carry.bench.part.carryings)) == (0, 0)

@@ -17,15 +17,17 @@ from seriatim_broker.core.values.writers import (
     WriterState,
     check_floor,
     check_manifest,
+    check_rebuilt,
     decided,
     done,
     judge,
+    name_digest,
     opened,
 )
 
-NEW_ID = b"w" * 8
-PRODUCER = NEW_ID + PRODUCER_MARK
-OTHER = b"o" * 8
+NEW_ID = b"w" * 4
+PRODUCER = name_digest("nightly") + NEW_ID + PRODUCER_MARK
+OTHER = b"o" * 4
 INCARNATION = TopicIncarnation("ab" * 16)
 CHUNK = b"c" * 16
 PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 4, make_offset(2, 5), CHUNK)])),)
@@ -39,14 +41,14 @@ DONE = done(DECIDED, 0, 2000)
 
 
 def test_the_first_who_opens_a_writer_makes_it() -> None:
-    record = opened(None, "orders", NEW_ID, 41, 9000)
+    record = opened(None, "orders", "nightly", NEW_ID, 41, 9000)
     assert record == WriterRecord(PRODUCER, "orders", epoch=42, state=WriterState.NEW, opened_at_ms=9000)
 
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_opening_raises_the_epoch_and_nothing_else(record: WriterRecord) -> None:
-    assert opened(record, "orders", OTHER, 41, 9000) == replace(record, epoch=42, opened_at_ms=9000)
-    restored = opened(record, "orders", OTHER, 1, 9000)
+    assert opened(record, "orders", "nightly", OTHER, 41, 9000) == replace(record, epoch=42, opened_at_ms=9000)
+    restored = opened(record, "orders", "nightly", OTHER, 1, 9000)
     assert restored.epoch == 3, "the coordinator was restored"
 
 
@@ -68,7 +70,7 @@ def test_a_writer_that_was_deleted_since_it_was_opened_is_refused() -> None:
 
 @pytest.mark.parametrize("record", [NEW, DECIDED, DONE])
 def test_who_opened_it_before_is_fenced_whatever_it_wants(record: WriterRecord) -> None:
-    newer = opened(record, "orders", OTHER, 41, 9000)
+    newer = opened(record, "orders", "nightly", OTHER, 41, 9000)
     for sequence in (6, 7, 8):
         with pytest.raises(errors.WriterFencedError) as caught:
             judge(newer, replace(WANTED, sequence=sequence))
@@ -130,7 +132,8 @@ def test_a_decision_says_what_it_is_of() -> None:
 
 def test_a_decision_without_a_record_makes_one() -> None:
     record = decided(None, replace(WANTED, epoch=0), "orders", 4, 1000, OTHER)
-    assert (record.producer, record.epoch, record.state) == (OTHER + PRODUCER_MARK, 0, WriterState.DECIDED)
+    producer = name_digest("nightly") + OTHER + PRODUCER_MARK
+    assert (record.producer, record.epoch, record.state) == (producer, 0, WriterState.DECIDED)
 
 
 def test_a_decision_forgets_what_the_one_before_lost() -> None:
@@ -148,6 +151,57 @@ def test_only_that_publication_is_decided() -> None:
     assert not DECIDED.has_decided(OTHER + PRODUCER_MARK, 7, PLACE.id)
     assert not DECIDED.has_decided(PRODUCER, 8, PLACE.id)
     assert not DECIDED.has_decided(PRODUCER, 7, b"x" * 16)
+
+
+# ---- after a rebuild -------------------------------------------------------------------------------------
+
+REBUILT = WriterRecord(
+    PRODUCER, "orders", state=WriterState.DONE, sequence=7, done_at_ms=2000, rebuilt=((3, 4),), epoch=2
+)
+"""The coordinator lost the record, and brokers have 4 rows of publication 7 in partition 3."""
+
+
+def test_a_rebuilt_publication_is_not_known_to_be_done() -> None:
+    assert DONE.done_sequence == 7
+    assert REBUILT.done_sequence == 6, "its program publishes 7 again"
+    assert replace(REBUILT, sequence=0).done_sequence is None
+    assert NEW.done_sequence is None
+
+
+def test_a_rebuilt_publication_is_carried_out_again_under_its_own_numbers() -> None:
+    assert judge(REBUILT, WANTED) is Verdict.DECIDE
+    check_rebuilt(REBUILT, WANTED, MANIFEST)
+    again = decided(REBUILT, WANTED, "orders", 4, 3000, OTHER)
+    assert (again.producer, again.sequence, again.state) == (PRODUCER, 7, WriterState.DECIDED)
+    finished = done(again, 0, 4000)
+    assert judge(finished, WANTED) is Verdict.DONE
+    assert finished.done_sequence == 7
+
+
+def test_a_rebuilt_publication_that_is_cut_in_another_way_differs() -> None:
+    for rebuilt in (((3, 3),), ((3, 5),), ((3, 4), (4, 1))):
+        with pytest.raises(errors.PublicationDiffersError, match="rebuilt"):
+            check_rebuilt(replace(REBUILT, rebuilt=rebuilt), WANTED, MANIFEST)
+    check_rebuilt(replace(REBUILT, rebuilt=((4, 1),)), replace(WANTED, sequence=8), MANIFEST)
+
+
+def test_a_sequence_below_a_rebuilt_one_is_passed() -> None:
+    with pytest.raises(errors.SequencePassedError):
+        judge(REBUILT, replace(WANTED, sequence=6))
+    assert judge(REBUILT, replace(WANTED, sequence=8)) is Verdict.DECIDE
+
+
+def test_a_producer_id_of_an_earlier_version_gets_its_name_at_the_next_publication() -> None:
+    old = b"12345678" + PRODUCER_MARK
+    after = decided(replace(DONE, producer=old), replace(WANTED, sequence=8), "orders", 4, 3000, OTHER)
+    assert after.producer == name_digest("nightly") + OTHER + PRODUCER_MARK
+    again = decided(replace(REBUILT, producer=old), WANTED, "orders", 4, 3000, OTHER)
+    assert again.producer == old, "masters look for what they have of 7 under this id"
+
+
+def test_a_rebuilt_record_that_no_program_asks_for_goes() -> None:
+    assert replace(REBUILT, epoch=0).goes_at_ms == 2000 + writers.REBUILT_KEPT_MS
+    assert REBUILT.goes_at_ms is None
 
 
 # ---- manifests ------------------------------------------------------------------------------------------
@@ -272,7 +326,7 @@ def test_a_record_of_the_largest_manifest_stays_small() -> None:
 
 def test_which_records_may_go_and_when() -> None:
     assert NEW.goes_at_ms is None, "no program opened it"
-    assert opened(NEW, "orders", OTHER, 41, 9000).goes_at_ms == 9000 + writers.NEW_KEPT_MS
-    assert opened(DECIDED, "orders", OTHER, 41, 9000).goes_at_ms is None
+    assert opened(NEW, "orders", "nightly", OTHER, 41, 9000).goes_at_ms == 9000 + writers.NEW_KEPT_MS
+    assert opened(DECIDED, "orders", "nightly", OTHER, 41, 9000).goes_at_ms is None
     assert DONE.goes_at_ms is None
     assert replace(DONE, ephemeral=True).goes_at_ms == DONE.done_at_ms + writers.EPHEMERAL_KEPT_MS

@@ -37,6 +37,7 @@ from seriatim_broker.runtime.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")
+PRODUCER = writers.name_digest("nightly") + b"w" * 4 + PRODUCER_MARK
 INCARNATION = TopicIncarnation("ab" * 16)
 STAGE = 90
 WRITER = Writer(INCARNATION, "nightly")
@@ -220,7 +221,7 @@ async def test_a_publication_is_decided_carried_out_and_done() -> None:
 async def test_a_call_answers_with_its_own_parts_and_says_what_it_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """It finishes 7 first; another broker finishes 8, which it has decided."""
     cluster = await begun()
-    await cluster.write(writers.decided(None, cluster.wanted(7, rows=5), "orders", 10, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, cluster.wanted(7, rows=5), "orders", 10, 0, b"w" * 4))
     decide = cluster.publisher._decide
 
     async def finished_elsewhere(*arguments: Any) -> None:
@@ -260,7 +261,7 @@ async def test_without_rows_nothing_is_decided_and_it_is_refused_as_with_rows() 
 
 async def test_an_earlier_decision_is_finished_first() -> None:
     cluster = await begun()
-    await cluster.write(writers.decided(None, cluster.wanted(1), "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, cluster.wanted(1), "orders", 4, 0, b"w" * 4))
     await cluster.publish(cluster.wanted(2))
     assert cluster.asked == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
@@ -271,14 +272,14 @@ async def test_another_publisher_was_quicker() -> None:
     other = cluster.wanted(1, rows=5)
 
     async def decide() -> None:
-        await cluster.write(writers.decided(None, other, "orders", 10, 0, b"w" * 8))
+        await cluster.write(writers.decided(None, other, "orders", 10, 0, b"w" * 4))
 
     cluster.on_find = decide
     with pytest.raises(errors.PublicationDiffersError):
         await cluster.publish(cluster.wanted(1))
     record = await cluster.record()
     assert record is not None
-    assert (record.digest, record.producer) == (other.digest, b"w" * 8 + PRODUCER_MARK)
+    assert (record.digest, record.producer) == (other.digest, PRODUCER)
 
 
 async def test_a_writer_that_is_opened_meanwhile_fences_the_decision() -> None:
@@ -436,7 +437,7 @@ async def test_staged_rows_on_lost_disks_are_told_again_and_again() -> None:
 async def test_a_manifest_that_is_lost_after_the_decision_ends_the_publication_with_loss() -> None:
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 4))
     cluster.manifests[wanted.manifest.id] = errors.StagedDataGoneError("gone")
     with pytest.raises(errors.PublishedWithLossError):
         await cluster.publish(wanted)
@@ -449,7 +450,7 @@ async def test_a_manifest_that_is_lost_and_known_here_ends_the_publication_with_
     """This broker read it before; the masters cannot."""
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 4))
     await cluster.manifest(wanted.manifest)
     cluster.lost_manifests.add(wanted.manifest.id)
     cluster.refusals = [errors.StagedDataGoneError("gone")] * 1000
@@ -473,7 +474,7 @@ async def test_partitions_that_wait_keep_no_others_of_the_call_waiting() -> None
     """All of a call go to the core at once, and each has its own answer."""
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 4))
     ask, asked = cluster.ask_core, 0
     all_asked = asyncio.Event()
 
@@ -491,9 +492,7 @@ async def test_partitions_that_wait_keep_no_others_of_the_call_waiting() -> None
     (part, _) = manifest_of().parts
     parts = [replace(part, partition=number) for number in range(1, 201)]
     async with asyncio.timeout(10):
-        answers = await cluster.publisher.carry_out_here(
-            WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest, parts, 5.0
-        )
+        answers = await cluster.publisher.carry_out_here(WRITER, PRODUCER, 1, wanted.manifest, parts, 5.0)
     assert [isinstance(answer, errors.SeriatimError) for answer in answers] == [True] * 130 + [False] * 70
 
 
@@ -525,7 +524,7 @@ async def test_a_writer_is_deleted_unless_it_has_something_decided() -> None:
     cluster = await begun()
     with pytest.raises(errors.UnknownWriterError):
         await cluster.publisher.delete("orders", "nightly")
-    decided = writers.decided(None, cluster.wanted(), "orders", 4, 0, b"w" * 8)
+    decided = writers.decided(None, cluster.wanted(), "orders", 4, 0, b"w" * 4)
     await cluster.write(decided)
     with pytest.raises(errors.PreconditionError, match="not finished"):
         await cluster.publisher.delete("orders", "nightly")
@@ -534,6 +533,54 @@ async def test_a_writer_is_deleted_unless_it_has_something_decided() -> None:
     assert await cluster.record() is None
     with pytest.raises(errors.UnknownWriterError):
         await cluster.publish(replace(cluster.wanted(), epoch=1))
+
+
+async def lost(
+    cluster: Cluster, *, sequence: int = 1, rows: int = 2, random: bytes = b"w" * 4, time_ms: int = 9
+) -> str:
+    """A rebuild found that the writer has published that, and not its name."""
+    producer = writers.name_digest("nightly") + random + PRODUCER_MARK
+    record = WriterRecord(
+        producer, "orders", state=WriterState.DONE, sequence=sequence, done_at_ms=time_ms, rebuilt=((3, rows),)
+    )
+    key = KEYS.lost_writer(INCARNATION, producer, writers.NAME_BYTES)
+    await cluster.coordinator.txn((), [Put(key, writer_to_record(record).SerializeToString())])
+    return key
+
+
+async def test_a_program_that_names_its_lost_writer_gets_it_back() -> None:
+    cluster = await begun()
+    keys = [await lost(cluster, sequence=9, random=b"gone", time_ms=5), await lost(cluster, sequence=7, rows=1)]
+    _, other = await cluster.publisher.open("orders", INCARNATION, "hourly")
+    assert other.state is WriterState.NEW
+    _, record = await cluster.publisher.open("orders", INCARNATION, "nightly")
+    assert (record.producer, record.sequence, record.done_sequence) == (PRODUCER, 7, 6)
+    assert [await cluster.coordinator.get(key) for key in keys] == [None, None]
+    with pytest.raises(errors.SequencePassedError):
+        await cluster.publish(cluster.wanted(6, epoch=record.epoch))
+    with pytest.raises(errors.PublicationDiffersError):
+        await cluster.publish(cluster.wanted(7, rows=2, epoch=record.epoch))
+    assert cluster.asked == []
+    carried, was_done = await cluster.publish(cluster.wanted(7, rows=1, epoch=record.epoch))
+    assert not was_done
+    assert sum(part.rows for part in carried) == 2
+    found = await cluster.record()
+    assert found is not None
+    assert (found.producer, found.sequence, found.state, found.rebuilt) == (PRODUCER, 7, WriterState.DONE, ())
+    assert (await cluster.publish(cluster.again(cluster.wanted(7, rows=1, epoch=record.epoch))))[1]
+
+
+async def test_a_lost_writer_that_is_never_opened_is_found_too() -> None:
+    """Spark's sink publishes under its query's id, without opening it."""
+    cluster = await begun()
+    key = await lost(cluster, sequence=7)
+    with pytest.raises(errors.SequencePassedError):
+        await cluster.publish(cluster.wanted(6))
+    await cluster.publish(cluster.wanted(8))
+    record = await cluster.record()
+    assert record is not None
+    assert (record.producer, record.sequence) == (PRODUCER, 8)
+    assert await cluster.coordinator.get(key) is None
 
 
 async def test_each_opening_raises_the_epoch() -> None:
@@ -561,26 +608,26 @@ async def test_what_another_broker_calls_decided_is_looked_up() -> None:
     wanted = cluster.wanted()
     check = cluster.publisher.check_decided
     with pytest.raises(errors.PreconditionError):
-        await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
-    decided = writers.decided(None, wanted, "orders", 4, 0, b"w" * 8)
+        await check(WRITER, PRODUCER, 1, wanted.manifest)
+    decided = writers.decided(None, wanted, "orders", 4, 0, b"w" * 4)
     await cluster.write(decided)
-    await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
+    await check(WRITER, PRODUCER, 1, wanted.manifest)
     for producer, sequence, place in (
         (b"v" * 16, 1, wanted.manifest),
-        (b"w" * 8 + PRODUCER_MARK, 2, wanted.manifest),
-        (b"w" * 8 + PRODUCER_MARK, 1, replace(wanted.manifest, length=81)),
+        (PRODUCER, 2, wanted.manifest),
+        (PRODUCER, 1, replace(wanted.manifest, length=81)),
     ):
         with pytest.raises(errors.PreconditionError):
             await check(WRITER, producer, sequence, place)
     await cluster.write(writers.done(decided, 0, 1))
     with pytest.raises(errors.PreconditionError):
-        await check(WRITER, b"w" * 8 + PRODUCER_MARK, 1, wanted.manifest)
+        await check(WRITER, PRODUCER, 1, wanted.manifest)
 
 
 async def test_a_manifest_that_cannot_be_read_now_is_not_given_up() -> None:
     cluster = await begun()
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 4))
     cluster.manifests[wanted.manifest.id] = errors.UnavailableError("what one gave is not it")
     with pytest.raises(errors.UnavailableError):
         await cluster.publish(wanted)

@@ -90,7 +90,7 @@ async def test_a_master_that_was_taken_back_to_the_version_before_is_waited_for_
     publisher = cluster.publisher = Publisher(cast(Any, cluster), calls, cast(Any, cluster), cast(Any, cluster))
     cluster.master = OLD
     wanted = cluster.wanted()
-    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 8))
+    await cluster.write(writers.decided(None, wanted, "orders", 4, 0, b"w" * 4))
     with capture_logs() as told, pytest.raises(errors.DeadlineExceededError, match="2 of 2 partitions"):
         await cluster.publish(wanted, 0.5)
     assert not cluster.fed, "its segments are healthy: none is ended for it"

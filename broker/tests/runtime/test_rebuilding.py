@@ -7,20 +7,29 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation
+from seriatim_api.publications import PRODUCER_MARK
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.control.rebuild import KnownWriter
 from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.deleted import NONE_DELETED
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.writers import WriterRecord, WriterState, name_digest
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.known import tell
 from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import NEVER_SEEN, Identity, Place
 from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
-from seriatim_broker.runtime.records import cursor_from_value, member_to_record, put_deleted_partitions
+from seriatim_broker.runtime.records import (
+    cursor_from_value,
+    member_to_record,
+    put_deleted_partitions,
+    writer_from_value,
+    writer_to_record,
+)
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -154,6 +163,86 @@ async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
     answers = Answers((replace(told(M00, FIRST), cursors={P: [G10]}),))
     await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
     assert (await make_plan(coordinator, KEYS, answers)).steps == []
+
+
+# ---- writers ---------------------------------------------------------------------------------------------
+
+NIGHTLY = name_digest("nightly") + b"rand" + PRODUCER_MARK
+
+
+def with_writers(member: MemberId, *writers: KnownWriter) -> Told:
+    return replace(told(member, FIRST), writers={P: writers})
+
+
+async def store_after(
+    *answers: Told, records: dict[str, WriterRecord] | None = None, behind: str = "older"
+) -> MemoryStore:
+    """A coordinator that kept the topic with these writers, after a rebuild."""
+    store = MemoryStore()
+    coordinator = MemoryCoordinator(store)
+    topic = records_pb2.TopicRecord(name="orders", incarnation="ab" * 16, partition_ids=[P])
+    puts = [Put(KEYS.topic("orders"), topic.SerializeToString())]
+    puts += [
+        Put(KEYS.writer("ab" * 16, name), writer_to_record(record).SerializeToString())
+        for name, record in (records or {}).items()
+    ]
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString()), *puts])
+    for _ in range(2):  # the second time there is nothing more to write
+        plan = await make_plan(coordinator, KEYS, Answers(tuple(replace(one, behind=behind) for one in answers)))
+        assert not await carry_out(coordinator, plan)
+        writers = [step.text for step in plan.steps if "writer" in step.text]
+    assert writers == []
+    return store
+
+
+def writers_in(store: MemoryStore) -> dict[str, WriterRecord]:
+    prefix = KEYS.writers_of("ab" * 16)
+    return {key.removeprefix(prefix): writer_from_value(store.items[key].value) for key in store.items if prefix in key}
+
+
+async def test_a_lost_writer_is_kept_for_its_program_to_ask() -> None:
+    store = await store_after(
+        with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)), with_writers(M01, KnownWriter(NIGHTLY, 7, 60, 4000))
+    )
+    ((name, record),) = writers_in(store).items()
+    assert name == f"~{NIGHTLY[:4].hex()}-{b'rand'.hex()}"
+    assert (record.producer, record.sequence, record.rebuilt) == (NIGHTLY, 7, ((P, 90),))
+    assert record.is_rebuilt
+
+
+async def test_an_older_record_learns_the_last_sequence() -> None:
+    before = WriterRecord(NIGHTLY, "orders", 3, "me", WriterState.DONE, 5, digest=b"d" * 16, done_at_ms=1000)
+    store = await store_after(with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)), records={"nightly": before})
+    assert writers_in(store) == {
+        "nightly": WriterRecord(NIGHTLY, "orders", 3, "me", WriterState.DONE, 7, done_at_ms=5000, rebuilt=((P, 90),))
+    }
+
+
+async def test_a_record_that_is_as_new_as_the_disks_stays() -> None:
+    now = WriterRecord(NIGHTLY, "orders", 3, "me", WriterState.DECIDED, 7, digest=b"d" * 16)
+    store = await store_after(with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)), records={"nightly": now})
+    assert writers_in(store) == {"nightly": now}
+
+
+async def test_a_deleted_writer_of_the_same_name_does_not_count() -> None:
+    now = WriterRecord(NIGHTLY, "orders", 3, "", WriterState.DONE, 2, digest=b"d" * 16, done_at_ms=9000)
+    earlier = NIGHTLY[:4] + b"gone" + PRODUCER_MARK
+    answer = with_writers(M00, KnownWriter(NIGHTLY, 2, 5, 9000), KnownWriter(earlier, 50, 90, 5000))
+    assert writers_in(await store_after(answer, records={"nightly": now}))["nightly"] == now
+
+
+async def test_a_writer_that_got_its_name_in_the_lost_time_is_found() -> None:
+    before = WriterRecord(b"12345678" + PRODUCER_MARK, "orders", 3, "", WriterState.DONE, 6, digest=b"d" * 16)
+    store = await store_after(with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)), records={"nightly": before})
+    record = writers_in(store)["nightly"]
+    assert (record.producer, record.sequence, record.is_rebuilt) == (NIGHTLY, 7, True)
+
+
+async def test_writers_stay_if_nothing_was_lost() -> None:
+    first = await store_after(with_writers(M00))  # what else a rebuild writes here
+    answers = Answers((with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)),))
+    assert (await make_plan(MemoryCoordinator(first), KEYS, answers)).steps == []
 
 
 async def test_the_stage_topic_is_rebuilt_as_it_was() -> None:

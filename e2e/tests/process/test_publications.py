@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import pickle
 import re
+import shutil
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
@@ -305,3 +306,53 @@ async def test_bad_input_is_refused_with_a_word(cluster: LocalCluster) -> None:
         with pytest.raises(errors.IllegalNameError):
             await client.writer("pub-bad", "no/name")
         await admin.delete_topic("pub-bad")
+
+
+@pytest.mark.faults
+async def test_publications_go_on_after_the_coordinator_is_rebuilt(tmp_path: Path) -> None:
+    """The program publishes, all that the coordinator knows is lost and rebuilt, and the program publishes on."""
+    async with (
+        LocalCluster(tmp_path, groups=2, members=2, proxy=False) as cluster,
+        Client.connect(cluster.bootstrap) as client,
+    ):
+        await client.admin().create_topic("rebuilt", PARTITIONS)
+        for sequence in (1, 2):
+            assert await run_program(cluster, "rebuilt", "--sequence", f"{sequence}", "--label", f"p{sequence}") == (
+                f"published {ROWS} now"
+            )
+        await cluster.kill("coordinator")
+        shutil.rmtree(cluster.data_directory("coordinator"))
+        await cluster.start_again("coordinator")
+        async with asyncio.timeout(PROGRESS_DEADLINE_S):
+            while True:
+                said = await rebuilt(cluster)
+                if "would write: topic rebuilt" in said:
+                    break
+                await asyncio.sleep(0.2)  # there is nothing to wait on but the command itself
+        assert "would write: the last publications of 1 writers of topic rebuilt" in said
+        assert "cannot be known: writers: whether all partitions have the last publication" in said
+        assert "records written" in await rebuilt(cluster, "--yes")
+        await cluster.wait_ready()
+        async with program(cluster, "rebuilt", "--sequence", "2", "--label", "p2") as run:
+            assert await run.says("opened") == "opened 1", "it is told to publish 2 again"
+            await run.says("staged")
+            run.go_on()
+            assert await run.says("") == f"published {ROWS} now"
+        assert await run_program(cluster, "rebuilt", "--sequence", "3", "--label", "p3") == f"published {ROWS} now"
+        assert (
+            await run_program(cluster, "rebuilt", "--sequence", "1", "--label", "p1") == "refused SequencePassedError"
+        )
+        async with Client.connect(cluster.bootstrap) as later:
+            assert await stored_again(later, "rebuilt") == expected("p1", "p2", "p3")
+
+
+async def rebuilt(cluster: LocalCluster, *options: str) -> str:
+    """Return what `seriatim coordinator rebuild` says."""
+    brokers = ",".join(f"{name}={at}" for name, at in zip(cluster.broker_names, cluster.bootstrap, strict=True))
+    words = ["coordinator", "rebuild", "--cluster", cluster.plan.name, "--coordinator", str(cluster.plan.coordinator)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "seriatim_broker", *words, "--brokers", brokers, *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    return said.decode()

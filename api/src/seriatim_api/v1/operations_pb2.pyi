@@ -121,25 +121,63 @@ class KnownPartition(_message.Message):
 
     CHAIN_FIELD_NUMBER: _builtins.int
     CURSORS_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chain(self) -> _records_pb2.ChainRecord:
         """whole: no pages"""
 
     @_builtins.property
     def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownCursor]: ...
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownWriter]:
+        """that published to this partition, as far as the producer table knows"""
+
     def __init__(
         self,
         *,
         chain: _records_pb2.ChainRecord | None = ...,
         cursors: _abc.Iterable[Global___KnownCursor] | None = ...,
+        writers: _abc.Iterable[Global___KnownWriter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cursors", b"cursors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cursors", b"cursors", "writers", b"writers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KnownPartition: _TypeAlias = KnownPartition  # noqa: Y015
+
+@_typing.final
+class KnownWriter(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    producer: _builtins.bytes
+    """16 bytes"""
+    sequence: _builtins.int
+    """of the last publication with rows here"""
+    rows: _builtins.int
+    """how many of its rows are here"""
+    append_time_ms: _builtins.int
+    """of the last of them; 0: not known"""
+    def __init__(
+        self,
+        *,
+        producer: _builtins.bytes = ...,
+        sequence: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        append_time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "producer", b"producer", "rows", b"rows", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownWriter: _TypeAlias = KnownWriter  # noqa: Y015
 
 @_typing.final
 class KnownCursor(_message.Message):

@@ -1218,6 +1218,7 @@ class WriterRecord(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     DONE_AT_MS_FIELD_NUMBER: _builtins.int
     OPENED_AT_MS_FIELD_NUMBER: _builtins.int
+    REBUILT_FIELD_NUMBER: _builtins.int
     producer: _builtins.bytes
     """16 random bytes, made with the record"""
     epoch: _builtins.int
@@ -1238,6 +1239,10 @@ class WriterRecord(_message.Message):
     """the last time; 0: nobody opened it"""
     @_builtins.property
     def manifest(self) -> Global___ManifestReference: ...
+    @_builtins.property
+    def rebuilt(self) -> _containers.RepeatedCompositeFieldContainer[Global___RebuiltPart]:
+        """of a record that was rebuilt from the brokers' disks, which has no digest"""
+
     def __init__(
         self,
         *,
@@ -1255,14 +1260,39 @@ class WriterRecord(_message.Message):
         topic: _builtins.str = ...,
         done_at_ms: _builtins.int = ...,
         opened_at_ms: _builtins.int = ...,
+        rebuilt: _abc.Iterable[Global___RebuiltPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_at_ms", b"decided_at_ms", "digest", b"digest", "done_at_ms", b"done_at_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "lost_rows", b"lost_rows", "manifest", b"manifest", "opened_at_ms", b"opened_at_ms", "owner", b"owner", "producer", b"producer", "rows", b"rows", "sequence", b"sequence", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided_at_ms", b"decided_at_ms", "digest", b"digest", "done_at_ms", b"done_at_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "lost_rows", b"lost_rows", "manifest", b"manifest", "opened_at_ms", b"opened_at_ms", "owner", b"owner", "producer", b"producer", "rebuilt", b"rebuilt", "rows", b"rows", "sequence", b"sequence", "state", b"state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WriterRecord: _TypeAlias = WriterRecord  # noqa: Y015
+
+@_typing.final
+class RebuiltPart(_message.Message):
+    """What the brokers had of a publication when the coordinator was rebuilt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    rows: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebuiltPart: _TypeAlias = RebuiltPart  # noqa: Y015
 
 @_typing.final
 class StageFloorRecord(_message.Message):

@@ -8,6 +8,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2
 
 from ..core.broker import BrokerCore
+from ..core.control import rebuild
 from ..core.peers import behind
 from ..core.values.chain import Chain
 from ..core.values.log import CursorState
@@ -48,7 +49,10 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
             )
             for cursor in partition.cursors.values()
         ]
-        known = operations_pb2.KnownPartition(chain=chain_to_record(partition.decided), cursors=cursors)
+        writers = [operations_pb2.KnownWriter(**writer._asdict()) for writer in rebuild.known_writers(partition)]
+        known = operations_pb2.KnownPartition(
+            chain=chain_to_record(partition.decided), cursors=cursors, writers=writers
+        )
         size_bytes += known.ByteSize()
         answer.partitions.append(known)
     answer.is_last = True
@@ -59,14 +63,19 @@ def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
     """What a broker told in all its pages."""
     chains: dict[PartitionId, Chain] = {}
     cursors: dict[PartitionId, list[CursorState]] = {}
+    writers: dict[PartitionId, list[rebuild.KnownWriter]] = {}
     for page in pages:
         for known in page.partitions:
             chain = chain_from_record(known.chain)
             chains[chain.partition] = chain
             cursors[chain.partition] = [_read_cursor(cursor) for cursor in known.cursors]
+            writers[chain.partition] = [
+                rebuild.KnownWriter(writer.producer, writer.sequence, writer.rows, writer.append_time_ms)
+                for writer in known.writers
+            ]
     first = pages[0]
     found: Mapping[PartitionId, list[CursorState]] = cursors
-    return Told(name, first.cluster, first.cluster_id, first.member, chains, found, first.behind)
+    return Told(name, first.cluster, first.cluster_id, first.member, chains, found, first.behind, writers)
 
 
 def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:

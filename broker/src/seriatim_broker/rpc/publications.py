@@ -152,8 +152,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         check_name(request.writer, "writer")
         writer, record = await self._publisher.open(request.topic, request.incarnation, request.writer)
         answer = publications_pb2.OpenWriterResponse(incarnation=writer.incarnation, epoch=record.epoch)
-        if record.state is not record.state.NEW:
-            answer.sequence = record.sequence
+        if record.done_sequence is not None:
+            answer.sequence = record.done_sequence
         return answer
 
     @typed_errors

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
+    CoordinatorBehindError,
     CoordinatorRefusedError,
     CoordinatorUnavailableError,
     DeadlineExceededError,
@@ -43,7 +44,17 @@ from ..core.values.events import CarryOut, ResolveProducer
 from ..core.values.messages import FORM_PUBLICATIONS
 from ..core.values.segment import SegmentState
 from ..core.values.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
-from ..interfaces.coordinator import Compare, Delete, Get, GetPrefix, KeyValue, Put, mod_revision_is
+from ..interfaces.coordinator import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    Get,
+    GetPrefix,
+    KeyValue,
+    Operation,
+    Put,
+    mod_revision_is,
+)
 from ..runtime import deciding
 from ..runtime.keys import partition_of
 from ..runtime.records import manifest_place_to, writer_from_value, writer_to_record
@@ -81,11 +92,16 @@ class Writer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the coordinator has of a writer and its topic, at one revision."""
+    """What the coordinator has of a writer and its topic, at one revision.
+
+    If the writer has no record of its own, `lost` is the one that a rebuild made without its name, and `record` says
+    what is in it. The next write gives it its name.
+    """
 
     topic: records_pb2.TopicRecord
     topic_revision: int
     item: KeyValue | None
+    lost: KeyValue | None
     record: WriterRecord | None
     floors: dict[int, int]
     revision: int
@@ -126,9 +142,9 @@ class Publisher:
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
             new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
-            record = writers.opened(known.record, topic, new_id, known.revision, int(time.time() * 1000))
+            record = writers.opened(known.record, topic, writer, new_id, known.revision, int(time.time() * 1000))
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
-            if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares):
+            if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares, known.lost):
                 return Writer(known.topic.incarnation, writer), record
         raise NotServingError(f"writer {writer!r} was changed by others at every try: try again", retry_after_ms=200)
 
@@ -229,6 +245,7 @@ class Publisher:
         # It decides, and no disk has the rows.
         incarnation = TopicIncarnation.of_record(known.topic.incarnation)
         writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
+        writers.check_rebuilt(known.record, wanted, manifest)
         await self._check_staged(wanted.manifest, manifest, until)
         record = writers.decided(
             known.record,
@@ -242,7 +259,7 @@ class Publisher:
             *deciding.of_floors(self._services.keys, known.revision),
             mod_revision_is(self._services.keys.topic(known.topic.name), known.topic_revision),
         ]
-        if await self._write(writer, known.item, record, compares):
+        if await self._write(writer, known.item, record, compares, known.lost):
             self._services.counters.publications_decided += 1
             self._services.counters.published_rows += manifest.rows
 
@@ -296,6 +313,7 @@ class Publisher:
 
         Raises:
             DeadlineExceededError: Not all masters have answered in time. The next call goes on.
+            CoordinatorBehindError: A master has rows of a later publication: the coordinator lost decisions.
             NotServingError: A master refuses; as a rule another publisher has finished it. Read the record again.
         """
         record = writer_from_value(item.value)
@@ -351,6 +369,8 @@ class Publisher:
                     told.add((partition, type(error)))
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
             refusal = next((error for _, error in failed.values() if isinstance(error, PreconditionError)), None)
+            if isinstance(refusal, CoordinatorBehindError):
+                raise refusal
             if refusal is not None:  # as a rule it was finished meanwhile, and the caller reads the record again
                 raise NotServingError(f"a master refuses: {refusal.message}", retry_after_ms=20)
             # Rule `reads-again` (I13): if a master calls the manifest gone, the publisher reads it anew. Without it: 1.
@@ -524,19 +544,26 @@ class Publisher:
             )
         keys = services.keys
         key = keys.writer(known.incarnation, writer)
-        result = await services.coordinator.txn((), [Get(keys.topic(topic)), Get(key), GetPrefix(keys.stage_floors)])
-        found, written, floors = result.responses
+        nameless = keys.lost_writers(known.incarnation, writers.name_digest(writer))
+        result = await services.coordinator.txn(
+            (), [Get(keys.topic(topic)), Get(key), GetPrefix(keys.stage_floors), GetPrefix(nameless)]
+        )
+        found, written, floors, rebuilt = result.responses
         record = records_pb2.TopicRecord.FromString(found.item.value) if found.item is not None else None
         if record is None or found.item is None or record.incarnation != known.incarnation:
             raise UnknownTopicError(f"there is no topic {topic!r} any more", topic=topic)
         if record.state == records_pb2.TOPIC_STATE_DELETING:
             raise UnknownTopicError(f"topic {topic!r} is being deleted", topic=topic)
-        item = written.item
+        item, lost = written.item, None
+        if item is None and rebuilt.items:
+            lost = max(rebuilt.items, key=lambda one: (writer_from_value(one.value).done_at_ms, one.key))
+        value = item or lost
         return Known(
             record,
             found.item.mod_revision,
             item,
-            writer_from_value(item.value) if item is not None else None,
+            lost,
+            writer_from_value(value.value) if value is not None else None,
             {
                 partition_of(floor.key): records_pb2.StageFloorRecord.FromString(floor.value).offset
                 for floor in floors.items
@@ -545,7 +572,12 @@ class Publisher:
         )
 
     async def _write(
-        self, writer: Writer, item: KeyValue | None, record: WriterRecord, compares: Iterable[Compare]
+        self,
+        writer: Writer,
+        item: KeyValue | None,
+        record: WriterRecord,
+        compares: Iterable[Compare],
+        lost: KeyValue | None = None,
     ) -> bool:
         """Write a record in place of the one that was read.
 
@@ -554,9 +586,14 @@ class Publisher:
         """
         keys = self._services.keys
         value = writer_to_record(record, item.value if item is not None else None).SerializeToString()
-        same = deciding.of_record(keys, *writer, item.mod_revision if item is not None else 0)
+        same = list(deciding.of_record(keys, *writer, item.mod_revision if item is not None else 0))
+        operations: list[Operation] = [Put(keys.writer(*writer), value)]
+        if lost is not None:
+            same.append(mod_revision_is(lost.key, lost.mod_revision))
+            # All of them, or an earlier writer of this name, which was deleted, would come back with the next opening.
+            operations.append(DeletePrefix(keys.lost_writers(writer.incarnation, writers.name_digest(writer.name))))
         try:
-            result = await self._services.coordinator.txn([*same, *compares], [Put(keys.writer(*writer), value)])
+            result = await self._services.coordinator.txn([*same, *compares], operations)
         except CoordinatorRefusedError:
             raise
         except CoordinatorUnavailableError as exc:

@@ -177,6 +177,17 @@ class Keys:
         """A writer's record."""
         return f"{self.writers_of(incarnation)}{writer}"
 
+    def lost_writers(self, incarnation: str, name_digest: bytes) -> str:
+        """Prefix of the records that were rebuilt for a writer whose name only its program knows.
+
+        No writer's name begins with `~`.
+        """
+        return f"{self.writers_of(incarnation)}~{name_digest.hex()}-"
+
+    def lost_writer(self, incarnation: str, producer: bytes, name_bytes: int) -> str:
+        """The record that was rebuilt for the writer with this producer id."""
+        return self.lost_writers(incarnation, producer[:name_bytes]) + producer[name_bytes:8].hex()
+
     @property
     def stage_floors(self) -> str:
         """Prefix of the floors of staged data."""

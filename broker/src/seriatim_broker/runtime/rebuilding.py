@@ -20,17 +20,28 @@ from ..core.control import rebuild
 from ..core.values.chain import Chain
 from ..core.values.keyed import ConsumerMode
 from ..core.values.log import CursorState
+from ..core.values.writers import NAME_BYTES, WriterRecord
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
 from .archive import ChainArchive
 from .group_epochs import EpochFloor
 from .keys import Keys, partition_of
 from .membership import FORMAT_LEVEL
 from .pages import read_all_whole
-from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, member_to_record
+from .records import (
+    cursor_from_value,
+    cursor_to_value,
+    deleted_partitions_from,
+    member_to_record,
+    writer_from_value,
+    writer_to_record,
+)
 from .stage import STAGE_INCARNATION, stage_settings
 
 DEADLINE_S = 10.0
 """Deadline of each call to the coordinator."""
+
+WRITERS_PER_STEP = 50
+"""Records of writers that are written in one transaction. The coordinator takes 128 operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class Told:
     chains: Mapping[PartitionId, Chain]
     cursors: Mapping[PartitionId, Sequence[CursorState]]
     behind: str = ""
+    writers: Mapping[PartitionId, Sequence[rebuild.KnownWriter]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,8 @@ async def make_plan(
     _plan_silent_members(plan, keys, items, told)
     chains = await _read_chains(coordinator, keys, items)
     topics = _plan_chains(plan, keys, items, chains, told)
-    _plan_topics(plan, keys, items, topics)
+    incarnations = _plan_topics(plan, keys, items, topics)
+    _plan_writers(plan, keys, items, topics, incarnations, told)
     _plan_epoch_floor(plan, keys, items, told)
     _plan_lower_revision(plan, keys, items, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
@@ -320,12 +333,15 @@ def _plan_chain(
 
 def _plan_topics(
     plan: Plan, keys: Keys, items: Mapping[str, KeyValue], topics: Mapping[str, Mapping[int, Chain]]
-) -> None:
+) -> dict[str, str]:
+    """Plan the records of topics that have none. Returns the incarnation of each topic that has one then."""
+    incarnations: dict[str, str] = {}
     highest = 0
     for name, chains in sorted(topics.items()):
         highest = max(highest, *(chain.partition for chain in chains.values()))
         key = keys.topic(name)
         if key in items:
+            incarnations[name] = records_pb2.TopicRecord.FromString(items[key].value).incarnation
             continue
         missing = [number for number in range(max(chains) + 1) if number not in chains]
         if missing:
@@ -346,12 +362,82 @@ def _plan_topics(
         )
         if not is_stage:
             plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
+        incarnations[name] = record.incarnation
         _put(plan, items, key, record.SerializeToString(), f"topic {name} with {len(chains)} partitions")
     counter = items.get(keys.partition_counter)
     following = records_pb2.CounterRecord.FromString(counter.value).next if counter is not None else 1
     if following <= highest:
         value = records_pb2.CounterRecord(next=highest + 1).SerializeToString()
         _put(plan, items, keys.partition_counter, value, f"the next partition id, {highest + 1}")
+    return incarnations
+
+
+def _plan_writers(
+    plan: Plan,
+    keys: Keys,
+    items: Mapping[str, KeyValue],
+    topics: Mapping[str, Mapping[int, Chain]],
+    incarnations: Mapping[str, str],
+    told: Sequence[Told],
+) -> None:
+    """If decisions were lost, plan the records of writers from what producer tables know.
+
+    Rule `rebuilt-writers` (P2): a writer's program is told what was published. Without it:
+      1. A program publishes 1 to 100. The coordinator loses its data, and is rebuilt from the brokers.
+      2. The program opens its writer, and is told that nothing was published.
+      3. It publishes 1 to 100 again, and all rows are there twice.
+
+    A table knows the producer id of a writer and not its name. The id begins with a digest of the name. So a record is
+    written under the id, and the publisher finds it when a program names the writer.
+    """
+    if not (plan.steps or any(one.behind for one in told)):
+        return
+    for topic, incarnation in sorted(incarnations.items()):
+        if topic == STAGE_TOPIC:
+            continue
+        partitions = [chain.partition for chain in topics[topic].values()]
+        found = {
+            partition: [writer for one in told for writer in one.writers.get(partition, ())] for partition in partitions
+        }
+        known = rebuild.rebuilt_writers(found, topic)
+        prefix = keys.writers_of(incarnation)
+        for key in [key for key in items if key.startswith(prefix)]:
+            name = key.removeprefix(prefix)
+            current = writer_from_value(items[key].value)
+            newer = rebuild.plan_writer(name, current, known) if not name.startswith("~") else None
+            if newer is not None:
+                value = writer_to_record(newer, items[key].value).SerializeToString()
+                text = f"the record of writer {name} of topic {topic}: sequence {newer.sequence}"
+                _put(plan, items, key, value, text)
+                known.pop(newer.producer, None)
+            if not name.startswith("~"):
+                known.pop(current.producer, None)
+        nameless = list(known.values())
+        for start in range(0, len(nameless), WRITERS_PER_STEP):
+            page = nameless[start : start + WRITERS_PER_STEP]
+            _plan_nameless(plan, keys, items, incarnation, topic, page)
+
+
+def _plan_nameless(
+    plan: Plan,
+    keys: Keys,
+    items: Mapping[str, KeyValue],
+    incarnation: str,
+    topic: str,
+    page: Sequence[WriterRecord],
+) -> None:
+    compares: list[Compare] = []
+    operations: list[Operation] = []
+    for record in page:
+        key = keys.lost_writer(incarnation, record.producer, NAME_BYTES)
+        value = writer_to_record(record).SerializeToString()
+        item = items.get(key)
+        if item is None or item.value != value:
+            compares.append(mod_revision_is(key, item.mod_revision if item is not None else 0))
+            operations.append(Put(key, value))
+    if operations:
+        text = f"the last publications of {len(operations)} writers of topic {topic}, for their programs to ask for"
+        plan.steps.append(Step(text, tuple(compares), tuple(operations)))
 
 
 def _known_brokers(
@@ -417,4 +503,13 @@ def _tell_unknown(plan: Plan) -> None:
         plan.unknown.append("topics, consumer groups and partitions that were deleted in the lost time: they are back")
         plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")
         plan.unknown.append("consumer groups that were paused in the lost time: they are not paused")
+        plan.unknown.append(
+            "writers: whether all partitions have the last publication of each. So a program that opens its writer is "
+            "told the sequence below the last one, and publishes the last one again, which repeats no row"
+        )
+        plan.unknown.append(
+            "writers that published nothing within 7 days, or nothing since the brokers were upgraded to this version: "
+            "their programs are told that nothing was published, and would publish everything again. Do not run them "
+            "before you know their last sequences"
+        )
         plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

@@ -337,6 +337,9 @@ def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records
     written.lost_rows = record.lost_rows
     written.ephemeral = record.ephemeral
     written.opened_at_ms = record.opened_at_ms
+    del written.rebuilt[:]
+    for partition, rows in record.rebuilt:
+        written.rebuilt.add(partition_id=partition, rows=rows)
     return written
 
 
@@ -366,6 +369,7 @@ def writer_from_value(value: bytes) -> WriterRecord:
         record.lost_rows,
         record.ephemeral,
         record.opened_at_ms,
+        tuple((part.partition_id, part.rows) for part in record.rebuilt),
     )
 
 

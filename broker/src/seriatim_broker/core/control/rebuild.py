@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.publications import PRODUCER_MARK
 
+from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.events import CursorRecord
 from ..values.log import NO_HAND_OVER, CursorState
+from ..values.producers import append_time_of, newest_of
 from ..values.segment import Segment
+from ..values.writers import NO_MANIFEST, WriterRecord, WriterState, name_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,105 @@ class ChainPlan:
     chain: Chain | None
     told_by: str = ""
     conflict: str = ""
+
+
+class KnownWriter(NamedTuple):
+    """What a broker knows of a writer in one partition: its last publication there.
+
+    Attributes:
+        producer: The writer's producer id.
+        sequence: The publication's sequence.
+        rows: How many of its rows are here.
+        append_time_ms: Of the last of them; 0: not known.
+    """
+
+    producer: bytes
+    sequence: int
+    rows: int
+    append_time_ms: int
+
+
+def known_writers(partition: Partition) -> list[KnownWriter]:
+    """The writers that the producer tables of a partition know on this broker.
+
+    An older segment's table counts too, because that of a later one is incomplete while the older one is not settled.
+    """
+    found: dict[bytes, KnownWriter] = {}
+    for log in partition.logs.values():
+        for producer, window in log.table.items() if log.table is not None else ():
+            if producer.endswith(PRODUCER_MARK):
+                newest = newest_of(window)
+                told = KnownWriter(producer, newest.epoch, newest.last_sequence + 1, append_time_of(window))
+                found[producer] = max(found.get(producer, told), told)
+    return list(found.values())
+
+
+def rebuilt_writers(told: Mapping[PartitionId, Iterable[KnownWriter]], topic: str) -> dict[bytes, WriterRecord]:
+    """The records of a topic's writers, by producer id, as far as brokers know them.
+
+    Args:
+        told: What brokers told, by partition of the topic. Two brokers may tell of the same partition.
+        topic: The topic's name.
+    """
+    by_producer: dict[bytes, dict[PartitionId, KnownWriter]] = {}
+    for partition, writers in told.items():
+        for writer in writers:
+            parts = by_producer.setdefault(writer.producer, {})
+            parts[partition] = max(parts.get(partition, writer), writer)
+    found: dict[bytes, WriterRecord] = {}
+    for producer, parts in by_producer.items():
+        sequence = max(part.sequence for part in parts.values())
+        last = {partition: part for partition, part in sorted(parts.items()) if part.sequence == sequence}
+        found[producer] = WriterRecord(
+            producer,
+            topic,
+            state=WriterState.DONE,
+            sequence=sequence,
+            done_at_ms=max(part.append_time_ms for part in last.values()),
+            rebuilt=tuple((partition, part.rows) for partition, part in last.items()),
+        )
+    return found
+
+
+def plan_writer(name: str, current: WriterRecord, known: Mapping[bytes, WriterRecord]) -> WriterRecord | None:
+    """The record of a writer, if brokers know a later publication than the coordinator; else None.
+
+    A writer has another producer id than the coordinator's copy knows if it got a new one in the lost time. Such a
+    publication counts if it is later than all that the copy says of the writer. If not, it is one of a writer of the
+    same name that was deleted.
+
+    Rule `rebuilt-sequence` (P2): the record has the highest sequence that brokers know. Without it:
+      1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
+      2. The program opens the writer, and is told 6. It has other rows by now, and publishes them as 7.
+      3. The masters have rows of 7 already, and append nothing. The program is told ok.
+    """
+    own = known.get(current.producer)
+    if own is not None and (current.state is WriterState.NEW or own.sequence > current.sequence):
+        return _moved_on(current, own)
+    since_ms = max(current.opened_at_ms, current.decided_at_ms, current.done_at_ms)
+    digest = name_digest(name)
+    later = [
+        one
+        for producer, one in known.items()
+        if producer != current.producer and producer.startswith(digest) and one.done_at_ms > since_ms
+    ]
+    return _moved_on(current, max(later, key=lambda one: one.done_at_ms)) if later else None
+
+
+def _moved_on(current: WriterRecord, known: WriterRecord) -> WriterRecord:
+    return replace(
+        current,
+        producer=known.producer,
+        state=WriterState.DONE,
+        sequence=known.sequence,
+        manifest=NO_MANIFEST,
+        rows=0,
+        digest=b"",
+        decided_at_ms=0,
+        done_at_ms=known.done_at_ms,
+        lost_rows=0,
+        rebuilt=known.rebuilt,
+    )
 
 
 def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain | None) -> ChainPlan:

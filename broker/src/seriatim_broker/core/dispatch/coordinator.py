@@ -104,6 +104,7 @@ def on_compare_chains(broker: BrokerState, partitions: Partitions, event: Compar
 
 def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRebuilt) -> None:
     """The coordinator was rebuilt: find the place of each consumer group anew, and read the chain records."""
+    behind.end(broker, behind.WRITERS)
     for partition in list(partitions.values()):
         serving.on_caught_up(broker, partition)
     on_compare_chains(broker, partitions, event)  # the cursors are read after them

@@ -31,6 +31,9 @@ from ..values.segment import Segment
 OWN_RECORD = PartitionId(0)
 """Stands for the broker's own member record, where a partition is expected."""
 
+WRITERS = PartitionId(-1)
+"""Stands for the records of writers, where a partition is expected. It ends with a rebuild."""
+
 
 def problem(broker: BrokerState, partition: Partition, chain: Chain | None, deleted: bool) -> str:
     """What a linearizable read lacks of the decisions that this broker knew when the read began; empty if nothing.
@@ -146,22 +149,22 @@ def begin(broker: BrokerState, partition: PartitionId, why: str, open_no: int = 
 
     Args:
         broker: This broker.
-        partition: The partition whose record proves it, or `OWN_RECORD`.
+        partition: The partition whose record proves it, or `OWN_RECORD`, or `WRITERS`.
         why: For people: what is missing.
         open_no: The number of the segment that the record must have again; 0 if another check decides.
     """
     if partition not in broker.coordinator.behind:
-        broker.out.note("coordinator_behind", partition, why=why)
+        broker.out.note("coordinator_behind", max(partition, OWN_RECORD), why=why)
     _, before = broker.coordinator.behind.get(partition, ("", 0))
     broker.coordinator.behind[partition] = (why, max(open_no, before))
-    if partition != OWN_RECORD:
+    if partition not in (OWN_RECORD, WRITERS):
         broker.poll(broker.config.behind_read_us, TimerKind.READ, partition)
 
 
 def end(broker: BrokerState, partition: PartitionId) -> None:
     """A read shows all that this broker knows of the partition."""
     if broker.coordinator.behind.pop(partition, None) is not None:
-        broker.out.note("coordinator_caught_up", partition)
+        broker.out.note("coordinator_caught_up", max(partition, OWN_RECORD))
 
 
 def reason(broker: BrokerState) -> str:

@@ -9,6 +9,8 @@ record from which the change was made.
 from __future__ import annotations
 
 import enum
+import hashlib
+from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -42,10 +44,16 @@ EPHEMERAL_KEPT_MS = 86_400_000
 NEW_KEPT_MS = 30 * 86_400_000
 """The record of a writer that has published nothing stays for this time after it was opened: 30 days."""
 
+REBUILT_KEPT_MS = 30 * 86_400_000
+"""A rebuilt record that no program has asked for stays for this time: 30 days."""
+
 SEGMENTS_MAX = 10_000
 """How many segments of stage partitions the rows of one publication may be in."""
 
-NEW_ID_BYTES = ID_BYTES - len(PRODUCER_MARK)
+NAME_BYTES = 4
+"""How many bytes of a writer's producer id are a digest of its name. A rebuild finds the writer by them."""
+
+NEW_ID_BYTES = ID_BYTES - NAME_BYTES - len(PRODUCER_MARK)
 """How many bytes of a writer's producer id are random."""
 
 
@@ -99,7 +107,8 @@ class WriterRecord:
     """A writer of a topic.
 
     Attributes:
-        producer: The producer id of the published batches, made with the record: 8 random bytes, and `PRODUCER_MARK`.
+        producer: The producer id of the published batches: `name_digest`, 4 random bytes, and `PRODUCER_MARK`. Earlier
+            versions made it without the name.
         epoch: The epoch that the last opening made; 0: the writer was never opened.
         owner: The name that the owner gave at the last publication that named one; empty: none did.
         sequence: Of the last publication; meaningless while NEW.
@@ -107,6 +116,8 @@ class WriterRecord:
         lost_rows: If DONE: how many of them were lost with staged segments that were declared lost.
         ephemeral: The record is removed `EPHEMERAL_KEPT_MS` after it is DONE.
         opened_at_ms: When it was opened last; 0: never.
+        rebuilt: Of a record that was rebuilt from the brokers' disks: for each partition that had rows of the last
+            publication, its id and how many.
     """
 
     producer: bytes
@@ -123,18 +134,44 @@ class WriterRecord:
     lost_rows: int = 0
     ephemeral: bool = False
     opened_at_ms: int = 0
+    rebuilt: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the coordinator lost the record, and brokers told what they have of the last publication.
+
+        Then it is not known whether that publication was carried out everywhere, nor what its digest was.
+        """
+        return self.state is WriterState.DONE and not self.digest
+
+    @property
+    def done_sequence(self) -> int | None:
+        """The last sequence of which all rows are known to be committed, or a lower one; None if there is none.
+
+        Rule `rebuilt-again` (P8): the last publication of a rebuilt record does not count. The program publishes it
+        again, and each master appends only what it does not have. Without it:
+          1. Publication 7 is decided, and carried out on partition 0. The coordinator loses its data.
+          2. It is rebuilt. The program opens the writer, is told 7, and goes on with 8.
+          3. Partition 1 never gets its rows of 7.
+        """
+        if self.state is WriterState.NEW or (self.is_rebuilt and not self.sequence):
+            return None
+        return self.sequence - 1 if self.is_rebuilt else self.sequence
 
     @property
     def goes_at_ms(self) -> int | None:
         """When the record may be removed; None: never.
 
-        Only records of unnamed jobs, and of writers that were opened and never published, are removed. The program that
-        opened the writer is refused then, and no other program gets its epoch (rule `epochs-grow`).
+        Only records of unnamed jobs, of writers that were opened and never published, and rebuilt ones that no program
+        asked for are removed. The program that opened the writer is refused then, and no other program gets its epoch
+        (rule `epochs-grow`).
         """
         if self.state is WriterState.DONE and self.ephemeral:
             return self.done_at_ms + EPHEMERAL_KEPT_MS
         if self.state is WriterState.NEW and self.opened_at_ms:
             return self.opened_at_ms + NEW_KEPT_MS
+        if self.is_rebuilt and not self.epoch:
+            return self.done_at_ms + REBUILT_KEPT_MS
         return None
 
     def has_decided(self, producer: bytes, sequence: int, manifest: bytes) -> bool:
@@ -186,22 +223,30 @@ class Verdict(enum.Enum):
     DECIDE = "read the manifest, and decide"
 
 
-def _producer(new_id: bytes) -> bytes:
+def name_digest(writer: str) -> bytes:
+    """The bytes with which the producer id of a writer of this name begins."""
+    return hashlib.sha256(writer.encode()).digest()[:NAME_BYTES]
+
+
+def _producer(writer: str, new_id: bytes) -> bytes:
     assert len(new_id) == NEW_ID_BYTES, new_id
-    return new_id + PRODUCER_MARK
+    return name_digest(writer) + new_id + PRODUCER_MARK
 
 
-def opened(record: WriterRecord | None, topic: str, new_id: bytes, revision: int, now_ms: int) -> WriterRecord:
+def opened(
+    record: WriterRecord | None, topic: str, writer: str, new_id: bytes, revision: int, now_ms: int
+) -> WriterRecord:
     """The record after a program has opened the writer.
 
     Args:
         record: The record as it was read; None if there is none.
         topic: The name of the topic.
-        new_id: 8 random bytes, for the producer id of a new record.
+        writer: The name of the writer.
+        new_id: 4 random bytes, for the producer id of a new record.
         revision: The coordinator's revision when the record was read.
         now_ms: Wall time.
     """
-    before = record if record is not None else WriterRecord(_producer(new_id), topic)
+    before = record if record is not None else WriterRecord(_producer(writer, new_id), topic)
     # Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So no epoch comes
     # twice, even if the writer is deleted in between. Without it:
     #   1. A program opens the writer, in epoch 1, and is frozen.
@@ -272,6 +317,8 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
     # Rule `contents` (PUB): and only with the digest of its contents, if both calls told one. Without it, the rows that
     # are made anew may have the sizes of the first ones: 2. The program corrects `price=10` to `price=20`. 3. It is
     # told that this is published.
+    if record.is_rebuilt:  # each master appends what it does not have; `check_rebuilt` compares the rest
+        return Verdict.DECIDE
     first, second = record.manifest.content_digest, wanted.manifest.content_digest
     if wanted.digest != record.digest or (first and second and first != second):
         raise PublicationDiffersError(
@@ -351,6 +398,32 @@ def check_manifest(
             )
 
 
+def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Manifest) -> None:
+    """Check that a publication that is published again after a rebuild can be the one that brokers have rows of.
+
+    Rule `rebuilt-alike` (P5): what brokers have of it must end with a batch of the manifest. Without it:
+      1. A broker has 90 rows of publication 7. The coordinator is rebuilt.
+      2. The program cuts its rows into other batches. Publication 7 is decided, with batches of 60 rows.
+      3. The master cannot go on behind row 90. The publication never ends, and its writer waits for ever.
+
+    Raises:
+        PublicationDiffersError: Rows that brokers have are not in the manifest, or not cut like this.
+    """
+    if record is None or not record.is_rebuilt or wanted.sequence != record.sequence:
+        return
+    for partition, rows in record.rebuilt:
+        part = manifest.part_of(partition)
+        first_rows = part.batches.first_rows if part is not None else (0,)
+        at = bisect_left(first_rows, rows)
+        if at == len(first_rows) or first_rows[at] != rows:
+            raise PublicationDiffersError(
+                f"publication {wanted.sequence} of writer {wanted.writer!r} stands, with other rows than these: "
+                f"partition id {partition} has {rows} rows of it. The coordinator was rebuilt since, and nothing more "
+                "is known of it. Publish the same rows, staged by the same calls; or go on with the next sequence",
+                rows=record.rows,
+            )
+
+
 def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
     """Check that the manifest itself is above the floor of its stage partition (rule `above-floors`).
 
@@ -366,12 +439,20 @@ def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
 def decided(
     record: WriterRecord | None, wanted: Publication, topic: str, rows: int, now_ms: int, new_id: bytes
 ) -> WriterRecord:
-    """The record that decides the publication; a new record has `new_id` in its producer id."""
-    before = record if record is not None else WriterRecord(_producer(new_id), topic)
+    """The record that decides the publication; a new producer id has `new_id` in it.
+
+    If the producer id does not name the writer, because an earlier version made it, this publication gets one that
+    does. The publication before is done, so no master looks for it any more.
+    """
+    before = record if record is not None else WriterRecord(_producer(wanted.writer, new_id), topic)
+    is_again = before.is_rebuilt and wanted.sequence == before.sequence
     assert before.state is not WriterState.DECIDED, "the publication before is finished first"
-    assert before.state is WriterState.NEW or wanted.sequence > before.sequence, "sequences grow"
+    assert before.state is WriterState.NEW or wanted.sequence > before.sequence or is_again, "sequences grow"
+    if not is_again and not before.producer.startswith(name_digest(wanted.writer)):
+        before = replace(before, producer=_producer(wanted.writer, new_id))
     return replace(
         before,
+        rebuilt=(),
         owner=wanted.owner or before.owner,
         state=WriterState.DECIDED,
         sequence=wanted.sequence,

@@ -13,7 +13,8 @@ record says DECIDED. Without it:
   1. Publication 7 is carried out. A second request to carry it out is still on its way.
   2. The broker group is lost, and the next segment opens with an empty producer table.
   3. The request arrives at the next master. It appends 7 again, perhaps behind 8.
-The same rule holds if staged data is gone: it may be gone because the publication was done long ago.
+The same rule holds if staged data is gone: it may be gone because the publication was done long ago. And it holds if
+the table has a later publication of the writer: then this one is done, or the coordinator has lost decisions.
 
 Rule `window`: at most 16 batches of a writer are uncommitted. With more, the producer table would not know all of them,
 and other producers would wait behind them.
@@ -28,7 +29,7 @@ from __future__ import annotations
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
-from ..peers import disks
+from ..peers import behind, disks
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
@@ -157,13 +158,12 @@ def _go_on(broker: BrokerState, partition: Partition, carrying: Carrying) -> Non
         text = f"this partition has rows of publication {carrying.sequence} that are not in its manifest"
         _end(broker, partition, carrying, errors.CorruptionError(text))
         return
-    if here is Stand.UNKNOWN and not carrying.is_decided:
+    if here is Stand.SUPERSEDED or (here is Stand.UNKNOWN and not carrying.is_decided):
         _ask_record(broker, partition, carrying)
         return
     number = max(here, carrying.passed) if isinstance(here, int) else carrying.passed
-    if here is not Stand.SUPERSEDED:
-        number = _append_fetched(broker, partition, log, carrying, number)
-    if here is Stand.SUPERSEDED or number == len(carrying.batches):
+    number = _append_fetched(broker, partition, log, carrying, number)
+    if number == len(carrying.batches):
         if _is_safe(log, carrying):
             _answer(broker, partition, log, carrying)
         return
@@ -355,6 +355,22 @@ def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead)
     if record is None or not record.has_decided(carrying.producer, carrying.sequence, carrying.manifest):
         text = f"publication {carrying.sequence} of writer {carrying.writer!r} is not decided, or is done already"
         _end(broker, partition, carrying, errors.PreconditionError(text))
+        return
+    # Rule `later-decision-lost` (P3, ALARM): a later publication of the writer is decided only once this one is DONE.
+    # Without it:
+    #   1. Publications 6 and 7 are done. The coordinator is restored as it was when 5 was the last one.
+    #   2. The program opens its writer, is told 5, and publishes 6 with other rows than the first time.
+    #   3. The master finds 7 in its table, and answers that all rows of 6 are here. The program is told ok.
+    log = _led(partition)
+    last = log.live_table.last(carrying.producer) if log is not None else None
+    if last is not None and last.epoch > carrying.sequence:
+        behind.begin(
+            broker,
+            behind.WRITERS,
+            f"its record of writer {carrying.writer} says that publication {carrying.sequence} is under way, and this "
+            f"broker has rows of publication {last.epoch}",
+        )
+        _end(broker, partition, carrying, errors.CoordinatorBehindError(behind.reason(broker)))
         return
     carrying.is_decided = True
     _go_on(broker, partition, carrying)
