@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+from pathlib import Path
+
 import pytest
 from seriatim_api.errors import BadRequestError, IllegalNameError
 from seriatim_local.names import paths, victims
 from seriatim_local.plan import PORT_COUNT, Address, ClusterPlan, Hosts, make_plan
+from seriatim_local.state import DIRECTORY_DEFAULT, find_directory
 
 
 def plan(groups: int = 3, members: int = 2, *, proxy: bool = True) -> ClusterPlan:
     return make_plan(name="c", group_count=groups, member_count=members, base_port=7000, proxy=proxy)
+
+
+def test_a_cluster_is_found_from_a_directory_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = tmp_path / "src" / "deep"
+    directory = tmp_path / DIRECTORY_DEFAULT
+    for made in (below, directory):
+        made.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_directory() == DIRECTORY_DEFAULT
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert find_directory() == str(directory)
+        monkeypatch.chdir(tmp_path)
+        assert find_directory() == DIRECTORY_DEFAULT, "it runs here"
 
 
 def test_each_directed_pair_has_a_port_of_its_own() -> None:

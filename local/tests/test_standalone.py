@@ -18,25 +18,32 @@ from tools.ports import free_ports
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0
+_SERVING = re.compile(r"seriatim standalone: serving on 127\.0\.0\.1:(\d+) and 127\.0\.0\.1:(\d+)")
 
 
 @asynccontextmanager
-async def standalone(data: Path, port: int) -> AsyncIterator[None]:
-    """`seriatim standalone`, which serves at `port` and the next two, and metrics at the one above."""
+async def standalone(data: Path, port: int) -> AsyncIterator[int]:
+    """`seriatim standalone`, which serves at `port` and the next two, and metrics at the one above.
+
+    With port 0 it has no metrics. The value is the port at which it serves.
+    """
+    metrics = ("--admin-listen", f"{HOST}:{port + 3}") if port else ()
     running = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "from seriatim.cli import main; main()",
-        "standalone", "--data", str(data), "--listen", f"{HOST}:{port}", "--admin-listen", f"{HOST}:{port + 3}",
-        stderr=asyncio.subprocess.PIPE,
+        "standalone", "--data", str(data), "--listen", f"{HOST}:{port}", *metrics, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert running.stderr is not None
     try:
         lines: list[str] = []
         async with asyncio.timeout(DEADLINE_S):
-            while f"seriatim standalone: serving on {HOST}:{port} and {HOST}:{port + 1}" not in lines:
+            while not (found := _SERVING.fullmatch(lines[-1] if lines else "")):
                 line = await running.stderr.readline()
                 assert line, lines
                 lines.append(line.decode().rstrip())
-        yield
+        first, second = int(found[1]), int(found[2])
+        assert second == first + 1
+        assert first == port or not port
+        yield first
     finally:
         running.terminate()
         await running.communicate()
@@ -69,3 +76,14 @@ async def test_streams_of_clients_go_over_tcp(tmp_path: Path) -> None:
                 streams = await asyncio.to_thread(gauge, port + 3, "streams")
                 over_tcp = await asyncio.to_thread(gauge, port + 3, "tcp_streams")
     assert (streams, over_tcp) == (1, 1)
+
+
+async def test_port_0_is_three_free_ports_also_beside_another_one(tmp_path: Path) -> None:
+    async with standalone(tmp_path / "one", 0) as one, standalone(tmp_path / "two", 0) as two:
+        assert one >= 1024
+        assert abs(one - two) >= 3
+        for port in (one, two):
+            async with Client.connect(f"{HOST}:{port + 1}") as client:
+                await client.admin().create_topic(f"orders-{port}", 1)
+                async with client.producer(f"orders-{port}") as producer:
+                    await (await producer.send(b"one"))

@@ -210,8 +210,8 @@ def test_bootstrap_is_what_is_said_or_the_local_cluster_or_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert resolve(None, NO_TLS) == (BOOTSTRAP_DEFAULT, None)
-    assert resolve("a:1, b:2", NO_TLS) == (("a:1", "b:2"), None)
+    assert resolve(None, NO_TLS)[:2] == (BOOTSTRAP_DEFAULT, None)
+    assert resolve("a:1, b:2", NO_TLS) == (("a:1", "b:2"), None, "")
     for wrong in ("a", "a:", ":7", "a:0", "a:99999", " , "):
         with pytest.raises(click.UsageError):
             resolve(wrong, NO_TLS)
@@ -222,7 +222,22 @@ def test_bootstrap_is_what_is_said_or_the_local_cluster_or_the_default(
     assert local_cluster(directory) == ((), None)  # its runner has ended
     with (directory / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), None)
+        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), None, "")
+        below = tmp_path / "src" / "deep"
+        below.mkdir(parents=True)
+        monkeypatch.chdir(below)
+        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), None, ""), "it runs below a directory above"
+        monkeypatch.setattr("os.geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+        assert resolve(None, NO_TLS)[0] == BOOTSTRAP_DEFAULT, "that of another user is not ours"
+        monkeypatch.setenv("SERIATIM_CLUSTER_DIR", str(directory))
+        assert resolve(None, NO_TLS)[0] == ("127.0.0.2:7000",)
+
+
+def test_the_default_address_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"no local cluster runs in {tmp_path}/.local/cluster" in resolve(None, NO_TLS)[2]
+    monkeypatch.setenv("SERIATIM_CLUSTER_DIR", "elsewhere")
+    assert "no local cluster runs in elsewhere, so 127.0.0.1:7400 was asked" in resolve(None, NO_TLS)[2]
 
 
 def test_tls_is_what_is_said_or_that_of_the_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,8 +253,8 @@ def test_tls_is_what_is_said_or_that_of_the_local_cluster(tmp_path: Path, monkey
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = TlsOptions("/d/tls/ca.crt", "/d/tls/client.crt", "/d/tls/client.key")
-        assert resolve(None, NO_TLS) == (("127.0.0.2:7000",), found)
-        assert resolve(None, mine) == (("127.0.0.2:7000",), mine)
+        assert resolve(None, NO_TLS)[:2] == (("127.0.0.2:7000",), found)
+        assert resolve(None, mine)[:2] == (("127.0.0.2:7000",), mine)
         assert resolve("a:1", NO_TLS) == (("a:1",), None)  # another cluster is meant
 
 

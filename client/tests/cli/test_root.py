@@ -14,7 +14,7 @@ from seriatim.cli import _root
 from seriatim.cli._root import expected_error, main
 from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
-from seriatim_api.errors import OverloadedError, UnknownTopicError
+from seriatim_api.errors import OverloadedError, UnavailableError, UnknownTopicError
 
 Run = Callable[..., tuple[int, str, str]]
 RAISES: dict[str, BaseException] = {}
@@ -90,6 +90,15 @@ def test_an_error_of_the_catalogue_is_one_line_and_a_remedy(run: Run) -> None:
     }  # fmt: skip
     RAISES["error"] = OverloadedError("busy", retry_after_ms=40)
     assert "try again in 40 ms" in run("probe")[2]
+
+
+def test_an_error_without_an_answer_says_where_the_address_comes_from(run: Run) -> None:
+    RAISES["error"] = ExceptionGroup("tasks", [UnavailableError("no broker answers at 127.0.0.1:7400")])
+    status, _, err = run("probe")
+    assert status == 1
+    assert "no local cluster runs in" in err.splitlines()[1]
+    RAISES["error"] = UnavailableError("no broker answers at h:1")
+    assert "check that the cluster runs" in run("--bootstrap", "h:1", "probe")[2]
 
 
 def test_an_error_inside_a_task_group_is_found(run: Run) -> None:

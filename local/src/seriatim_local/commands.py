@@ -20,7 +20,7 @@ import click
 from seriatim_api.errors import PreconditionError
 from seriatim_broker.process_start import prepare_process
 
-from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, is_running, read_state, write_state
+from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -35,14 +35,24 @@ PIPE_WIDTH: Final = 1_000_000
 MEMBER_COUNT: Final = 2
 _STATE_STYLES: Final = {"running": "green", "frozen": "cyan", "dead": "red"}
 
+_HELP_DIRECTORY: Final = "The cluster's directory, with its data, logs and state file."
 _directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=find_directory,
+    envvar="SERIATIM_CLUSTER_DIR",
+    show_default=f"{DIRECTORY_DEFAULT}, here or below a directory above",
+    help=_HELP_DIRECTORY,
+)
+_new_directory = click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=DIRECTORY_DEFAULT,
     envvar="SERIATIM_CLUSTER_DIR",
     show_default=True,
-    help="The cluster's directory, with its data, logs and state file.",
+    help=_HELP_DIRECTORY,
 )
 _victims = click.argument("victims", nargs=-1, required=True, metavar="VICTIM...")
 _hit = click.argument("victims", nargs=-1, metavar="[VICTIM]...")
@@ -76,7 +86,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@_directory
+@_new_directory
 @click.option(
     "--groups",
     type=click.IntRange(1),
@@ -467,7 +477,7 @@ def _wants_json() -> bool:
     default="127.0.0.1:7400",
     show_default=True,
     help="host:port of the first broker. The next two ports are for the second broker and the coordinator. Two more, "
-    "for streams of clients, are chosen by the system.",
+    "for streams of clients, are chosen by the system. With port 0, the command chooses free ports and prints them.",
 )
 @click.option("--admin-listen", default="", help="host:port of metrics and health (default: not opened).")
 @click.option("--log-level", default="info", help="debug, info, warning or error (default info).")

@@ -54,6 +54,25 @@ class PortRange:
             else "there is no range of ports left for a local cluster"
         )
 
+    @classmethod
+    def reserve_free(cls, host: str, count: int) -> PortRange:
+        """Reserve the first range of which the first `count` ports are free on `host`.
+
+        Raises:
+            PreconditionError: There is no such range, or this machine has no such address.
+        """
+        above = 0
+        while True:
+            found = cls.reserve(above=above)
+            try:
+                if first_taken(Address(host, found.base + number) for number in range(count)) is None:
+                    return found
+            except BaseException:
+                found.release()
+                raise
+            found.release()
+            above = found.base
+
     def release(self) -> None:
         """Give the range back."""
         self._reservation.close()

@@ -5,7 +5,10 @@ This module imports every library of the broker. It is apart from `commands`, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Final
 
 import click
 from seriatim_api.errors import SeriatimError
@@ -19,6 +22,10 @@ from seriatim_broker.settings import check_address, load
 from seriatim_broker.tls import open_source, server_credentials
 
 from seriatim_local.embedded import serve
+from seriatim_local.ports import PortRange
+
+PORT_COUNT: Final = 3
+"""The ports of a standalone: two brokers and the coordinator."""
 
 
 def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | None) -> None:
@@ -39,7 +46,20 @@ def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -
         logs.configure(log_level)
     except ValueError as exc:
         refuse(exc)
-    run(_standalone(data, host, port, admin_listen))
+    try:
+        # Three ports in a row are needed, so port 0 cannot be left to the kernel.
+        reserved = nullcontext(port) if port else _reserved(host)
+        with reserved as first:
+            run(_standalone(data, host, first, admin_listen))
+    except SeriatimError as exc:
+        refuse(exc)
+
+
+@contextmanager
+def _reserved(host: str) -> Iterator[int]:
+    """The first of the ports of a standalone, which this process keeps from other local clusters until its end."""
+    with PortRange.reserve_free(host, PORT_COUNT) as ports:
+        yield ports.base
 
 
 async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:

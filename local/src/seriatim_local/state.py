@@ -8,10 +8,12 @@ The lock on the directory, and not this file, says whether a runner lives.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,20 @@ FORMAT_VERSION: Final = 1
 _LOCK_FILE_NAME: Final = "lock"
 _LOCK_TRY_COUNT: Final = 5
 _LOCK_RETRY_S: Final = 0.01
+
+
+def find_directory() -> str:
+    """The directory of the cluster that runs here, or under a directory above that belongs to the same user.
+
+    If none runs, `DIRECTORY_DEFAULT`. The command `seriatim` of the client finds the addresses in the same way.
+    """
+    here = Path.cwd()
+    above = itertools.takewhile(lambda directory: directory.stat().st_uid == os.geteuid(), here.parents)
+    for directory in (Path(), *above):
+        with suppress(PermissionError, NotADirectoryError):
+            if is_running(directory / DIRECTORY_DEFAULT):
+                return str(directory / DIRECTORY_DEFAULT)
+    return DIRECTORY_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

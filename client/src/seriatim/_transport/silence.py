@@ -14,7 +14,7 @@ from typing import Final
 
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
-from seriatim._transport.reasons import MAY_ASK_FOR_TLS
+from seriatim._transport.reasons import FOREIGN, MAY_ASK_FOR_TLS
 
 NOTICE_S: Final = 1.5
 """Seconds without any answer before the warning. It is longer than the time to pass over a frozen broker, and than the
@@ -78,6 +78,10 @@ class Silence:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def is_foreign(self, addresses: Iterable[str]) -> bool:
+        """Whether other programs, and no brokers, listen at all these addresses. To ask again is of no use then."""
+        return all(self._reasons.get(address) == FOREIGN for address in addresses)
 
     def error(self, addresses: Iterable[str]) -> UnavailableError:
         """The error for a call that no broker answered before the deadline."""

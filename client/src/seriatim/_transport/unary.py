@@ -300,7 +300,7 @@ class Caller:
         Raises:
             SeriatimError: A broker refused the request itself (raised at once). Or brokers answered that they cannot
                 answer now, until the deadline.
-            UnavailableError: No broker answered before the deadline.
+            UnavailableError: No broker answered before the deadline, or no address is that of a broker.
             DeadlineExceededError: A broker may have taken a call that must not be sent again, and did not answer.
         """
         self._channels.home.check_open()
@@ -327,6 +327,8 @@ class Caller:
                 with suppress(_NoAnswerError):
                     attempts = (partial(attempt, address) for address in order)
                     return await first_answer(attempts, call.patience_s, is_passing=_is_no_answer)
+                if self._silence.is_foreign(order):
+                    raise self._silence.error(order)
                 await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, _left_s(deadline))))
                 if _left_s(deadline) <= 0:
                     raise told or self._silence.error(self._addresses)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, UnavailableError
 
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli._settings import Settings, TlsOptions, resolve
@@ -121,7 +121,11 @@ class RootGroup(click.Group):
             _ReaderEndedError: What reads the output has ended.
         """
         with _noticing_the_readers_end():
-            result = super().invoke(ctx)
+            try:
+                result = super().invoke(ctx)
+            except Exception as error:
+                _note_origin(ctx, error)
+                raise
             sys.stdout.flush()
         return result
 
@@ -154,6 +158,13 @@ class RootGroup(click.Group):
             show_error(expected, as_json=_wants_json(sys.argv[1:] if args is None else args))
             sys.exit(EXIT_ERROR)
         sys.exit(status if isinstance(status, int) else 0)  # `ctx.exit` returns its status here
+
+
+def _note_origin(ctx: click.Context, error: Exception) -> None:
+    """Say at an error without an answer that nobody named the addresses, if that is so."""
+    found = expected_error(error)
+    if isinstance(found, UnavailableError) and isinstance(ctx.obj, Settings) and ctx.obj.origin:
+        found.add_note(ctx.obj.origin)
 
 
 def _forget_unwritten() -> None:
@@ -219,7 +230,7 @@ def show_error(error: SeriatimError | OSError, *, as_json: bool) -> None:
         click.echo(json.dumps({"error": {**fields, "details": error.details}}), err=True)
         return
     click.echo(f"error {error.number}: {error.message}", err=True)
-    remedy = remedy_of(error)
+    remedy = "; ".join(getattr(error, "__notes__", ())) or remedy_of(error)
     if remedy:
         click.echo(f"  {remedy}", err=True)
 
@@ -294,5 +305,5 @@ def main(
     """Strictly ordered messages that outlive their brokers."""
     # gRPC would print each failed handshake, several in a second. Our own errors say what failed.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    addresses, tls = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
-    ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls)
+    addresses, tls, origin = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
+    ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls, origin=origin)

@@ -1,12 +1,14 @@
 """The root command's options, which every sub-command uses: the brokers' addresses, TLS, and the form of the output.
 
-By default, the addresses are those of the local cluster that runs under the current directory. The command finds it by
-its state file and its lock. This package knows nothing else about the package that runs clusters.
+By default, the addresses are those of the local cluster that runs under the current directory, or under one above it.
+The command finds it by its state file and its lock. This package knows nothing else about the package that runs
+clusters.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -51,11 +53,13 @@ class Settings:
         bootstrap: Addresses of brokers, `host:port`. It is enough if one of them answers.
         as_json: Whether to print JSON for programs instead of text for people.
         tls: The files for TLS; None: plain text.
+        origin: If nobody named the addresses and no local cluster was found: where the command looked, for people.
     """
 
     bootstrap: tuple[str, ...]
     as_json: bool
     tls: TlsOptions | None = None
+    origin: str = ""
 
     @property
     def console(self) -> Console:
@@ -88,18 +92,34 @@ class Settings:
         click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None]:
+def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None, str]:
     """The addresses and TLS files from the options. Without `--bootstrap`, those of the local cluster that runs here.
+
+    The last value is `Settings.origin`.
 
     Raises:
         click.UsageError: `given` is not a list of `host:port`, or an option about TLS lacks one that belongs to it.
     """
     asked = _checked(tls)
     if given is not None:
-        return _addresses(given), asked
-    directory = Path(os.environ.get("SERIATIM_CLUSTER_DIR", CLUSTER_DIRECTORY_DEFAULT))
-    bootstrap, found = local_cluster(directory)
-    return bootstrap or BOOTSTRAP_DEFAULT, asked or found
+        return _addresses(given), asked, ""
+    named = os.environ.get("SERIATIM_CLUSTER_DIR")
+    for directory in [Path(named)] if named else cluster_directories(Path.cwd()):
+        bootstrap, found = local_cluster(directory)
+        if bootstrap:
+            return bootstrap, asked or found, ""
+    where = f"in {named}" if named else f"in {Path.cwd() / CLUSTER_DIRECTORY_DEFAULT}, or below a directory above it"
+    origin = (
+        f"no local cluster runs {where}, so {BOOTSTRAP_DEFAULT[0]} was asked. Start one with `seriatim cluster up`, go "
+        "to its directory, or name the brokers with --bootstrap"
+    )
+    return BOOTSTRAP_DEFAULT, asked, origin
+
+
+def cluster_directories(here: Path) -> list[Path]:
+    """Where a local cluster may be: below `here`, or below a directory above it that belongs to the same user."""
+    above = itertools.takewhile(lambda directory: directory.stat().st_uid == os.geteuid(), here.parents)
+    return [directory / CLUSTER_DIRECTORY_DEFAULT for directory in (here, *above)]
 
 
 def _checked(tls: TlsOptions) -> TlsOptions | None:
