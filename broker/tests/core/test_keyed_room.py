@@ -377,6 +377,52 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
     assert not [name for name in keyed.keys if name not in (b"ka", b"kb")]
 
 
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest.MonkeyPatch, is_parked: bool) -> None:
+    monkeypatch.setattr(granting, "GONE_AT_ONCE_MAX", 400)
+    bench = Small("ab")
+    bench.serve()
+    bench.join(2, stream=2)
+    keyed = bench.keyed
+    key = keyed.keys[b"klong"] = Key(b"klong")
+    keyed.park(key, "no")
+    for index in range(1, 1_001):
+        keyed.take_in(key.name, index, make_offset(0, index))  # no segment of the chain has it
+    if not is_parked:
+        keyed.release(key)
+    bench.clear()
+    counts = []
+    while keyed.aside_count:
+        assert len(counts) < 5
+        bench.now_us += 1
+        bench.do(ev.Tick())
+        granting.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+        counts.append(keyed.aside_count)
+    assert len(counts) >= 2, "other events come between two parts"
+    bench.settle()
+    assert b"klong" not in keyed.keys
+    told = [effect for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Dropped)]
+    for stream in (STREAM, 2):
+        mine = [effect.event for effect in told if effect.stream == stream]
+        assert sum(event.messages for event in mine) == 1_000
+        assert len(mine) <= 4, "each part is one event"
+        assert (mine[0].from_offset, mine[-1].to_index) == (make_offset(0, 1), 1_001)
+    bench.settle()
+    assert [name for name in bench.rows() if b"klong" in name] == []
+
+
+def test_live_messages_that_are_gone_are_forgotten_some_keys_at_a_time() -> None:
+    keyed = KeyedDispatcher(1, Window(0, {}))
+    for index in range(20):  # each key has two messages
+        keyed.take_in(b"k%d" % (index % 10), index, make_offset(1, index))
+    keyed.take_in(b"ksingle", 20, make_offset(1, 20))
+    keyed.take_in(b"kstays", 21, make_offset(1, 21))
+    assert [keyed.drop_below(21, 4) for _ in range(3)] == [False, False, True]
+    assert (keyed.window.floor, keyed.live_count, list(keyed.keys), list(keyed.singles)) == (21, 1, [], [b"kstays"])
+    assert keyed.has_ready
+    assert keyed.ready[0] == b"kstays"
+
+
 def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
     """All of 60,000 in one step took two seconds, in which no heartbeat was answered."""
     parked = KeyRecord(KeyPhase.PARKED, 0, 3, 0, 0, 0, 1, "no")

@@ -41,6 +41,9 @@ DELAY_STEP_US: Final = 5_000
 LOOK_US: Final = 100_000
 """If no key could be set aside, the next look is so much later: a look reads all keys."""
 
+GONE_AT_ONCE_MAX: Final = 20_000
+"""So many messages of lists that are gone are passed in one step: some milliseconds."""
+
 FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
 
@@ -75,17 +78,22 @@ def go_on(
     for serial in fetching.ask_again(broker, partition, consumer_group):
         _give_back(broker, partition, consumer_group, keyed, serial)
         freed = None
-    if keyed.window.floor < log.start and log.readable_below:
-        _drop_below(broker, partition, consumer_group, keyed, log.start)
+    if (
+        keyed.window.floor < log.start
+        and log.readable_below
+        and not _drop_below(broker, partition, consumer_group, keyed, log.start)
+    ):
+        return
+    gone = GoneBudget(broker, partition, consumer_group)
     if keyed.first_asides:
-        _pass_gone_lists(broker, partition, consumer_group, keyed)
+        _pass_gone_lists(broker, partition, consumer_group, keyed, gone)
     keyed.wake_delayed(broker.now.mono_us)
     if keyed.unsent:
         _give_durable(broker, partition, consumer_group, keyed)
         freed = None
-    _grant(broker, partition, consumer_group, keyed, freed)
+    _grant(broker, partition, consumer_group, keyed, freed, gone)
     if keyed.forwards:
-        _pass_gone_forwards(broker, partition, consumer_group, keyed)
+        _pass_gone_forwards(broker, partition, consumer_group, keyed, gone)
         forwarding.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
@@ -105,16 +113,23 @@ def _wake_later(
 
 def _drop_below(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, start: int
-) -> None:
-    """Retention dropped messages that are not passed: tell each consumer, and forget them."""
+) -> bool:
+    """Retention dropped messages that are not passed: forget them, and tell each consumer.
+
+    If they are of many keys, it takes several steps, in which nothing is granted. Returns whether it is done.
+    """
     floor = keyed.window.floor
+    if not keyed.drop_below(start, broker.config.keys_at_once):
+        cursors.replicate_soon(broker, partition, consumer_group)
+        broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+        return False
     for consumer in consumer_group.consumers:
         delivery.tell_dropped_to(broker, partition, consumer_group, consumer, floor, start)
     note_dropped(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
-    keyed.drop_below(start)
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
     cursors.replicate_soon(broker, partition, consumer_group)
+    return True
 
 
 def note_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, offset: int) -> None:
@@ -321,6 +336,7 @@ def _grant(
     consumer_group: ConsumerGroup,
     keyed: KeyedDispatcher,
     freed: Consumer | None,
+    gone: GoneBudget,
 ) -> None:
     """Grant ready keys to the consumers that have room, in turns.
 
@@ -343,7 +359,7 @@ def _grant(
     fair = -(-len(keyed.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
         share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
-        frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share)
+        frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share, gone)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
         consumer.rows = broker.new_serial()
@@ -384,6 +400,7 @@ def _frame_for(
     keyed: KeyedDispatcher,
     consumer: Consumer,
     share: int,
+    gone: GoneBudget,
 ) -> Frame | None:
     """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
     assert consumer_group.cursor is not None
@@ -423,7 +440,12 @@ def _frame_for(
             key = keyed.next_ready()
             if key is None:
                 break
-            _pass_gone(broker, partition, consumer_group, keyed, key)
+            is_there = _pass_gone(broker, partition, consumer_group, keyed, key, gone)
+            if not is_there:
+                keyed.take_ready()
+                keyed.wait_until(key, broker.now.mono_us + 1)  # until the next step; other keys go on
+                keyed.requeue(key)
+                continue
             if not (key.live or key.aside):
                 keyed.take_ready()
                 keyed.forget_if_empty(key)
@@ -468,14 +490,53 @@ def _note_run(frame: Frame, run: Grant) -> None:
         frame.attempts.append(run.key.attempts + 1)
 
 
+class GoneBudget:
+    """How many messages that are gone may still be passed in this step, and how many keys consumers may be told of.
+
+    Rule `gone-in-steps` (I13): no step passes more. Without it:
+      1. A key with a million messages in its list is parked, and retention drops their segments.
+      2. A person releases the key. The server passes all of them in one step, and answers no heartbeat for ten seconds.
+    """
+
+    __slots__ = ("_broker", "_name", "_partition_id", "keys", "messages")
+
+    def __init__(self, broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+        self.messages = GONE_AT_ONCE_MAX
+        self.keys = max(broker.config.keys_at_once // max(len(consumer_group.consumers), 1), 1)
+        self._broker = broker
+        self._partition_id = partition.id
+        self._name = consumer_group.name
+
+    @property
+    def is_left(self) -> bool:
+        """Whether more may be passed. If not, that goes on in the next step."""
+        if self.messages > 0 and self.keys > 0:
+            return True
+        self._broker.go_on_next_step(TimerKind.KEYS, self._partition_id, self._name)
+        return False
+
+
+def _end_of_gone(partition: Partition, offset: int) -> tuple[int, bool]:
+    """Up to which offset all messages of a segment are gone from there on, and whether they were declared lost.
+
+    0: the message is not gone.
+    """
+    no, index = split_offset(offset)
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    is_lost = segment is not None and segment.state is SegmentState.LOST
+    if segment is None or is_lost:
+        return make_offset(no + 1, 0), is_lost
+    return make_offset(no, segment.start) if index < segment.start else 0, False
+
+
 def _pass_gone(
     broker: BrokerState,
     partition: Partition,
     consumer_group: ConsumerGroup,
     keyed: KeyedDispatcher,
     key: Key,
-    at_most: int = INDEX_MAX,
-) -> int:
+    budget: GoneBudget,
+) -> bool:
     """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
 
     A list loses what its segment loses, and the consumers are told. Without it:
@@ -485,60 +546,65 @@ def _pass_gone(
     A key that is parked goes on if nothing is left of it: the message on which it failed is gone.
 
     Returns:
-        How many messages were passed.
+        Whether the first message of the list is there, or none is left. If not, that goes on in the next step.
     """
-    chain, count = partition.chain, 0
-    while key.aside and chain is not None and count < at_most:
-        no, index = split_offset(key.aside[0])
-        segment = chain.segment(no)
-        is_lost = segment is not None and segment.state is SegmentState.LOST
-        if segment is not None and index >= segment.start and not is_lost:
-            break
-        keyed.pass_first(key)
-        count += 1
+    while key.aside and partition.chain is not None:
+        first = key.aside[0]
+        end, is_lost = _end_of_gone(partition, first)
+        if not end:
+            return True
+        if not budget.is_left:
+            return False
+        gone = list(takewhile(lambda offset, end=end: offset < end, islice(key.aside, budget.messages)))  # type: ignore[misc]
+        budget.messages -= len(gone)
+        budget.keys -= 1
+        keyed.pass_listed(key, len(gone))
         cursors.replicate_soon(broker, partition, consumer_group)
-        event = Gap(no, index, "declared lost") if is_lost else Dropped(make_offset(no, index), no, index + 1, 1)
+        no, last = split_offset(gone[-1])
+        event = Gap(*split_offset(first), "declared lost") if is_lost else Dropped(first, no, last + 1, len(gone))
         if not is_lost:
-            note_dropped(broker, partition, consumer_group, make_offset(no, index))
+            note_dropped(broker, partition, consumer_group, first)
         for consumer in consumer_group.consumers:
             tell(broker, consumer, event)
-    return count
+    return True
 
 
 def _pass_gone_lists(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    budget: GoneBudget,
 ) -> None:
     """The same for keys that wait long, or for a person: from the oldest message on, as far as messages are gone.
 
-    No step does that for many keys. Without it:
+    No step does that for many keys (`gone-in-steps`). Without it:
       1. 100,000 keys are parked, and retention drops the segment with their messages.
       2. The server tells each of 64 consumers of each message in one step, and answers no heartbeat for half a minute.
     """
-    chain = partition.chain
-    left = max(broker.config.keys_at_once // max(len(consumer_group.consumers), 1), 1)
-    while consumer_group.consumers and chain is not None and (oldest := keyed.oldest_aside):
-        no, index = split_offset(oldest)
-        segment = chain.segment(no)
-        if segment is not None and index >= segment.start and segment.state is not SegmentState.LOST:
+    while consumer_group.consumers and partition.chain is not None and (oldest := keyed.oldest_aside):
+        if not _end_of_gone(partition, oldest)[0]:
             return
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token or key.phase is KeyPhase.FORWARDING:
             return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
-        if left <= 0:
-            broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+        if not _pass_gone(broker, partition, consumer_group, keyed, key, budget):
             return
-        left -= _pass_gone(broker, partition, consumer_group, keyed, key, at_most=left)
         keyed.forget_if_empty(key)
 
 
 def _pass_gone_forwards(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    budget: GoneBudget,
 ) -> None:
     """The same for keys that wait for the dead-letter topic."""
     for forward in keyed.first_forwards:
         key = keyed.keys.get(forward.name)
         if key is not None and key.aside:
-            _pass_gone(broker, partition, consumer_group, keyed, key)
+            _pass_gone(broker, partition, consumer_group, keyed, key, budget)
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:

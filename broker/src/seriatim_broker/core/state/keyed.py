@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from seriatim_api.dead_letters import DeadLetterOrigin
@@ -1063,20 +1063,36 @@ class KeyedDispatcher(State):
             return _IS_GRANTED, first
         return None
 
-    def drop_below(self, start: int) -> None:
-        """Retention dropped the messages below an index: they are passed, except those that are granted."""
-        for name in [name for name, index in self.singles.items() if 0 <= index < start]:
-            self.weigh(name)
-        for key in list(self.keys.values()):
-            if key.live and key.live[0] < start and not key.token:
-                gone = bisect_right(key.live, start - 1)
-                self.live_count -= gone
-                del key.live[:gone]
-                self._drop_aside(key, make_offset(self.segment_no, start))
-                key.attempts = 0  # they were on a message that is gone
-                self._settle_record(key)
-                self.forget_if_empty(key)
+    def drop_below(self, start: int, count: int) -> bool:
+        """Retention dropped the messages below an index: they are passed, except those that are granted.
+
+        Args:
+            start: The first index that is there.
+            count: At most so many keys are looked at in this step.
+
+        Returns:
+            Whether that is done. If not, some keys still have messages that are gone, and the floor has not moved.
+        """
+        names = [name for name, index in self.singles.items() if 0 <= index < start]
+        for name in names:
+            del self.singles[name]  # it stays among the ready ones, where it is passed over
+        self.live_count -= len(names)
+        end = make_offset(self.segment_no, start)
+        below = (key for key in self.keys.values() if key.live and key.live[0] < start and not key.token)
+        for key in list(islice(below, count)):
+            gone = bisect_right(key.live, start - 1)
+            self.live_count -= gone
+            del key.live[:gone]
+            listed = sum(1 for _ in takewhile(lambda offset: offset < end, key.aside))
+            if listed:
+                self._pop_aside(key, listed)
+            key.attempts = 0  # they were on a message that is gone
+            self._settle_record(key)
+            self.forget_if_empty(key)
+        if any(key.live and key.live[0] < start and not key.token for key in self.keys.values()):
+            return False
         self.window.pass_below(start)
+        return True
 
     def forget_if_empty(self, key: Key) -> None:
         """If nothing is left of a key that is not granted, it has no record, also if a person or a delay kept it."""
@@ -1087,10 +1103,6 @@ class KeyedDispatcher(State):
         self.wait_until(key, 0)
         self.changed[key.name] = None
         self.keys.pop(key.name, None)
-
-    def _drop_aside(self, key: Key, start: int) -> None:
-        while key.aside and key.aside[0] < start:
-            self._pop_aside(key)
 
     def park(self, key: Key, error: str) -> None:
         """The key waits for a person."""
@@ -1170,8 +1182,9 @@ class KeyedDispatcher(State):
         assert not key.token
         if key.aside:
             offset = key.aside[0]
-            self._pop_aside(key)
-        elif key.live:
+            self.pass_listed(key, 1)
+            return offset
+        if key.live:
             index = key.live.pop(0)
             offset = make_offset(self.segment_no, index)
             self.window.pass_over(index)
@@ -1184,6 +1197,12 @@ class KeyedDispatcher(State):
         key.sequence = 0
         self._settle_record(key)
         return offset
+
+    def pass_listed(self, key: Key, count: int) -> None:
+        """The first messages of the list of a key, which is not granted, are done with without a consumer."""
+        assert not key.token
+        key.attempts = key.sequence = 0
+        self._pop_aside(key, count)
 
     def _append_aside(self, key: Key, offsets: Sequence[int]) -> None:
         if not isinstance(key.aside, deque):
