@@ -423,6 +423,23 @@ def test_live_messages_that_are_gone_are_forgotten_some_keys_at_a_time() -> None
     assert keyed.ready[0] == b"kstays"
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_failure_on_a_message_that_is_gone_counts_for_no_other(is_last: bool) -> None:
+    bench = Small("a" if is_last else "aa", QUICK)
+    bench.keys_read_max = 2
+    bench.serve()
+    (run,) = bench.runs()
+    bench.keyed.drop_below(1, 100)
+    bench.nack(run, delay_ms=0)
+    bench.settle()
+    if is_last:
+        assert not bench.keyed.keys
+        assert [name for name in bench.rows() if name[:1] == b"k"] == []
+    else:
+        (again,) = bench.runs()
+        assert (indexes_of(again), again.attempt) == ([1], 1)
+
+
 def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
     """All of 60,000 in one step took two seconds, in which no heartbeat was answered."""
     parked = KeyRecord(KeyPhase.PARKED, 0, 3, 0, 0, 0, 1, "no")

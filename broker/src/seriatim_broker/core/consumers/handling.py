@@ -237,7 +237,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     if run is None:
         _tell_void(broker, consumer, (event.token,))
         return
-    keyed.end_run(run)
+    is_there = keyed.end_run(run)
     if run.is_passed:
         keyed.requeue(run.key)
         text = f"group {consumer_group.name} is at most once: the message was acknowledged, and does not come again"
@@ -246,7 +246,11 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         return
     if run.left > 1:
         run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
-    _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
+    if is_there:
+        _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
+    else:
+        keyed.forget_if_empty(run.key)
+        keyed.requeue(run.key)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group, freed=consumer)
 
@@ -387,13 +391,15 @@ def end_run(
     """
     keyed = consumer_group.keyed
     assert keyed is not None
-    keyed.end_run(run)
+    is_there = keyed.end_run(run)
     if run.is_given and run.left and (is_seen or run.is_started):
         run.key.note_given(run.offsets[-1])
-    if run.is_started and run.left and not run.is_passed:
+    if is_there and run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
-    else:
-        keyed.requeue(run.key)
+        return
+    if not is_there:
+        keyed.forget_if_empty(run.key)
+    keyed.requeue(run.key)
 
 
 def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:

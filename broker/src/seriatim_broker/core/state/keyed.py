@@ -816,8 +816,18 @@ class KeyedDispatcher(State):
             self.live_count -= len(run.offsets)
         run.is_passed = run.is_aside = True  # they are not live any more
 
-    def end_run(self, run: Grant) -> None:
-        """The run is over: what it holds that is not acknowledged comes again, before the key's other messages."""
+    def end_run(self, run: Grant) -> bool:
+        """The run is over: what it holds that is not acknowledged comes again, before the key's other messages.
+
+        Rule `gone-has-no-attempts` (J2): an attempt on a message that retention dropped meanwhile counts nowhere.
+        Without it:
+          1. k:5 is granted, and retention drops it. The consumer fails on it.
+          2. The attempt counts for the first message of k, which is k:6 now, or the next one that comes.
+          3. k:6 is given as the second attempt, and is parked after one attempt less.
+
+        Returns:
+            Whether its first message that was not acknowledged is still there.
+        """
         key = run.key
         del self.doing[run.token]
         run.consumer.in_flight -= run.left
@@ -829,6 +839,10 @@ class KeyedDispatcher(State):
             gone = bisect_right(key.live, self.window.floor - 1)
             self.live_count -= gone
             del key.live[:gone]
+            key.attempts = 0
+            self._settle_record(key)
+            return False
+        return True
 
     def requeue(self, key: Key) -> None:
         """A key without a run waits again, or is forgotten if nothing is left of it.
