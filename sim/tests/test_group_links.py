@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from seriatim_api.v1 import records_pb2
+from seriatim_broker.runtime import assembly
 from seriatim_broker.runtime.assembly import UNLINKED_S
 
 from sim.whole.cluster import BROKERS, WholeCluster
@@ -32,6 +33,12 @@ def _told(cluster: WholeCluster, broker: str) -> list[str]:
     item = cluster.coordinator.store.items.get(cluster.coordinator.keys.live(broker))
     assert item is not None, "it is live"
     return list(records_pb2.LiveRecord.FromString(item.value).unlinked)
+
+
+def _clock(cluster: WholeCluster, broker: str) -> int:
+    """The wall clock that a broker told last, in milliseconds."""
+    item = cluster.coordinator.store.items[cluster.coordinator.keys.live(broker)]
+    return records_pb2.LiveRecord.FromString(item.value).wall_ms
 
 
 def _missing(cluster: WholeCluster, broker: str) -> str:
@@ -78,3 +85,13 @@ def test_a_link_that_breaks_later_is_told_and_takes_nobodys_readiness(cluster: W
     _pass_time(cluster, UNLINKED_S + 4)
     assert (_told(cluster, "g0-0"), _told(cluster, "g0-1")) == (["g0-1"], ["g0-0"])
     assert not any(_missing(cluster, name) for name in cluster.brokers)
+
+
+def test_a_live_record_tells_its_clock_again_and_again(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "TOLD_S", 2.0)
+    for broker in cluster.brokers.values():
+        broker.start()
+    _pass_time(cluster, 3)
+    first = _clock(cluster, "g0-0")
+    _pass_time(cluster, 3)
+    assert 1_500 < _clock(cluster, "g0-0") - first < 5_000

@@ -38,6 +38,7 @@ from seriatim_broker.runtime.records import (
     deleted_partitions_from,
     put_deleted_partitions,
 )
+from seriatim_broker.runtime.wall_clocks import WallClocks
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_coordination import Desk, chain_of
@@ -87,6 +88,7 @@ class Cluster:
         self.coordinator = MemoryCoordinator(self.store)
         self.expiry = self.expiry_over(self.coordinator)
         self.register("g0-0", FORMS)
+        self.tell_clocks(0, 0)
         topic = records_pb2.TopicRecord(name="t", partition_ids=partitions)
         self.put(KEYS.topic("t"), topic.SerializeToString())
         for partition in partitions:
@@ -101,6 +103,12 @@ class Cluster:
     def register(self, broker: str, forms: int, run: int = 1) -> None:
         record = records_pb2.MemberRecord(run=run, forms=forms, forms_run=1)
         self.put(KEYS.member(broker), record.SerializeToString())
+
+    def tell_clocks(self, *ahead_ms: int) -> None:
+        """Brokers are live, and their clocks are so far ahead."""
+        for number, ahead in enumerate(ahead_ms):
+            record = records_pb2.LiveRecord(wall_ms=NOW_MS + ahead)
+            self.put(KEYS.live(f"g0-{number}"), record.SerializeToString())
 
     def forget(self, group: str, epoch: int = 1, partition: int = 1, at_ms: int = LONG_AGO_MS) -> None:
         record = CursorRecord(1, epoch, 0, "t", deleted=True, deleted_at_ms=at_ms)
@@ -513,3 +521,41 @@ async def test_the_position_of_a_broadcast_consumer_goes_once_it_was_away_for_lo
     left = await cluster.coordinator.list(KEYS.cursors_of(ONE))
     assert [group_of(item.key) for item in left.items] == ["g/here"]
     assert EpochFloor.of(await cluster.coordinator.get(KEYS.group_epoch)).floor == 7
+
+
+class Ahead(StoppedClock):
+    """The clock of a controller that is nine days ahead."""
+
+    def wall_ms(self) -> int:
+        return NOW_MS + 9 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        CursorRecord(1, 7, 3, "t", mode=ConsumerMode.BROADCAST, reported_at_ms=NOW_MS - 1),
+        CursorRecord(1, 7, 3, "t", external=True, reported_at_ms=NOW_MS - 1),
+    ],
+)
+@pytest.mark.parametrize("told", [(9 * 86_400_000, 0), (9 * 86_400_000,), (9 * 86_400_000, -NOW_MS)])
+async def test_a_controller_ahead_removes_nothing_that_is_in_use(record: CursorRecord, told: tuple[int, ...]) -> None:
+    cluster = Cluster()
+    cluster.store.txn((), [Delete(KEYS.live("g0-0")), Delete(KEYS.live("g0-1"))], ())
+    cluster.tell_clocks(*told)  # of another one that is right, of none, of one whose version does not tell it
+    cluster.put(KEYS.cursor(ONE, "g/here"), cursor_to_value(record))
+    elected: Any = Elected(cluster.coordinator)
+    expiry = Expiry(cluster.coordinator, KEYS, elected, Ahead(), 7 * 86_400.0)
+    assert await expiry.remove_cursors() == 0
+    cluster.forget("gone")
+    assert await expiry.remove_cursors() == 1, "when a deleted cursor goes does not matter"
+
+
+async def test_a_clock_that_is_far_off_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster()
+    clocks = WallClocks(cluster.coordinator, KEYS, StoppedClock())
+    cluster.tell_clocks(0, -590_000)
+    assert await clocks.earliest_ms() == NOW_MS - 590_000
+    assert "clocks_differ" not in capsys.readouterr().out, "its note may be ten minutes old"
+    cluster.tell_clocks(0, 120_000)
+    assert [await clocks.earliest_ms() for _ in range(2)] == [NOW_MS, NOW_MS]
+    assert capsys.readouterr().out.count("clocks_differ") == 1

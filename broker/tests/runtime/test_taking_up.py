@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_api.ids import PartitionId
+from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.writers import (
     EPHEMERAL_KEPT_MS,
     NEW_KEPT_MS,
@@ -71,8 +72,15 @@ class Bench:
         await self.coordinator.txn((), [Put(key, value)])
         self.duty._changed({key: value}, [key])
 
+    async def tell_clocks(self, *at_s: float) -> None:
+        """Brokers are live, and their clocks say that."""
+        for number, told_s in enumerate(at_s):
+            record = records_pb2.LiveRecord(wall_ms=round(told_s * 1000))
+            await self.coordinator.txn((), [Put(KEYS.live(f"g0-{number}"), record.SerializeToString())])
+
     async def forget(self, at_s: float) -> None:
         """Look for what may go, then."""
+        await self.tell_clocks(at_s, at_s)
         self.now_s = at_s
         await self.duty.forget()
 
@@ -203,6 +211,7 @@ async def test_what_is_forgotten_keeps_nothing_from_its_turn() -> None:
 
     bench.coordinator.get = slow  # type: ignore[method-assign]
     bench.now_s = EPHEMERAL_KEPT_MS / 1000 + 1
+    await bench.tell_clocks(bench.now_s, bench.now_s)
     running = asyncio.create_task(bench.duty.run())
     await asked.wait()
     await bench.tell(DECIDED, "busy")
@@ -253,3 +262,12 @@ async def test_records_of_writers_that_were_only_opened_go_after_a_month() -> No
     await bench.forget(NEW_KEPT_MS / 1000 + 2)
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "idle")) is None
     assert await bench.coordinator.get(KEYS.writer(INCARNATION, "busy")) is not None
+
+
+async def test_a_controller_ahead_removes_no_record_that_may_be_asked_for() -> None:
+    bench = Bench()
+    await bench.tell(DONE, "job")
+    bench.now_s = EPHEMERAL_KEPT_MS / 1000 + 60
+    await bench.tell_clocks(bench.now_s, 1.0)
+    await bench.duty.forget()
+    assert await bench.coordinator.get(KEYS.writer(INCARNATION, "job")) is not None

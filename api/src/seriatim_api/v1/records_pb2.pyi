@@ -386,7 +386,10 @@ class LiveRecord(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     UNLINKED_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
     run: _builtins.int
+    wall_ms: _builtins.int
+    """its wall clock when it wrote this, at most 10 minutes ago; 0 from older versions"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -399,10 +402,11 @@ class LiveRecord(_message.Message):
         member: _common_pb2.Member | None = ...,
         run: _builtins.int = ...,
         unlinked: _abc.Iterable[_builtins.str] | None = ...,
+        wall_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "run", b"run", "unlinked", b"unlinked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "run", b"run", "unlinked", b"unlinked", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ clock. So the simulator runs the code of production, with the same connections b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -47,6 +48,7 @@ from .taking_up import TakingUp
 from .tidying import Tidying
 from .topics import Topics
 from .traffic import Measured, MeasureTraffic, Traffic
+from .wall_clocks import TOLD_S
 from .watermarks import Watermarks
 
 LIVE_KEY_RETRY_S = 0.2
@@ -248,22 +250,23 @@ class Runtime:
                 self._live_key_changed.set()
 
     async def _keep_live_key(self) -> None:
-        """Put the live key under each new lease, and again when its content has changed."""
+        """Put the live key under each new lease, and again when its content has changed, with this broker's clock."""
         changed = self._live_key_changed
         self.lease.on_change(lambda _lease: changed.set())
         self.directory.on_change(self._hasten_links)
         key = self._keys.live(self.identity.member.broker)
         pause_s = LIVE_KEY_RETRY_S
         while True:
-            await changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOLD_S):
+                    await changed.wait()
             changed.clear()
             lease = self.lease.id
             if not lease:
                 continue
             try:
-                await self._coordinator.txn(
-                    (), [Put(key, live_record(self.identity, self._unlinked), lease)], deadline_s=1.0
-                )
+                value = live_record(self.identity, self._clock.wall_ms(), self._unlinked)
+                await self._coordinator.txn((), [Put(key, value, lease)], deadline_s=1.0)
             except SeriatimError as exc:
                 _log.warning("live_key_not_written", error=str(exc))
                 changed.set()

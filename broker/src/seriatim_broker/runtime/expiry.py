@@ -38,6 +38,7 @@ from .forms import all_read
 from .group_epochs import EpochFloor
 from .keys import Keys, partition_of
 from .records import cursor_from_value, deleted_partitions_from, put_deleted_partitions
+from .wall_clocks import WallClocks
 
 REMOVED_PER_TXN = 100
 """Cursors or tombstones. With what else is compared and written it is below the coordinator's limit of 128."""
@@ -70,6 +71,7 @@ class Expiry:
         self._keys = keys
         self._election = election
         self._clock = clock
+        self._clocks = WallClocks(coordinator, keys, clock)
         self._kept_s = kept_s
         self._after = PartitionId(0)  # the last partition whose cursors were looked at
 
@@ -81,10 +83,11 @@ class Expiry:
         if understood is None:
             return 0
         removed = 0
+        earliest_ms = await self._clocks.earliest_ms()
         partitions = await self._partitions()
         later = [partition for partition in partitions if partition > self._after]
         for partition in later[:PARTITIONS_PER_PASS]:
-            removed += await self._remove_cursors_of(partition, understood, REMOVED_PER_PASS - removed)
+            removed += await self._remove_cursors_of(partition, understood, earliest_ms, REMOVED_PER_PASS - removed)
             if removed >= REMOVED_PER_PASS:
                 break  # the rest of this partition is for the next pass
             self._after = partition
@@ -100,10 +103,13 @@ class Expiry:
         records = [records_pb2.TopicRecord.FromString(item.value) for item in listing.items]
         return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
 
-    async def _remove_cursors_of(self, partition: PartitionId, understood: Compare, count_max: int) -> int:
+    async def _remove_cursors_of(
+        self, partition: PartitionId, understood: Compare, earliest_ms: int | None, count_max: int
+    ) -> int:
         """Remove the cursors of one partition that are due. Stop when another writer has changed one of them."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
+        away_ms = earliest_ms - self._kept_s * 1000 if earliest_ms is not None else None
         due: list[tuple[KeyValue, CursorRecord]] = []
         for number, item in enumerate(listing.items):
             if len(due) >= count_max:
@@ -114,7 +120,7 @@ class Expiry:
                 record = cursor_from_value(item.value)
             except CorruptionError:
                 continue
-            if _is_due(record, until_ms):
+            if _is_due(record, until_ms, away_ms):
                 due.append((item, record))
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
@@ -196,16 +202,20 @@ class Expiry:
         return await all_read(self._coordinator, self._keys, FORM_EXPIRED)
 
 
-def _is_due(record: CursorRecord, until_ms: float) -> bool:
-    """Whether a cursor is of no use any more, if nothing has happened to it since `until_ms`.
+def _is_due(record: CursorRecord, until_ms: float, away_ms: float | None) -> bool:
+    """Whether a cursor is of no use any more: deleted before `until_ms`, or nothing has happened to it since `away_ms`.
 
-    Of a broadcast group, the server notes once a day that the consumer is there (`core.consumers.keeping`).
+    Nothing depends on when a deleted cursor goes, so the clock of this broker counts. One that is in use must stay
+    (rule `earliest-clock`); `away_ms` is None if that cannot be told. Of a broadcast group, the server notes once a day
+    that the consumer is there (`core.consumers.keeping`).
     """
     if record.deleted:
         return record.deleted_at_ms <= until_ms
+    if away_ms is None:
+        return False
     if record.mode is ConsumerMode.BROADCAST:
-        return record.reported_at_ms <= until_ms - KEEP_MS
-    return record.external and record.reported_at_ms <= until_ms
+        return record.reported_at_ms <= away_ms - KEEP_MS
+    return record.external and record.reported_at_ms <= away_ms
 
 
 def _deleted_at_ms(item: KeyValue) -> int:

@@ -489,7 +489,9 @@ async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId
         await certify_death(coordinator, keys, RunId(run.member, earlier), ISSUER_LATER_RUN, f"run {run.run} has begun")
 
 
-def live_record(identity: Identity, unlinked: Sequence[str] = ()) -> bytes:
+def live_record(identity: Identity, wall_ms: int, unlinked: Sequence[str] = ()) -> bytes:
     """The value of a broker's live key. `unlinked`: live members of its broker group to which it has no link."""
-    record = records_pb2.LiveRecord(member=member_to_record(identity.member), run=identity.run, unlinked=unlinked)
+    record = records_pb2.LiveRecord(
+        member=member_to_record(identity.member), run=identity.run, wall_ms=wall_ms, unlinked=unlinked
+    )
     return record.SerializeToString()

@@ -27,6 +27,7 @@ from ..interfaces.coordinator import Coordinator, Delete, mod_revision_is
 from .keys import Keys
 from .mirror import mirror
 from .records import writer_from_value
+from .wall_clocks import WallClocks
 
 LOOK_S = 0.5
 
@@ -75,6 +76,7 @@ class TakingUp:
         self._coordinator = coordinator
         self._keys = keys
         self._clock = clock
+        self._clocks = WallClocks(coordinator, keys, clock)
         self._finish: Finish | None = None
         self._decided: dict[str, _Decided] = {}
         self._passing: dict[str, int] = {}  # key -> when the record may go
@@ -149,8 +151,18 @@ class TakingUp:
             await asyncio.sleep(FORGET_LOOK_S)
 
     async def forget(self) -> None:
-        """Remove records that are not needed, one after another. Nothing else waits for this."""
-        now_ms = self._clock.wall_ms()
+        """Remove records that are not needed, one after another. Nothing else waits for this.
+
+        The earliest clock of the brokers counts (rule `earliest-clock`): a program that sends a publication again
+        within a day must find its record.
+        """
+        try:
+            now_ms = await self._clocks.earliest_ms() if self._passing else None
+        except SeriatimError as exc:
+            _log.info("writers_not_removed", error=str(exc))
+            return
+        if now_ms is None:
+            return
         for key in [key for key, goes_ms in self._passing.items() if goes_ms < now_ms]:
             await self._remove(key, now_ms)
 
