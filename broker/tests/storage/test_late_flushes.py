@@ -33,6 +33,10 @@ class Parts:
         self.written += len(ops)
         return self.written
 
+    def sequence(self) -> int:
+        """The number of the newest write."""
+        return self.written
+
     def flush_wal(self) -> None:
         """Flush."""
 
