@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
+import pytest
 from seriatim_api.errors import (
+    DeadlineExceededError,
     NotServingError,
     PositionUnknownError,
     SeriatimError,
@@ -18,6 +22,7 @@ from seriatim_broker.core.values.effects import ConsumerGroupDescribed
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, row_of
+from seriatim_broker.rpc.outbound import BrokerCalls
 
 SERVER = MemberId("g0-0", b"0" * 16)
 
@@ -35,8 +40,10 @@ class Calls:
 
     def __init__(self, answer: list[broker_pb2.GroupPartition] | SeriatimError) -> None:
         self._answer = answer
+        self.deadlines_s: list[float] = []
 
-    async def admin(self, *_: object) -> broker_pb2.DescribeGroupResponse:
+    async def admin(self, _server: str, _method: str, _request: object, deadline_s: float) -> Any:
+        self.deadlines_s.append(deadline_s)
         if isinstance(self._answer, SeriatimError):
             raise self._answer
         return broker_pb2.DescribeGroupResponse(partitions=self._answer)
@@ -90,6 +97,44 @@ async def test_a_row_that_the_asked_broker_did_not_fill_is_an_error() -> None:
 
 async def test_a_silent_server_is_an_error() -> None:
     assert (await told(UnavailableError("silent"))).error.number == UnavailableError.number
+
+
+async def test_a_frozen_server_costs_two_seconds_and_not_the_whole_call() -> None:
+    admin: Any = ConsumerGroupAdmin.__new__(ConsumerGroupAdmin)
+    admin._calls = calls = Calls([])
+    for count in (1, 2000):
+        rows = {number: row_of(chain(number), CURSOR) for number in range(count)}
+        await admin._describe_there("g0-0", broker_pb2.DescribeGroupRequest(), rows, 8.0)
+    await admin._describe_there("g0-0", broker_pb2.DescribeGroupRequest(), rows, 0.5)
+    assert calls.deadlines_s == pytest.approx([2.002, 6.0, 0.5]), "one with many partitions needs longer"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (
+            grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineExceededError,
+            "g0-0 did not answer within 2 s: it is frozen, cut off or very busy",
+        ),
+        (grpc.StatusCode.UNAVAILABLE, UnavailableError, "g0-0 cannot be reached"),
+    ],
+)  # fmt: skip
+async def test_a_server_without_an_answer_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode, kind: type[SeriatimError], text: str
+) -> None:
+    class Stub:
+        def __init__(self, _channel: object) -> None: ...
+
+        async def DescribeGroup(self, *_: object, **__: object) -> None:  # noqa: N802 - the contract's name
+            raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "ipv4:127.0.0.2:7000: recvmsg")
+
+    monkeypatch.setattr("seriatim_broker.rpc.outbound.broker_pb2_grpc.AdminStub", Stub)
+    directory: Any = SimpleNamespace(peer_address=lambda _broker: "127.0.0.2:7000")
+    calls = BrokerCalls(directory)
+    with pytest.raises(kind) as error:
+        await calls.admin("g0-0", "DescribeGroup", broker_pb2.DescribeGroupRequest(), 2.002)
+    await calls.close()
+    assert error.value.message == text
 
 
 async def test_the_own_core_fills_a_row() -> None:

@@ -30,7 +30,7 @@ from seriatim import (
 )
 from seriatim.cli import _connect, main
 from seriatim.cli._notes import Note, describe_note
-from seriatim.cli.group import render
+from seriatim.cli.group import _reasons, lag_of, render
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, MemoryCluster, broker_group_of, message_at, place_of
@@ -297,13 +297,25 @@ def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
     assert lines[-1].split() == ["all", "7"]
 
 
+def test_lags_of_many_groups_are_asked_for_up_to_a_limit(
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seriatim.cli.group.LAGS_MAX", 2)
+    cluster.make("t")
+    cluster.cursors |= {("t", name, 0): 0 for name in "abc"}
+    lines = [line.split() for line in run("group", "list", "t")[1].splitlines()]
+    assert lines[1:] == [["a", "0"], ["b", "0"], ["c", "?"]]
+
+
 def test_a_lag_that_is_only_a_bound_says_so() -> None:
     unknown = place_of(2, 0, 7, 0, active_consumer="", error="[300] moved")
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render([unknown]))
     line = console.export_text().splitlines()[1].split()
     assert line[:3] == ["2", "0:7+", "?"]
-    assert "([300]" in line
+    assert line[4] == "?", "the reason is below the table, and not in a column"
+    assert _reasons([unknown, replace(unknown, partition=4)]) == ["?      partitions 2, 4: [300] moved"]
+    assert str(lag_of([unknown])) == "?"
     rows = [place_of(0, 0, 7, 7, end_is_at_least=True), place_of(1, 0, 7, 5)]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render(rows))

@@ -91,14 +91,16 @@ def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster
     log += [message_at("t", 0, index, b"v", b"k") for index in range(5)]
     cluster.cursors |= {("t", "plain", 0): 1, ("t", "g/c1", 0): 5, ("t", "g/c2", 0): 3}
     cluster.places["g/c2", 0] = {"active_consumer": ""}
-    assert run("group", "list", "t")[1] == "g/  (2 consumers)\nplain\n"
-    assert json.loads(run("--output", "json", "group", "list", "t")[1]) == ["g/c1", "g/c2", "plain"]
+    lines = [line.split() for line in run("group", "list", "t")[1].splitlines()]
+    assert lines == [["group", "lag"], ["g/", "(2", "consumers)", "-"], ["plain", "4"]]
+    rows = json.loads(run("--output", "json", "group", "list", "t")[1])
+    assert [(row["group"], row["lag"]) for row in rows] == [("g/c1", 0), ("g/c2", 2), ("plain", 4)]
     assert [line.split() for line in run("group", "list")[1].splitlines()] == [
-        ["topic", "group"],
-        ["t", "g/", "(2", "consumers)"],
-        ["t", "plain"],
+        ["topic", "group", "lag"],
+        ["t", "g/", "(2", "consumers)", "-"],
+        ["t", "plain", "4"],
     ]
-    assert json.loads(run("--output", "json", "group", "list")[1]) == {"t": ["g/c1", "g/c2", "plain"]}
+    assert json.loads(run("--output", "json", "group", "list")[1]) == rows
     assert "consumer groups: g/  (2 consumers), plain" in run("topic", "describe", "t")[1]
     status, out, _ = run("group", "describe", "t", "g")
     assert status == 0
@@ -111,4 +113,4 @@ def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster
     assert list(json.loads(run("--output", "json", "group", "describe", "t", "g/")[1])) == ["g/c1", "g/c2"]
     assert run("group", "describe", "t", "g/c1")[0] == 0
     assert run("group", "delete", "t", "g", "--yes")[1] == "deleted g on t: the positions of 2 consumers\n"
-    assert run("group", "list", "t")[1] == "plain\n"
+    assert run("group", "list", "t")[1] == "group  lag\nplain    4\n"

@@ -267,6 +267,6 @@ def test_the_older_option_still_works_and_is_not_shown(run: Run, cluster: Memory
 
 
 def test_groups_are_listed(run: Run, filled: MemoryCluster) -> None:
-    assert run("group", "list", "t") == (0, "g\n", "")
+    assert run("group", "list", "t") == (0, "group  lag\ng       16\n", "")
     filled.cursors.clear()
     assert run("group", "list", "t")[2] == "no consumer group has a position on t\n"

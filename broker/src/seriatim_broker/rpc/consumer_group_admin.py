@@ -63,6 +63,11 @@ DESCRIBE_ROUNDS_MAX = 3
 DESCRIBE_PAUSE_S = 0.05
 """Tries, and the pause between, if a consumer group moves while it is described."""
 
+SERVER_DEADLINE_S = 2.0
+SERVER_PARTITION_S = 0.002
+"""A server that describes a consumer group has so many seconds, and so many more for each of its partitions. A person
+waits for the answer, and what the other servers say is of use without it."""
+
 
 class ConsumerGroupAdmin(TopicAdmin):
     """The part of `seriatim.v1.Admin` for consumer groups."""
@@ -291,7 +296,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         if not row.external:
             return
         try:
-            end = await Places(self._services, self._calls).end_of(chain, deadline_s)
+            end = await Places(self._services, self._calls).end_of(chain, min(deadline_s, SERVER_DEADLINE_S))
         except SeriatimError as exc:
             row.error.CopyFrom(error_to_proto(exc))
             return
@@ -348,8 +353,10 @@ class ConsumerGroupAdmin(TopicAdmin):
         rows: dict[int, broker_pb2.GroupPartition],
         deadline_s: float,
     ) -> None:
+        count = sum(row.server_broker == server for row in rows.values())
         try:
-            response = await self._calls.admin(server, "DescribeGroup", request, deadline_s)
+            limit_s = min(deadline_s, SERVER_DEADLINE_S + SERVER_PARTITION_S * count)
+            response = await self._calls.admin(server, "DescribeGroup", request, limit_s)
         except SeriatimError as exc:
             for row in rows.values():
                 if row.server_broker == server:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
-from seriatim_api.status import from_status
+from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import (
     broker_pb2_grpc,
     dead_letters_pb2_grpc,
@@ -91,7 +91,7 @@ class BrokerCalls:
         try:
             return await call(request, timeout=deadline_s, metadata=self._forwarded(operator))
         except grpc.aio.AioRpcError as exc:
-            raise _error_of(exc) from exc
+            raise _error_of(exc, broker, deadline_s) from exc
 
     def _forwarded(self, operator: str | None) -> tuple[tuple[str, str], ...]:
         forwarded = ((FORWARDED_KEY, self._broker),)
@@ -124,9 +124,17 @@ class BrokerCalls:
         )
 
 
-def _error_of(exc: grpc.aio.AioRpcError) -> SeriatimError:
+def _error_of(exc: grpc.aio.AioRpcError, broker: str, deadline_s: float) -> SeriatimError:
+    """What the other broker answered. If it did not answer, an error that people can read: it may reach a terminal."""
     metadata = [(key, value) for key, value in exc.trailing_metadata() or ()]
-    return from_status(exc.code(), exc.details(), metadata)
+    error = from_status(exc.code(), exc.details(), metadata)
+    if any(key == METADATA_KEY for key, _ in metadata):
+        return error
+    if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return type(error)(f"{broker} did not answer within {deadline_s:.3g} s: it is frozen, cut off or very busy")
+    if exc.code() is grpc.StatusCode.UNAVAILABLE:
+        return type(error)(f"{broker} cannot be reached")
+    return error
 
 
 def is_forwarded(context: Any) -> bool:

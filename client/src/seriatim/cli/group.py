@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
-from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
+from seriatim_api.errors import PositionUnknownError, SeriatimError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _broadcast, consumer_group_keys
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 MoveName = Literal["rewind", "skip"]
 
+LAGS_MAX: Final = 500
+"""The most groups whose lag `group list` asks for. Each costs a question to the brokers."""
+
+LAGS_AT_ONCE: Final = 16
 _DROP_ASIDE: Final = "Drop parked keys, and messages that were set aside. Without it, they stop the command."
 
 
@@ -53,8 +58,8 @@ group.add_command(consumer_group_keys.dead_letter)
 def describe(settings: Settings, topic: str, name: str) -> None:
     """Show the place of GROUP in each partition of TOPIC, its active consumer and its standbys.
 
-    A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
-    reason is in brackets. The lag is the number of messages that are not acknowledged, with those of keys that wait.
+    A `+` after a number means that the true number may be higher. A `?` means that no broker knows it; the reason is
+    below the table. The lag is the number of messages that are not acknowledged, with those of keys that wait.
     Below the table are the group's mode, its retry policy, and what waits.
 
     Of a broadcast group, the table has a line for each consumer. GROUP/CONSUMER is the position of one of them.
@@ -72,7 +77,7 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         settings.emit(list(map(_fields, rows)))
     else:
         settings.show(render(rows))
-        for line in settings_lines(rows):
+        for line in [*_reasons(rows), *settings_lines(rows)]:
             click.echo(line)
         if (waiting := waiting_line(rows, time.time_ns() // 1_000_000)) is not None:
             click.echo(waiting)
@@ -114,44 +119,92 @@ def _next_is_at_least(row: GroupPartition) -> bool:
 @click.argument("topic", required=False)
 @click.pass_obj
 def list_(settings: Settings, topic: str | None) -> None:
-    """List the consumer groups that have a cursor on TOPIC, or on any topic.
+    """List the consumer groups that have a cursor on TOPIC, or on any topic, each with its lag.
 
-    Of a broadcast group there is one line, `GROUP/`, with the number of its consumers. With --output json, each of them
-    is named.
+    A `+` after a lag means that the true lag may be higher. Of a broadcast group there is one line, `GROUP/`, with the
+    number of its consumers. With --output json, each of them is named. The lag of the first 500 groups is asked for.
     """
-    if topic is None:
-        _list_all(settings)
-        return
-    found = call_admin(settings, lambda admin: admin.list_groups(topic))
-    if settings.as_json:
-        settings.emit(found)
-    elif found:
-        click.echo("\n".join(_broadcast.lines_of(found)))
-    else:
-        click.echo(f"no consumer group has a position on {topic}", err=True)
 
-
-def _list_all(settings: Settings) -> None:
-    """The consumer groups of each topic that has some."""
-
-    async def work(admin: Admin) -> dict[str, list[str]]:
-        names = [topic.name for topic in await admin.list_topics()]
-        return {name: groups for name in names if (groups := await admin.list_groups(name))}
+    async def work(admin: Admin) -> list[Listed]:
+        topics = [topic] if topic is not None else [found.name for found in await admin.list_topics()]
+        names = [(one, name) for one in topics for name in await admin.list_groups(one)]
+        return await _with_lags(admin, names, as_json=settings.as_json)
 
     found = call_admin(settings, work)
     if settings.as_json:
-        settings.emit(found)
+        settings.emit([{"topic": row.topic, "group": row.name, **(row.lag or UNKNOWN).fields()} for row in found])
         return
     if not found:
-        click.echo("no consumer group has a position on any topic", err=True)
+        click.echo(f"no consumer group has a position on {topic or 'any topic'}", err=True)
         return
     from rich.table import Table
 
-    table = Table("topic", "group", box=None, pad_edge=False)
-    for name, groups in found.items():
-        for line in _broadcast.lines_of(groups):
-            table.add_row(name, line)
+    table = Table(box=None, pad_edge=False)
+    for column in ([] if topic is not None else ["topic"]) + ["group", "lag"]:
+        table.add_column(column, justify="right" if column == "lag" else "left", overflow="fold")
+    for row in found:
+        lag = "-" if row.lag is None else str(row.lag)
+        table.add_row(*([] if topic is not None else [row.topic]), row.name, lag)
     settings.show(table)
+
+
+class Lag(NamedTuple):
+    """The lag of a consumer group on all partitions together, in messages.
+
+    Attributes:
+        messages: The sum of what is known; None: nothing is known.
+        is_at_least: Whether the true lag may be higher.
+    """
+
+    messages: int | None
+    is_at_least: bool
+
+    def __str__(self) -> str:
+        return "?" if self.messages is None else f"{self.messages:,}{'+' * self.is_at_least}"
+
+    def fields(self) -> dict[str, Any]:
+        """The lag for JSON."""
+        return {"lag": self.messages, "lag_is_at_least": self.is_at_least}
+
+
+UNKNOWN: Final = Lag(None, is_at_least=True)
+
+
+def lag_of(rows: Sequence[GroupPartition]) -> Lag:
+    """The lag of all partitions together."""
+    lags = [row.lag for row in rows if row.lag is not None]
+    is_at_least = len(lags) < len(rows) or any(row.end_is_at_least for row in rows)
+    return Lag(sum(lags) if lags else None, is_at_least)
+
+
+class Listed(NamedTuple):
+    """A consumer group of a topic, or a broadcast group with its consumers (`lag` is None)."""
+
+    topic: str
+    name: str
+    lag: Lag | None
+
+
+async def _with_lags(admin: Admin, names: Sequence[tuple[str, str]], *, as_json: bool) -> list[Listed]:
+    """The lines of the list. The consumers of a broadcast group are gathered into one line, unless `as_json`."""
+    asked = [pair for pair in names if as_json or "/" not in pair[1]][:LAGS_MAX]
+    turns = asyncio.Semaphore(LAGS_AT_ONCE)
+
+    async def ask(topic: str, name: str) -> Lag:
+        async with turns:
+            try:
+                return lag_of((await admin.describe_group(topic, name)).partitions)
+            except SeriatimError:  # it was deleted meanwhile, or no broker answers
+                return UNKNOWN
+
+    lags = dict(zip(asked, await asyncio.gather(*(ask(*pair) for pair in asked)), strict=True))
+    if as_json:
+        return [Listed(topic, name, lags.get((topic, name))) for topic, name in names]
+    found = []
+    for topic in dict.fromkeys(topic for topic, _ in names):
+        lines = _broadcast.lines_of([name for of, name in names if of == topic])
+        found += [Listed(topic, line, lags.get((topic, line), None if "/" in line else UNKNOWN)) for line in lines]
+    return found
 
 
 @group.command()
@@ -542,17 +595,25 @@ def _summary(moves: Sequence[PlannedMove], operation: MoveName) -> str:
     return f"{known:,}{more} message{'s' * (known != 1)} {what}{reads}"
 
 
+def _reasons(rows: Sequence[GroupPartition]) -> list[str]:
+    """Why something is not known: a line for each reason."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        if row.error is not None:
+            found.setdefault(row.error, []).append(row.partition)
+    return [
+        f"?      partition{'s' * (len(of) > 1)} {', '.join(map(str, of))}: {reason}" for reason, of in found.items()
+    ]
+
+
 def render(rows: Sequence[GroupPartition]) -> Table:
     """A table of the group's places. The last line has the sum of the lags."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_footer=True)
-    lags = [row.lag for row in rows if row.lag is not None]
-    is_at_least = len(lags) < len(rows) or any(row.end_is_at_least for row in rows)
-    footer = f"{sum(lags):,}{'+' * is_at_least}"
     table.add_column("partition", justify="right", footer="all")
     table.add_column("next", justify="right")
-    table.add_column("lag", justify="right", footer=footer)
+    table.add_column("lag", justify="right", footer=str(lag_of(rows)))
     table.add_column("server")
     table.add_column("active", overflow="fold")
     table.add_column("standing by", overflow="fold")
@@ -563,7 +624,7 @@ def render(rows: Sequence[GroupPartition]) -> Table:
             "-" if offset is None else f"{format_offset(offset)}{'+' * _next_is_at_least(row)}",
             "?" if row.lag is None else f"{row.lag:,}{'+' * row.end_is_at_least}",
             row.server_broker or "-",
-            (_active(row) or (f"({row.error})" if row.error else "-")) + " (paused)" * row.paused,
+            (_active(row) or ("?" if row.error else "-")) + " (paused)" * row.paused,
             ", ".join(row.standby_consumers) or "-",
         )
     return table
