@@ -64,10 +64,38 @@ DIGEST_BYTES: Final = 16
 CONTENT_BYTES: Final = 4
 """The bytes of a batch's checksum in `ManifestPart.contents`."""
 
+_CHUNK_MARK: Final = b"\x00sz"
+_SIZE_BYTES: Final = 3
+_SIZE_MAX: Final = (1 << 8 * _SIZE_BYTES) - 1
+
 _MAGIC: Final = b"SQM1"
 _HEADER: Final = struct.Struct("<4s16sI")
 _PART: Final = struct.Struct("<IIQQ")
 _BATCH: Final = struct.Struct("<IIQ16s")
+
+
+def make_chunk_id(random: bytes, batch_bytes: int, message_bytes: int) -> bytes:
+    """The id of a chunk: a mark, the most bytes of a body and of a message in it, and random bytes.
+
+    The master of the stage topic refuses a batch of the chunk that is larger. Its publisher compares the id with the
+    limits of the target topic.
+
+    Args:
+        random: 16 random bytes, of which 7 are used.
+        batch_bytes: The most bytes of a body.
+        message_bytes: The most bytes of the key and the value of a message.
+    """
+    sizes = [min(size, _SIZE_MAX).to_bytes(_SIZE_BYTES, "little") for size in (batch_bytes, message_bytes)]
+    return (_CHUNK_MARK + b"".join(sizes) + random)[:CHUNK_BYTES]
+
+
+def chunk_sizes(chunk: bytes) -> tuple[int, int] | None:
+    """The most bytes of a body and of a message in a chunk, as its id says; None if an earlier version made the id."""
+    if not chunk.startswith(_CHUNK_MARK):
+        return None
+    at = len(_CHUNK_MARK)
+    batch_bytes, message_bytes = chunk[at : at + _SIZE_BYTES], chunk[at + _SIZE_BYTES : at + 2 * _SIZE_BYTES]
+    return int.from_bytes(batch_bytes, "little"), int.from_bytes(message_bytes, "little")
 
 
 def is_place(offset: int, rows: int) -> bool:
@@ -208,6 +236,11 @@ class Manifest:
             if len(seen) - before < len(part.batches):
                 return True
         return False
+
+    @cached_property
+    def chunks(self) -> frozenset[bytes]:
+        """The ids of the chunks that it names. The first call takes as long as `read_manifest`."""
+        return frozenset(chunk for part in self.parts for _, _, _, chunk in _BATCH.iter_unpack(part.batches.packed))
 
     @property
     def size_bytes(self) -> int:

@@ -67,6 +67,7 @@ from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.retention import RetentionSettings
 from .runtime.topic_feed import TopicFeed
+from .runtime.topic_limits import TopicLimits
 from .runtime.topic_news import TopicNews
 from .runtime.traffic import Measured
 from .settings import BrokerSettings
@@ -391,6 +392,7 @@ class Broker:
             checksum=crc32c,
             bodies=self._bodies,
             batch_bytes_max=settings.batch_size_bytes_max,
+            topic_limits=(topic_limits := TopicLimits(settings.batch_size_bytes_max)),
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
             disk_state=self._core.disk_state,
             quarantined_logs=self._core.quarantined_logs,
@@ -413,7 +415,7 @@ class Broker:
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
         self._feed = TopicFeed(self._coordinator, self._keys)
-        self._news = TopicNews(self._coordinator, self._keys, lambda: runtime.lease.is_held)
+        self._news = TopicNews(self._coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
         self._cluster_meter = ClusterMeter(
             settings.broker,
             self._feed,

@@ -393,12 +393,12 @@ class Bench:
         producer: bytes = PRODUCER,
         level: int = ev.AckLevel.REPLICATED_FLUSHED,
         refuse: Any = None,
+        refuse_new: Any = None,
     ) -> int:
         """A batch from a producer; returns the request's number."""
         self.requests += 1
-        self.do(
-            ev.Append(self.requests, P, header(sequence, count, epoch, producer), b"body", run, starts, level, refuse)
-        )
+        sent = header(sequence, count, epoch, producer)
+        self.do(ev.Append(self.requests, P, sent, b"body", run, starts, level, refuse, refuse_new=refuse_new))
         return self.requests
 
     def refusal(self, sequence: int, count: int = 1, **options: Any) -> Any:

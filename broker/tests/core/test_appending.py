@@ -189,6 +189,22 @@ def test_overload_refuses_the_rest_of_the_run_as_well() -> None:
     assert again not in bench.refused()
 
 
+def test_a_batch_over_a_limit_is_refused_unless_it_is_stored_already() -> None:
+    """The limit was lowered between the first time and the repeat."""
+    too_large = errors.MessageTooLargeError("too large")
+    bench = opened_master()
+    first = bench.append(0, starts=True)
+    repeat = bench.append(0, refuse_new=too_large)
+    bench.persist()
+    bench.ack(M01, 1)
+    assert {first, repeat} <= set(bench.accepted())
+    large = bench.append(1, refuse_new=too_large)
+    rest = bench.append(2)
+    assert isinstance(bench.refused()[large], errors.MessageTooLargeError)
+    assert isinstance(bench.refused()[rest], errors.RunRefusedError)
+    assert len(bench.writes(PutBatch)) == 1
+
+
 def test_one_producers_refusal_is_not_anothers() -> None:
     bench = opened_master()
     bench.append(5, starts=True)

@@ -17,7 +17,8 @@ from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.publications import make_chunk_id
+from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx
@@ -29,6 +30,7 @@ from seriatim_broker.rpc.services import Services
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity
+from seriatim_broker.runtime.topic_limits import TopicLimits
 from seriatim_broker.runtime.traffic import Traffic
 from seriatim_broker.testing.memory_storage import MemoryStorage
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
@@ -93,11 +95,13 @@ class Call:
     def peer(self) -> str:
         return "test"
 
-    def send(self, partition: int, *, level: int = 5, body: bytes = BODY, flags: int = 0) -> None:
+    def send(
+        self, partition: int, *, level: int = 5, body: bytes = BODY, flags: int = 0, stage: bytes = bytes(16)
+    ) -> None:
         header = make_header(
             partition=partition, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
             first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(body), body_crc=google_crc32c.value(body),
-            flags=flags,
+            flags=flags, stage=stage,
         )  # fmt: skip
         self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, body)]))
 
@@ -135,6 +139,7 @@ async def make_services(core: QuietCore) -> Services:
         checksum=google_crc32c.extend,
         bodies=BODIES,
         batch_bytes_max=1 << 20,
+        topic_limits=TopicLimits(1 << 20),
     )
 
 
@@ -146,6 +151,57 @@ async def services(core: QuietCore) -> Services:
 def release(services: Services) -> None:
     """Any other event makes the core accept all."""
     services.driver.feed(Tick())
+
+
+def limit(services: Services, partition: int, batch_bytes: int, message_bytes: int) -> None:
+    """The topic with that partition has these limits."""
+    settings = records_pb2.TopicSettings(batch_size_bytes_max=batch_bytes, message_size_bytes_max=message_bytes)
+    record = records_pb2.TopicRecord(name=f"t{partition}", partition_ids=[partition], settings=settings)
+    services.topic_limits.change(record.name, record)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message_bytes", "is_over"),
+    [
+        ((1 << 20, 1000), 1000, False),
+        ((1 << 20, 1000), 1001, True),
+        ((5000, 1 << 20), 4000, False),
+        ((5000, 1 << 20), 5000, True),
+        ((100, 1 << 20), 50, False),
+    ],
+)
+async def test_a_batch_over_the_limits_of_its_topic_is_refused(
+    services: Services, core: QuietCore, limits: tuple[int, int], message_bytes: int, is_over: bool
+) -> None:
+    limit(services, 1, *limits)
+    call = Call(services)
+    body = BODIES.single(b"k" * 10, bytes(message_bytes - 10), 1, ())
+    call.send(1, body=body)
+    call.send(2, body=body)
+    await core.until_count(2)
+    assert isinstance(core.appends[0].refuse_new, errors.MessageTooLargeError) == is_over
+    assert core.appends[0].refuse is None, "a batch that was stored before the limit was lowered is answered"
+    assert core.appends[1].refuse_new is None
+    services.topic_limits.change("t1", None)
+    call.send(1, body=body)
+    await core.until_count(3)
+    assert core.appends[2].refuse_new is None
+    release(services)
+    await call.end()
+
+
+async def test_a_staged_batch_is_as_small_as_its_chunk_says(services: Services, core: QuietCore) -> None:
+    limit(services, 1, 10, 10)  # the stage topic's own limits are those of no target
+    call = Call(services)
+    body = BODIES.single(b"k", bytes(99), 1, ())
+    for chunk in (make_chunk_id(bytes(16), 5000, 100), make_chunk_id(bytes(16), 5000, 99), b"c" * 16):
+        call.send(1, body=body, flags=FLAG_STAGED, stage=chunk)
+    await core.until_count(3)
+    assert [type(append.refuse_new) for append in core.appends] == [
+        type(None), errors.MessageTooLargeError, type(None),
+    ]  # fmt: skip
+    release(services)
+    await call.end()
 
 
 async def test_over_the_credit_of_a_partition_only_that_partition_is_refused(

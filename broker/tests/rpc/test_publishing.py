@@ -20,6 +20,7 @@ from seriatim_api.publications import (
     StagedBatch,
     StagedBatches,
     digest_of,
+    make_chunk_id,
 )
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.values import writers
@@ -34,6 +35,7 @@ from seriatim_broker.rpc import publishing
 from seriatim_broker.rpc.publishing import Publisher, Writer
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+from seriatim_broker.runtime.topic_limits import TopicLimits
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")
@@ -72,6 +74,10 @@ class Cluster:
         self.on_find: Callable[[], Any] | None = None
         self.stage_error: errors.SeriatimError | None = None
         self.lost: tuple[int, ...] = ()
+        self.topic_limits = TopicLimits(1 << 20)
+        self.bodies = self
+        self.largest = 0  # bytes of the largest message of what is read
+        self.read_count = 0
         self.stage_topic = STAGE_TOPIC
         self.master = "g0-0"
         self.known: set[bytes] = set()  # ids of manifests that this broker remembers
@@ -79,13 +85,16 @@ class Cluster:
         self.silences: list[errors.SeriatimError] = []  # of calls to another broker
         self.publisher = Publisher(cast(Any, self), cast(Any, self), cast(Any, self), cast(Any, self))
 
-    async def begin(self, state: int = records_pb2.TOPIC_STATE_READY) -> None:
+    async def begin(
+        self, state: int = records_pb2.TOPIC_STATE_READY, settings: records_pb2.TopicSettings | None = None
+    ) -> None:
         """The topic is there."""
         record = records_pb2.TopicRecord(
             name="orders",
             incarnation=INCARNATION,
             state=state,
             partition_ids=PARTITIONS,  # type: ignore[arg-type]
+            settings=settings,
         )
         await self.coordinator.txn((), [Put(KEYS.topic("orders"), record.SerializeToString())])
 
@@ -176,6 +185,14 @@ class Cluster:
         on_find, self.on_find = self.on_find, None
         if on_find is not None:
             await on_find()
+
+    async def read(self, _staged: StagedBatch, *, must_match: bool) -> Any:
+        assert must_match
+        self.read_count += 1
+        return SimpleNamespace(body=bytes(2000))
+
+    def largest_message(self, _body: bytes, _message_count: int) -> int:
+        return self.largest
 
     def forget_manifest(self, place: ManifestPlace) -> None:
         self.known.discard(place.id)
@@ -581,6 +598,39 @@ async def test_a_lost_writer_that_is_never_opened_is_found_too() -> None:
     assert record is not None
     assert (record.producer, record.sequence) == (PRODUCER, 8)
     assert await cluster.coordinator.get(key) is None
+
+
+async def limited(message_bytes: int, chunk: bytes) -> tuple[Cluster, Publication]:
+    """A topic that allows messages of 1,000 bytes, and a publication of a chunk whose messages have that many."""
+    cluster = Cluster()
+    await cluster.begin(settings=records_pb2.TopicSettings(message_size_bytes_max=1000))
+    cluster.largest = message_bytes
+    batches = StagedBatches([StagedBatch(STAGE, 2, make_offset(1, 7), chunk)])
+    manifest = Manifest(INCARNATION, (ManifestPart(3, 10, batches),))
+    wanted = replace(cluster.wanted(), digest=digest_of(manifest.parts))
+    cluster.manifests[wanted.manifest.id] = manifest
+    return cluster, wanted
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_rows_over_a_limit_of_the_topic_are_not_published(is_told: bool) -> None:
+    """The chunk's id tells its sizes, or an earlier client staged it, and the publisher reads its batches."""
+    chunk = make_chunk_id(bytes(16), 5000, 1001) if is_told else b"c" * 16
+    cluster, wanted = await limited(1001, chunk)
+    with pytest.raises(errors.MessageTooLargeError, match="1001"):
+        await cluster.publish(wanted)
+    assert await cluster.record() is None
+    assert cluster.read_count == (0 if is_told else 1)
+    assert cluster.asked == []
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_rows_within_the_limits_of_the_topic_are_published(is_told: bool) -> None:
+    cluster, wanted = await limited(1000, make_chunk_id(bytes(16), 5000, 1000) if is_told else b"c" * 16)
+    await cluster.publish(wanted)
+    record = await cluster.record()
+    assert record is not None
+    assert record.state is WriterState.DONE
 
 
 async def test_each_opening_raises_the_epoch() -> None:

@@ -16,6 +16,7 @@ from seriatim_broker.rpc.routing import RoutingServicer
 from seriatim_broker.rpc.services import Services
 from seriatim_broker.runtime import topic_news
 from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.topic_limits import TopicLimits
 from seriatim_broker.runtime.topic_news import Known, TopicNews
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
@@ -30,7 +31,8 @@ class World:
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator(MemoryStore())
         self.is_connected = True
-        self.news = TopicNews(self.coordinator, KEYS, lambda: self.is_connected)
+        self.limits = TopicLimits(1 << 20)
+        self.news = TopicNews(self.coordinator, KEYS, lambda: self.is_connected, self.limits)
 
     async def put(self, name: str, known: Known, state: Any = records_pb2.TOPIC_STATE_READY) -> None:
         record = records_pb2.TopicRecord(
@@ -215,3 +217,16 @@ async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
         await world.coordinator.txn((), [Delete(KEYS.topic("t"))])
         with pytest.raises(UnknownTopicError):
             await asyncio.wait_for(call, 5)
+
+
+async def test_the_limits_of_topics_are_followed() -> None:
+    async with following() as world:
+        record = records_pb2.TopicRecord(name="small", partition_ids=[8], growing_partition_ids=[9])
+        record.settings.message_size_bytes_max = 1000
+        await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
+        await until(lambda: world.limits.of(8) is not None)
+        assert world.limits.of(8) == world.limits.of(9) == (1 << 20, 1000)
+        assert world.limits.of(1) is None, "it has no limit below the broker's"
+        record.settings.message_size_bytes_max = 0
+        await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
+        await until(lambda: world.limits.of(8) is None)

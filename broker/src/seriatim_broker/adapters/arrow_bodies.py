@@ -73,6 +73,17 @@ class ArrowBodies:
 
         read_body(body, message_count, flags & _COMPRESSED)
 
+    def largest_message(self, body: bytes, message_count: int) -> int:
+        """The bytes of the key and the value of the largest message."""
+        import pyarrow.compute as pc
+        from seriatim_api.bodies import read_body
+
+        rows = read_body(body, message_count)
+        lengths = pc.binary_length(rows.column(1))
+        if rows.column(0).null_count < rows.num_rows:
+            lengths = pc.add(lengths, pc.fill_null(pc.binary_length(rows.column(0)), 0))
+        return int(pc.max(lengths).as_py() or 0)
+
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message. Of a compressed body only the column of keys is decompressed."""
         if not batch.header.flags & FLAG_KEYED:

@@ -39,6 +39,13 @@ class Bodies(Protocol):
             UnreadableBodyError: It cannot be read, or it is compressed in another way than the flags say.
         """
 
+    def largest_message(self, body: bytes, message_count: int) -> int:
+        """The bytes of the key and the value of the largest message in a body that was checked.
+
+        Raises:
+            UnreadableBodyError: The body cannot be read.
+        """
+
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message; None if none of them has a key.
 

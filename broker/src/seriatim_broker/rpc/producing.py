@@ -28,6 +28,7 @@ from seriatim_api.v1 import broker_pb2
 from ..core.values.effects import AppendAccepted, AppendRefused
 from ..core.values.events import AckLevel, Append
 from ..core.values.producers import WINDOW_BATCHES
+from ..core.values.sizes import limits_of_chunk, refusal
 from ..runtime.driver import Reply
 from .addresses import Addresses
 from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
@@ -117,12 +118,23 @@ class AppendStream:
     def _feed(self, entry: AppendEntry, header: BatchHeader, body: bytes, size: int) -> None:
         level = entry.ack_level or AckLevel.REPLICATED_FLUSHED
         refuse = self._refusal(header, body, size, level)
+        refuse_new = self._too_large(header, body) if refuse is None else None
         level = min(level, AckLevel.REPLICATED_FLUSHED)
         driver = self._services.driver
         request = driver.new_request(partial(self._replied, header, entry.run))
         self._hold(request, header.partition, size)
         driver.feed(
-            Append(request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse)
+            Append(
+                request,
+                PartitionId(header.partition),
+                header,
+                body,
+                entry.run,
+                entry.starts_run,
+                level,
+                refuse,
+                refuse_new=refuse_new,
+            )
         )
 
     def _refusal(self, header: BatchHeader, body: bytes, size: int, level: int) -> SeriatimError | None:
@@ -153,6 +165,18 @@ class AppendStream:
             except SeriatimError as exc:
                 return exc
         return None
+
+    def _too_large(self, header: BatchHeader, body: bytes) -> SeriatimError | None:
+        """Why a batch that can be read is over the limits of its topic or chunk (rule `topic-limits`); else None.
+
+        The core takes a batch that is marked as staged in the stage topic only.
+        """
+        services = self._services
+        is_staged = header.flags & _PIECE == FLAG_STAGED
+        limits = limits_of_chunk(header.stage) if is_staged else services.topic_limits.of(header.partition)
+        if limits is None or header.flags & _PIECE == _PIECE:
+            return None
+        return refusal(limits, len(body), services.bodies.largest_message(body, header.message_count))
 
     def _overload(self, partition: int, size: int) -> SeriatimError | None:
         services = self._services

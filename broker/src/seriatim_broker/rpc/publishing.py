@@ -32,9 +32,10 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownTopicError,
     UnknownWriterError,
+    UnreadableBodyError,
 )
 from seriatim_api.ids import PartitionId, TopicIncarnation
-from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
+from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
 
@@ -43,6 +44,7 @@ from ..core.values.effects import CarriedOut
 from ..core.values.events import CarryOut, ResolveProducer
 from ..core.values.messages import FORM_PUBLICATIONS
 from ..core.values.segment import SegmentState
+from ..core.values.sizes import SizeLimits, limits_of_chunk, refusal
 from ..core.values.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
 from ..interfaces.coordinator import (
     Compare,
@@ -80,6 +82,9 @@ TRANSACTIONS_MAX: Final = 50
 """Tries of one call. A try begins anew if the record was changed since it was read."""
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
+
+SIZES_PER_TURN: Final = 1000
+"""Staged batches of earlier clients whose sizes are looked at together."""
 
 _log = structlog.get_logger(__name__)
 
@@ -247,6 +252,9 @@ class Publisher:
         writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
         writers.check_rebuilt(known.record, wanted, manifest)
         await self._check_staged(wanted.manifest, manifest, until)
+        limits = self._services.topic_limits.of_settings(known.topic.settings)
+        if limits is not None and not writers.check_sizes(manifest, limits):
+            await self._check_sizes(manifest, limits)
         record = writers.decided(
             known.record,
             wanted,
@@ -301,6 +309,32 @@ class Publisher:
             raise StagedDataGoneError(
                 f"a part of the staged data cannot be read: {exc.message}: stage the rows anew"
             ) from exc
+
+    async def _check_sizes(self, manifest: Manifest, limits: SizeLimits) -> None:
+        """Read the batches of chunks whose ids do not say their sizes: a client of an earlier version made them.
+
+        Raises:
+            MessageTooLargeError: One of them is over the limits of the topic.
+            StagedDataGoneError: One of them is gone, or cannot be read now.
+        """
+        room = asyncio.Semaphore(STAGED_QUESTIONS_AT_ONCE)
+        bodies = self._services.bodies
+
+        async def check(staged: StagedBatch) -> None:
+            async with room:
+                batch = await self._staging.read(staged, must_match=True)
+                error = refusal(limits, len(batch.body), bodies.largest_message(batch.body, staged.rows))
+                if error is not None:
+                    raise error
+
+        unknown = [
+            staged for part in manifest.parts for staged in part.batches if limits_of_chunk(staged.chunk) is None
+        ]
+        try:
+            for start in range(0, len(unknown), SIZES_PER_TURN):
+                await asyncio.gather(*map(check, unknown[start : start + SIZES_PER_TURN]))
+        except (UnavailableError, UnreadableBodyError) as exc:
+            raise StagedDataGoneError(f"a staged batch cannot be read: {exc.message}: stage the rows anew") from exc
 
     # ---- finishing ----
 

@@ -37,6 +37,7 @@ from ..runtime.membership import Identity
 from ..runtime.operators import Guard, guard_of, unguarded
 from ..runtime.pages import read_all_whole
 from ..runtime.records import parse_chain, parse_record
+from ..runtime.topic_limits import TopicLimits
 from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
@@ -74,6 +75,7 @@ class Services:
     checksum: Callable[[int, bytes], int]
     bodies: Bodies
     batch_bytes_max: int
+    topic_limits: TopicLimits
     in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
     stream_count_max: int = STREAM_COUNT_MAX
     in_flight_bytes: int = 0

@@ -18,6 +18,7 @@ from seriatim_api.v1 import records_pb2
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys
 from .mirror import mirror
+from .topic_limits import TopicLimits
 
 WAIT_S_MAX: Final = 60.0
 """The longest that one call may wait, in seconds."""
@@ -43,9 +44,13 @@ class TopicNews:
         coordinator: It has the topics.
         keys: The names of its keys.
         is_connected: Whether the coordinator has answered this broker within the last seconds.
+        limits: Gets the size limits of the topics.
     """
 
-    def __init__(self, coordinator: Coordinator, keys: Keys, is_connected: Callable[[], bool]) -> None:
+    def __init__(
+        self, coordinator: Coordinator, keys: Keys, is_connected: Callable[[], bool], limits: TopicLimits
+    ) -> None:
+        self._limits = limits
         self._coordinator = coordinator
         self._keys = keys
         self._is_connected = is_connected
@@ -113,7 +118,9 @@ class TopicNews:
         self._is_followed = True
         for key in changed:
             name = key.removeprefix(self._keys.topics)
-            before, now = self._topics.pop(name, None), _known(values.get(key), key)
+            record = _record(values.get(key), key)
+            self._limits.change(name, record)
+            before, now = self._topics.pop(name, None), _known(record)
             if now is not None:
                 self._topics[name] = now
             if now != before:
@@ -125,15 +132,19 @@ class TopicNews:
                 woken.set_result(None)
 
 
-def _known(value: bytes | None, key: str) -> Known | None:
-    """What a topic's record says; None: there is no such topic, or it is being made or deleted."""
+def _record(value: bytes | None, key: str) -> records_pb2.TopicRecord | None:
+    """A topic's record; None: there is no such topic."""
     if value is None:
         return None
     try:
-        record = records_pb2.TopicRecord.FromString(value)
+        return records_pb2.TopicRecord.FromString(value)
     except DecodeError:
         _log.error("topic_unreadable", key=key)
         return None
-    if record.state != records_pb2.TOPIC_STATE_READY:
+
+
+def _known(record: records_pb2.TopicRecord | None) -> Known | None:
+    """What a topic's record says; None: there is no such topic, or it is being made or deleted."""
+    if record is None or record.state != records_pb2.TOPIC_STATE_READY:
         return None
     return Known(record.incarnation, len(record.partition_ids))

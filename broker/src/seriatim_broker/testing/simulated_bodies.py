@@ -35,6 +35,10 @@ class SimulatedBodies:
     def check(self, body: bytes, message_count: int, flags: int) -> None:
         """All bodies can be read."""
 
+    def largest_message(self, body: bytes, message_count: int) -> int:
+        """A message has eight bytes."""
+        return 8
+
     def keys(self, batch: Batch) -> tuple[bytes | None, ...]:
         """The key of each message."""
         return tuple(map(key_of, self.open(batch).rows))

@@ -16,11 +16,13 @@ from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.publications import (
+    CHUNK_BYTES,
     CONTENT_BYTES,
     STAGED_BODY_BYTES,
     ManifestPart,
     StagedBatch,
     StagedBatches,
+    make_chunk_id,
     pieces_of,
 )
 from seriatim_api.v1 import broker_pb2, publications_pb2, records_pb2
@@ -96,7 +98,8 @@ class Stager:
         pieces = _pieces(table, partition, topic, self._settings.partitioner, min(STAGED_BODY_BYTES, fits))
         for _, piece, size_bytes in pieces:
             checks.check_rows(piece, size_bytes, limits)
-        chunk = os.urandom(16)
+        largest = max((int(_batch.row_sizes(piece)[0].max()) for _, piece, _ in pieces), default=0)
+        chunk = make_chunk_id(os.urandom(CHUNK_BYTES), fits + BATCH_OVERHEAD_BYTES, largest)
         stage, stage_groups = await self._stage()
         places = {number: _place(groups[number], stage_groups) for number in {number for number, _, _ in pieces}}
         sent: list[tuple[int, int, bytes, Deliveries]] = []

@@ -437,11 +437,12 @@ class DirectoryChanged:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
+    """A batch from a producer. The frame layer has checked lengths, the broker's limits and the body's CRC.
 
     The reply has the same number `request`. `refuse`: the broker has no room for the batch. So the core answers with
     that error, and refuses the rest of the producer run with the same error. `is_forward`: a broker sends it, as a
-    forwarder (`writing.forwards`).
+    forwarder (`writing.forwards`). `refuse_new`: the batch is over a limit of its topic (`values.sizes`). The core
+    answers with that error too, unless the batch was stored before.
     """
 
     request: int
@@ -453,6 +454,7 @@ class Append:
     level: int
     refuse: SeriatimError | None = None
     is_forward: bool = False
+    refuse_new: SeriatimError | None = None
 
 
 @dataclass(frozen=True, slots=True)

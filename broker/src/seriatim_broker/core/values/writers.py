@@ -36,6 +36,8 @@ from seriatim_api.publications import (
     is_place,
 )
 
+from .sizes import SizeLimits, limits_of_chunk, refusal
+
 ID_BYTES = 16
 
 EPHEMERAL_KEPT_MS = 86_400_000
@@ -396,6 +398,29 @@ def check_manifest(
                 f"the rows that were staged at {format_offset(lowest)} of stage partition {partition} are too old and "
                 "may be gone: nothing was published; stage the rows anew"
             )
+
+
+def check_sizes(manifest: Manifest, limits: SizeLimits) -> bool:
+    """Check that all staged rows are within the limits of the target topic (rule `topic-limits`).
+
+    Args:
+        manifest: The manifest.
+        limits: Of the topic, as they are now.
+
+    Returns:
+        Whether the ids of all chunks say their sizes. If not, the publisher must read the others.
+
+    Raises:
+        MessageTooLargeError: A chunk has larger batches or messages.
+    """
+    is_known = True
+    for chunk in sorted(manifest.chunks):
+        sizes = limits_of_chunk(chunk)
+        is_known &= sizes is not None
+        error = refusal(limits, *sizes) if sizes is not None else None
+        if error is not None:
+            raise error
+    return is_known
 
 
 def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Manifest) -> None:

@@ -147,7 +147,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     if error is None:
         error = event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, log, event, last)
         if error is None and not is_repeat:
-            error = _capacity_refusal(broker, log, event)
+            error = event.refuse_new or _capacity_refusal(broker, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
             log.runs = put(log.runs, event.header.producer, (event.producer_run, error is not None))
     if error is not None:
