@@ -15,7 +15,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
-import click
 import structlog
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 
@@ -132,7 +131,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def refuse(exc: Exception) -> NoReturn:
     """Print why the server cannot start, and end the process with `EXIT_STATUS_REFUSED`."""
-    click.echo(f"seriatim: {exc}", err=True)
+    logs.say(f"seriatim: {exc}")
     sys.exit(EXIT_STATUS_REFUSED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -44,6 +45,40 @@ def check_number(name: str, value: object, least: float, unit: str) -> None:
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < least:
         raise BadRequestError(f"{name} is a number of {unit}, at least {least:g}, not {value!r}")
+
+
+def check_callback(name: str, callback: object) -> None:
+    """Refuse what cannot be called, and functions that do nothing when they are called: coroutines and generators.
+
+    Raises:
+        BadRequestError: The text says what to do.
+    """
+    if callback is None:
+        return
+    if not callable(callback):
+        raise BadRequestError(f"{name} is a function, not {callback!r}")
+    for function in (callback, getattr(callback, "__call__", None)):  # noqa: B004 - an object may be called too
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise BadRequestError(
+                f"{name} is called as a plain function, and an async def would never run: give a def. It may begin a "
+                "task with asyncio.create_task"
+            )
+        if inspect.isgeneratorfunction(function):
+            raise BadRequestError(f"{name} is a generator function, which does nothing when it is called: use no yield")
+
+
+def call_back(name: str, callback: Callable[[T], object], told: T) -> None:
+    """Call a callback of the application.
+
+    Raises:
+        BadRequestError: It returned a coroutine, so its work was not done.
+        Exception: What the callback raised.
+    """
+    result = callback(told)
+    if inspect.isawaitable(result) or inspect.isgenerator(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise BadRequestError(f"{name} returned a coroutine or a generator, so its work was not done: give a plain def")
 
 
 def check_partitions(partitions: object) -> None:

@@ -15,7 +15,7 @@ from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionE
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._arguments import check_partitions, check_whole, settings_of
+from seriatim._arguments import check_callback, check_partitions, check_whole, settings_of
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._recording import MessageIdOf, Recorder
 from seriatim._settings import (
@@ -134,6 +134,7 @@ class Client:
                 gRPC cannot be used in it. Raised when the client begins.
         """
         addresses = _addresses_of(bootstrap)
+        check_callback("message_id", message_id)
         told: Recorder | None = None
         if isinstance(recorder, Recorder):  # of the command, whose ids are in headers
             told = recorder
@@ -346,6 +347,9 @@ class Client:
         """
         _check_group(group, mode, name)
         check_partitions(partitions)
+        check_callback("on_gap", on_gap)
+        check_callback("on_assignment", on_assignment)
+        check_callback("on_group_change", on_group_change)
         settings = settings_of(ConsumerSettings, options, "a consumer")
 
         async def begin() -> Any:

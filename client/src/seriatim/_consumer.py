@@ -93,6 +93,7 @@ class Consumer:
         numbers = wanted_numbers(topic, partitions)
         self._inbox = Inbox(topic.name, None if recorder is None else self._record)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
+        self._growth: Growth | None = None  # a failure may end the consumer before it has one
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, of, self._end, failed, MODES[mode])

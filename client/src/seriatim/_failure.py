@@ -14,14 +14,15 @@ methods that call `Failure.happened` or `raise_for` themselves.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from seriatim_api.errors import ClientFailureError
 
-_log = logging.getLogger("seriatim")
+from seriatim._logs import guarded
+
+_log = guarded()
 
 
 class Failure:
@@ -44,12 +45,12 @@ class Failure:
         if self.error is not None:
             return self.error
         self.error = ClientFailureError(
-            f"{self._what} has ended, because the client's own code failed: {type(cause).__name__}: {cause}. "
+            f"{self._what} has ended, because the client's own code failed: {described(cause)}. "
             f"{self._meaning} This is a bug of Seriatim: please report it with the traceback in the log"
         )
         self.error.__cause__ = cause
+        self._end(self.error)  # first: the log may fail
         _log.error("%s", self.error, exc_info=cause)
-        self._end(self.error)
         return self.error
 
     def raise_for(self, cause: BaseException) -> NoReturn:
@@ -62,6 +63,14 @@ class Failure:
         if isinstance(cause, Exception):
             raise error from cause
         raise cause
+
+
+def described(error: BaseException) -> str:
+    """The type and the text of an exception. The text of an application's exception may be unreadable."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be read"
 
 
 class Fallible(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -37,6 +36,7 @@ from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._core.keyed_consumer import ALL_MESSAGES
 from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
+from seriatim._logs import guarded
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, GroupChange, Message, Topic
 from seriatim._settings import ConsumerSettings, Start
@@ -70,7 +70,7 @@ SLOW_S: Final = 60.0
 
 _FAILED_MEANS: Final = "It acknowledges nothing more: other consumers of the group get what it did not acknowledge."
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class KeyedMessage:
@@ -300,6 +300,7 @@ class KeyedConsumer:
         self._subscriptions: dict[int, KeyedSubscription] = {}
         self._runs = WaitingGrants(self._subscriptions)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
+        self._growth: Growth | None = None  # a failure may end the consumer before it has one
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, group, self._end, failed, MODES[mode])

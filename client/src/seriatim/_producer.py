@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 import weakref
@@ -26,6 +25,7 @@ from seriatim._batch import BytesLike, Headers
 from seriatim._core.producer import Outcome, ProducerConfig, ReplyError, Route
 from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
+from seriatim._logs import guarded
 from seriatim._producing import checks
 from seriatim._producing.backlog import Backlog, FlushResult
 from seriatim._producing.batching import Batching
@@ -52,7 +52,7 @@ BATCH_OVERHEAD_BYTES: Final = 4096
 YIELD_BYTES: Final = 256 << 10
 """After taking this many bytes without a wait, `send` gives the event loop a turn."""
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 _FAILED_MEANS: Final = (
     "Messages that it had taken and that are not settled are unknown: they may be stored or not. "

@@ -6,7 +6,6 @@ message: the application's function `message_id` makes it from the value. A line
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
     from seriatim._records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
     from seriatim.history._writer import PersonAct
+from seriatim._logs import guarded
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypedDict
 
 from seriatim_api.errors import BadRequestError
 
-from seriatim._arguments import check_number, check_whole, takes_options
+from seriatim._arguments import check_callback, check_number, check_whole, takes_options
 from seriatim._partitioner import Partitioner, partition_of_key
 from seriatim._records import AckLevel
 
@@ -75,6 +75,7 @@ class ProducerSettings:
             raise BadRequestError(
                 f"partitioner is a function of a key and the number of partitions, not {self.partitioner!r}"
             )
+        check_callback("partitioner", self.partitioner)
         if self.compression not in (None, "lz4", "zstd"):
             raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
 

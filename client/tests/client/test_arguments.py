@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from seriatim import Client, ConsumerSettings, GroupSettings, ProducerSettings, RetryPolicy, TopicSettings
+from seriatim.history import MemoryHistory
 from seriatim_api.errors import BadRequestError, IllegalNameError, SeriatimError
 
 from .test_public import running
@@ -16,6 +18,19 @@ from .test_public import running
 
 def _made(client: Client, **settings: Any) -> Any:
     return client.admin().create_topic("u", settings=TopicSettings(**settings))
+
+
+async def _never_run(*_: object) -> Any:
+    raise AssertionError
+
+
+class _NeverRun:
+    async def __call__(self, *_: object) -> Any:
+        raise AssertionError
+
+
+def _generates(_told: object) -> Any:
+    yield
 
 
 OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
@@ -28,6 +43,23 @@ OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
     "no deadline": (lambda client: client.producer("t", delivery_timeout_ms=None), "delivery_timeout_ms is a whole"),
     "true": (lambda client: client.producer("t", window_batches=True), "window_batches is a whole number, not True"),
     "no partitioner": (lambda client: client.producer("t", partitioner=3), "partitioner is a function"),
+    "partitioner that is never run": (lambda client: client.producer("t", partitioner=_never_run), "an async def"),
+    "on_gap": (lambda client: client.consumer("t", "g", on_gap=_never_run), "on_gap is called as a plain function"),
+    "on_assignment": (
+        lambda client: client.consumer("t", "g", on_assignment=partial(_never_run)),
+        "an async def would",
+    ),
+    "on_group_change": (
+        lambda client: client.consumer("t", "g", mode="shared", on_group_change=_NeverRun()),
+        "on_group_change is called",
+    ),
+    "on_loss": (lambda client: client.read_range("t", 0, on_loss=_never_run), "on_loss is called as a plain"),
+    "generator": (lambda client: client.consumer("t", "g", on_gap=_generates), "on_gap is a generator function"),
+    "no callback": (lambda client: client.consumer("t", "g", on_gap=3), "on_gap is a function, not 3"),  # type: ignore[call-overload]
+    "message_id": (
+        lambda _client: Client.connect("h:1", recorder=MemoryHistory("p"), message_id=_never_run),  # type: ignore[arg-type]
+        "message_id is called",
+    ),
     "no partition": (lambda client: client.consumer("t", "g", partitions=[]), "leave it out to get all of them"),
     "partitions as text": (lambda client: client.consumer("t", "g", partitions="0"), "a list of partition numbers"),
     "partition as text": (lambda client: client.consumer("t", "g", partitions=["0"]), "is a whole number, not '0'"),

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from seriatim_api.errors import ClientFailureError
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import AppendStream, FakeCluster, running, until
+from ..fake_keyed import FakeKeyed
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
@@ -175,6 +177,70 @@ async def test_callbacks_of_the_application_that_raise_stop_nothing(caplog: pyte
     assert any(isinstance(event, Gap) for event in told)
     assert len(told) >= 2
     assert all("on_" in record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
+
+
+class FullDisk(logging.Handler):
+    """A handler of the program's that cannot write."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError(28, "no space left on device")
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """The program's log takes nothing."""
+    logger, handler = logging.getLogger("seriatim"), FullDisk()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "key_ordered"])
+async def test_a_log_and_callbacks_that_raise_stop_no_messages(full_disk: None, mode: Any) -> None:
+    def raises(_event: object) -> None:
+        raise ZeroDivisionError("the application's")
+
+    async with running() as cluster:
+        cluster.create_topic("t")
+        if mode == "key_ordered":
+            FakeKeyed(cluster).add(next(iter(cluster.topics["t"].partition_ids)), [(b"k", b"a")])
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
+            await (await producer.send(b"a"))
+            async with client.consumer("t", "g", mode=mode, on_assignment=raises) as consumer:
+                found = await (consumer.fetch(1, 5) if mode == "exclusive" else consumer.receive(1, 5))
+                assert len(found) == 1
+
+
+async def test_a_failure_of_the_client_reaches_the_caller_if_the_log_raises(
+    full_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Any:
+        raise ZeroDivisionError("planted")
+
+    async with running() as cluster:
+        cluster.create_topic("t")
+        async with Client.connect(cluster.brokers[0].address) as client:
+            monkeypatch.setattr("seriatim._core.consumer.PartitionConsumer.step", fails)
+            async with client.consumer("t", "g") as consumer:
+                with pytest.raises(ClientFailureError, match="planted"):
+                    await asyncio.wait_for(consumer.fetch(1, 5), 5)
+
+
+async def test_a_callback_that_returns_a_coroutine_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def never_run() -> None:
+        raise AssertionError
+
+    async with running() as cluster:
+        cluster.create_topic("t")
+        told: Any = lambda _told: never_run()  # noqa: E731 - `async def` itself is refused
+        async with (
+            Client.connect(cluster.brokers[0].address) as client,
+            client.consumer("t", "g", on_assignment=told) as consumer,
+        ):
+            await until(lambda: bool(consumer.assigned))
+    assert "on_assignment returned a coroutine" in caplog.text
 
 
 async def test_a_history_that_cannot_be_written_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_broker import logs
@@ -73,10 +72,9 @@ async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:
 
 
 async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> None:
-    click.echo(
+    logs.say(
         "seriatim standalone: one process for a first look. Both copies of every message are on this one disk, "
-        "and the coordinator is in the same process: nothing here survives the loss of the machine.",
-        err=True,
+        "and the coordinator is in the same process: nothing here survives the loss of the machine."
     )
     running = await serve(data / "coordinator", f"{host}:{port + 2}")
     brokers: list[Broker] = []
@@ -101,7 +99,7 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
             member = Broker(settings, exposition)
             await member.start()
             brokers.append(member)
-        click.echo(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}", err=True)
+        logs.say(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}")
         admin = await serve_admin(admin_listen, exposition, brokers)
         await serve_until_stopped(brokers)
     finally:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from seriatim_api.errors import BadRequestError, PreconditionError
 
+from seriatim._failure import described
 from seriatim._records import Message
 
 Handler = Callable[[Message], Awaitable[None]] | Callable[[Message], object]
@@ -93,7 +94,7 @@ def failed_by(error: BaseException) -> Failed:
     try:
         return _failed_by(error)
     except Exception:  # the handler's exception has a text, or attributes, that cannot be read
-        return Failed(None, cut(f"{type(error).__name__}, whose text cannot be read"), isinstance(error, GiveUp))
+        return Failed(None, cut(described(error)), isinstance(error, GiveUp))
 
 
 def _failed_by(error: BaseException) -> Failed:
@@ -108,7 +109,7 @@ def _failed_by(error: BaseException) -> Failed:
         return Failed(error.delay_s, cut(reason or "the handler asked for another attempt"), False)
     if isinstance(error, asyncio.CancelledError):
         return Failed(None, "the handler was cancelled", False)
-    return Failed(None, cut(f"{type(error).__name__}: {error}"), isinstance(error, GiveUp))
+    return Failed(None, cut(described(error)), isinstance(error, GiveUp))
 
 
 def check_delay(delay_s: object) -> None:

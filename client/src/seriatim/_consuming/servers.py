@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,12 +10,13 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._core.consumer_types import Place, Resolve
+from seriatim._logs import guarded
 from seriatim._settings import Start
 from seriatim._transport.unary import Caller
 
 QUESTION_DEADLINE_S: Final = 2.0
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 STARTS: Final = {
     "earliest": broker_pb2.START_POSITION_EARLIEST,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from seriatim_api.ids import format_offset, make_offset, split_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._alarms import Alarms
+from seriatim._arguments import call_back
 from seriatim._consuming.events import core_event
 from seriatim._consuming.inbox import Chunk, Inbox
 from seriatim._consuming.servers import STARTS, Servers
@@ -23,12 +23,13 @@ from seriatim._core import consumer_types as ct
 from seriatim._core.consumer import PartitionConsumer
 from seriatim._core.joining import ConsumerPhase, Joining
 from seriatim._failure import Failure, entry
+from seriatim._logs import guarded
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, GroupChange
 from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 T = TypeVar("T")
 
@@ -346,6 +347,6 @@ class Subscription(Subscribed):
 def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:
     """Call the application. If it raises, log that, so that the core's other effects are carried out."""
     try:
-        callback(told)
+        call_back(name, callback, told)
     except Exception:
         _log.exception("the application's %s raised an exception when it got %s; the consumer goes on", name, told)

@@ -49,6 +49,6 @@ class Asking(State):
         self._is_late = False
 
     def nothing_came(self) -> None:
-        """No partition that was asked has given anything for a while: they are dry, and all others are asked too."""
+        """No partition that was asked has given anything in `ASK_ALL_S`: they are dry, and all others are asked too."""
         self._dry |= self._asked
         self._is_late = True

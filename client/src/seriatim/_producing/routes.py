@@ -8,7 +8,6 @@ each question its task, its deadline and its answer.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
@@ -16,6 +15,7 @@ from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._core.producer import Resolve, Route
+from seriatim._logs import guarded
 from seriatim._records import Topic
 from seriatim._transport.append import AppendLink, AppendLinks
 from seriatim._transport.unary import Caller
@@ -30,7 +30,7 @@ EXISTS_S: Final = 0.8
 news. So it hears within a second that its topic is gone. The master answers from memory, but a thousand idle producers
 take a processor of it."""
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class Routed(Protocol):

@@ -9,6 +9,7 @@ from typing import Final
 from seriatim_api.errors import BadRequestError, OffsetOutOfRangeError
 from seriatim_api.ids import format_offset
 
+from seriatim._arguments import check_callback
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._ranges.questions import At, check_range, offsets
 from seriatim._ranges.reading import RangeReader
@@ -37,6 +38,7 @@ async def open_range(
     """See `Client.read_range`."""
     if credit_bytes < CREDIT_BYTES_MIN or read_timeout_s <= 0:
         raise BadRequestError("credit_bytes is at least 64 KiB, and read_timeout_s is above 0")
+    check_callback("on_loss", on_loss)
     if partition < 0:
         raise BadRequestError("the partitions of a topic are counted from 0")
 

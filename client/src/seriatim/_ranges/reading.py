@@ -8,7 +8,6 @@ gone or silent, or sends messages that do not follow, the reader asks another on
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from types import TracebackType
@@ -33,8 +32,10 @@ from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import broker_pb2, ranges_pb2
 
 from seriatim import _batch
+from seriatim._arguments import call_back
 from seriatim._consuming.inbox import messages_of
 from seriatim._core.ranges import Loss, RangeCursor
+from seriatim._logs import guarded
 from seriatim._ranges.records import LostRange
 from seriatim._records import Message
 from seriatim._transport.channels import Channels
@@ -45,7 +46,7 @@ ROUTE_DEADLINE_S: Final = 1.0
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class RangeTable(NamedTuple):
@@ -393,4 +394,4 @@ class RangeReader:
                 start=loss.start,
                 end=loss.end,
             )
-        self._on_loss(gone)
+        call_back("on_loss", self._on_loss, gone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from typing import Any
 
@@ -11,9 +10,10 @@ from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
 from seriatim_api.tls_contexts import TlsContexts
 
+from seriatim._logs import guarded
 from seriatim._tls import Tls
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class Certificates:

@@ -8,12 +8,12 @@ lines on stderr.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import Final
 
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
+from seriatim._logs import guarded
 from seriatim._transport.reasons import FOREIGN, MAY_ASK_FOR_TLS
 
 NOTICE_S: Final = 1.5
@@ -25,7 +25,7 @@ SHOWN_MAX: Final = 4
 
 _NOT_YET: Final = "no answer in time"
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class Silence:

@@ -9,13 +9,13 @@ Only streams over TCP are kept. Streams over gRPC share a connection, and `Chann
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
+from seriatim._logs import guarded
 from seriatim._transport.channels import WARM_MAX
 
 SPREAD_S: Final = 2.0
@@ -25,7 +25,7 @@ moment which broker is the next one, and a TLS handshake takes the broker some 4
 PAUSE_S_MAX: Final = 60.0
 """The longest pause before a stream that cannot be kept is tried again, in seconds. The pause doubles each time."""
 
-_log = logging.getLogger("seriatim")
+_log = guarded()
 
 
 class WarmStreams:
