@@ -118,9 +118,9 @@ class Counters:
 
 
 _COUNTERS: Final = (
-    ("appended_batches", "Batches taken from producers"),
-    ("appended_messages", "Messages taken from producers"),
-    ("appended_bytes", "Bytes taken from producers, headers included"),
+    ("appended_batches", "Batches of producers that were accepted"),
+    ("appended_messages", "Messages of producers that were accepted"),
+    ("appended_bytes", "Bytes of producers that were accepted, headers included"),
     ("committed_batches", "Batches answered as accepted, at their ack level"),
     ("delivered_batches", "Batches sent to consumers"),
     ("delivered_bytes", "Bytes sent to consumers"),

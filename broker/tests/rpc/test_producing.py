@@ -13,7 +13,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES, make_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
@@ -281,6 +281,29 @@ async def test_staged_batches_are_checked_and_manifests_are_not(services: Servic
     await core.until_count(2)
     assert [append.refuse is None for append in core.appends] == [False, True]
     release(services)
+    await call.end()
+
+
+async def test_only_accepted_batches_are_counted(services: Services, core: QuietCore) -> None:
+    storage: Any = services.storage
+    counters = services.counters
+    storage.saturated = True
+    call = Call(services)
+    for _ in range(3):
+        call.send(1)
+    await call.until(lambda: len(call.replies) == 3)
+    assert (counters.appended_batches, counters.appended_messages, counters.appended_bytes) == (0, 0, 0)
+    assert counters.refused == {"400": 3}
+    assert not services.traffic.measure().partitions
+    storage.saturated = False
+    call.send(1)
+    await core.until_count(4)
+    assert counters.appended_batches == 0  # nothing is decided yet
+    release(services)
+    await call.until(lambda: len(call.replies) == 4)
+    size = HEADER_SIZE_BYTES + len(BODY)
+    assert (counters.appended_batches, counters.appended_messages, counters.appended_bytes) == (1, 1, size)
+    assert services.traffic.measure().partitions == {PartitionId(1): (1, size)}
     await call.end()
 
 

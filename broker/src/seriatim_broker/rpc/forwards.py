@@ -222,10 +222,10 @@ class Forwards:
         try:
             for at, (header, body) in enumerate(batches):
                 wait = asyncio.get_running_loop().create_future()
-                request = services.driver.new_request(partial(_take, wait))
+                size_bytes = HEADER_SIZE_BYTES + len(body)
+                request = services.driver.new_request(partial(self._answered, wait, partition, size_bytes))
                 requests.append(request)
                 waits.append(wait)
-                services.traffic.add(partition, HEADER_SIZE_BYTES + len(body))
                 services.driver.feed(
                     Append(
                         request, partition, header, body, run, at == 0 or not is_one_producer,
@@ -244,9 +244,11 @@ class Forwards:
                 services.driver.forget_request(request)
 
 
-def _take(wait: asyncio.Future[Reply], reply: Reply) -> None:
-    if not wait.done():
-        wait.set_result(reply)
+    def _answered(self, wait: asyncio.Future[Reply], partition: PartitionId, size_bytes: int, reply: Reply) -> None:
+        if isinstance(reply, fx.AppendAccepted):
+            self._services.traffic.add(partition, size_bytes)
+        if not wait.done():
+            wait.set_result(reply)
 
 
 async def _offset(wait: asyncio.Future[Reply], until: float, offsets: list[int]) -> SeriatimError | None:

@@ -101,15 +101,10 @@ class AppendStream:
 
     def take(self, frame: bytes | memoryview) -> Iterator[None]:
         """See `ServedStream`. All batches of the frame go to the core in their order."""
-        counters, traffic = self._services.counters, self._services.traffic
         until_s = time.monotonic() + SLICE_S
         for entry, header, view in read_frame(frame).batches:
             body = bytes(view)
             size = len(header.raw) + len(body)
-            counters.appended_batches += 1
-            counters.appended_messages += header.message_count
-            counters.appended_bytes += size
-            traffic.add(PartitionId(header.partition), size)
             self._feed(entry, header, body, size)
             if time.monotonic() > until_s:
                 yield
@@ -221,7 +216,7 @@ class AppendStream:
             run=run,
         )
         if isinstance(effect, AppendAccepted):
-            self._services.counters.committed_batches += 1
+            self._count(header)
             reply.offset = effect.offset
             reply.append_time_ms = effect.append_time_ms
             reply.offset_is_final = effect.is_final
@@ -232,6 +227,15 @@ class AppendStream:
                 reply.route.CopyFrom(self._addresses.route(effect.route))
         self._replies.append(reply)
         self._wake()
+
+    def _count(self, header: BatchHeader) -> None:
+        """A batch was accepted. One that is refused does not count, and is told by `refused`."""
+        counters, size = self._services.counters, len(header.raw) + header.body_length
+        counters.appended_batches += 1
+        counters.appended_messages += header.message_count
+        counters.appended_bytes += size
+        counters.committed_batches += 1
+        self._services.traffic.add(PartitionId(header.partition), size)
 
     def next_frame(self) -> Sequence[bytes] | None:
         """See `ServedStream`."""
