@@ -123,6 +123,8 @@ class FakeCluster:
         self.keyed: Keyed | None = None
         self.is_old = False
         """Whether the brokers are of a version that cannot wait for news of a topic."""
+        self.frozen_calls = 0
+        """How many calls came to a frozen broker."""
         self.waiting = 0
         """How many calls wait for news of a topic."""
         self.news = asyncio.Event()
@@ -559,7 +561,12 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
 
     async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server(
-            options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 << 20))
+            options=(
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", 32 << 20),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10),
+            )
         )
         broker_pb2_grpc.add_RoutingServicer_to_server(self, self._server)
         broker_pb2_grpc.add_AdminServicer_to_server(self, self._server)
@@ -705,6 +712,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
 
     async def _while_frozen(self) -> None:
         if self.is_frozen:
+            self.cluster.frozen_calls += 1
             await asyncio.Event().wait()
 
 

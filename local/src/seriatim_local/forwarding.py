@@ -158,7 +158,7 @@ class Connection:
         closed: Called once, when both sockets are closed.
 
     Attributes:
-        stalled: Whether it carries nothing any more, as if the machines between its ends had forgotten it.
+        stalled: The paths on which it carries nothing any more, as if the machines between its ends had forgotten it.
     """
 
     __slots__ = (
@@ -195,7 +195,7 @@ class Connection:
         self._connecting: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._lost = False
-        self.stalled = False
+        self.stalled: tuple[tuple[str, str], ...] = ()
         self.directions: tuple[Direction, ...] = ()
         _prepare(accepted)
 
@@ -220,7 +220,7 @@ class Connection:
                 self._connect()
             return
         for direction in self.directions:  # none yet while connecting; `_join` comes here again
-            if self.stalled or self._held(direction.path):
+            if direction.path in self.stalled or self._held(direction.path):
                 direction.hold()
             else:
                 direction.go()

@@ -98,9 +98,24 @@ class Proxy:
         found = [each for each in self._connections if each.there == path and not each.stalled]
         if number >= len(found):
             return False
-        found[number].stalled = True
+        found[number].stalled = (path, path[::-1])
         found[number].apply()
         return True
+
+    def forget(self, paths: Iterable[Path]) -> int:
+        """Let nothing more through in these directions on all connections that are open now. New connections work.
+
+        This is what a firewall or a NAT does that forgets its connections.
+
+        Returns:
+            The number of connections.
+        """
+        wanted = tuple(paths)
+        found = [each for each in self._connections if each.there in wanted or each.there[::-1] in wanted]
+        for connection in found:
+            connection.stalled = tuple(dict.fromkeys((*connection.stalled, *wanted)))
+            connection.apply()
+        return len(found)
 
     @property
     def cuts(self) -> dict[Path, CutMode]:

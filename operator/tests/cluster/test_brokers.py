@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from seriatim_api.dialing import PING_OPTIONS, PINGED_OPTIONS
 from seriatim_api.errors import UnavailableError
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+from seriatim_local.plan import Address, Link
+from seriatim_local.proxy import Proxy
 from seriatim_operator.cluster import brokers as module
 from seriatim_operator.cluster.brokers import Brokers
+
+PATHS = (("operator", "broker"), ("broker", "operator"))
 
 
 class Admin(broker_pb2_grpc.AdminServicer):
@@ -57,11 +62,11 @@ class Admin(broker_pb2_grpc.AdminServicer):
 
 
 @asynccontextmanager
-async def served(*admins: Admin) -> AsyncIterator[list[str]]:
+async def served(*admins: Admin, options: Sequence[tuple[str, Any]] = ()) -> AsyncIterator[list[str]]:
     """A server for each; their addresses."""
     servers, addresses = [], []
     for admin in admins:
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=options)
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
@@ -109,6 +114,34 @@ async def test_an_older_broker_that_says_nothing_in_between_is_asked_and_kept(mo
         await brokers.close()
     assert older.watches == 1
     assert older.questions >= 3
+
+
+@pytest.mark.parametrize("paths", [PATHS[:1], PATHS[1:], PATHS], ids=["there", "back", "both"])
+async def test_a_forgotten_connection_is_dialled_again(
+    paths: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(PING_OPTIONS) <= set(module._OPTIONS)
+    quick = {"grpc.keepalive_time_ms": 100, "grpc.keepalive_timeout_ms": 100, "grpc.http2.ping_timeout_ms": 100}
+    monkeypatch.setattr(module, "_OPTIONS", tuple({**dict(module._OPTIONS), **quick}.items()))
+    monkeypatch.setattr(module, "ATTEMPT_S", 0.5)
+    brokers = Brokers("orders", lambda: 1)
+    pinged = (*PINGED_OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 10))
+    async with served(Admin("one"), options=pinged) as [address]:
+        proxy = Proxy(())
+        proxy.add([Link(*PATHS[0], Address("127.0.0.1", 0), Address("127.0.0.1", int(address.rpartition(":")[2])))])
+        brokers.reach([f"127.0.0.1:{proxy._listeners[0].getsockname()[1]}"], None)
+        stream = brokers.watch_topics()
+        assert (await anext(stream)).changed[0].topic.name == "one"
+        assert await brokers.list_consumer_groups("t") == ["one"]
+        assert proxy.forget(paths) == 1
+        async with asyncio.timeout(8):
+            with pytest.raises(UnavailableError):
+                async for _ in stream:
+                    pass
+            assert (await anext(brokers.watch_topics())).changed[0].topic.name == "one"
+            assert await brokers.list_consumer_groups("t") == ["one"]
+        await brokers.close()
+        proxy.close()
 
 
 async def test_a_broker_that_is_not_there_is_asked_last() -> None:

@@ -38,6 +38,9 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 6_000),
     # If TCP gets no confirmation of sent bytes for so long, the connection counts as broken (TCP_USER_TIMEOUT).
     ("grpc.keepalive_timeout_ms", 1_000),
+    # If no answer to a ping comes for so long, the connection is given up. The option above does not say this in gRPC's
+    # present versions, in which the time is 1 min by default.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Without this gRPC sends a ping after nearly every answer, to find out how much may be under way. Each wakes the
     # threads of its pool, and then each of them looks for work ten times within a second.

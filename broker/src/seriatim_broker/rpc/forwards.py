@@ -243,7 +243,6 @@ class Forwards:
             for request in requests:
                 services.driver.forget_request(request)
 
-
     def _answered(self, wait: asyncio.Future[Reply], partition: PartitionId, size_bytes: int, reply: Reply) -> None:
         if isinstance(reply, fx.AppendAccepted):
             self._services.traffic.add(partition, size_bytes)

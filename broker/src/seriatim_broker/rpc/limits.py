@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seriatim_api.dialing import DIAL_OPTIONS
+from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS, PINGED_OPTIONS
 
 PROTOCOL: Final = 1
 """The version of the protocol of clients and peers. There is only one so far."""
@@ -40,6 +40,7 @@ DELIVERY_FRAME_BYTES: Final = 1 << 20
 
 CHANNEL_OPTIONS: Final = (
     *DIAL_OPTIONS,
+    *PING_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -54,6 +55,7 @@ CHANNEL_OPTIONS: Final = (
 )
 
 SERVER_OPTIONS: Final = (
+    *PINGED_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # two brokers on one port are a mistake, not a way to share load

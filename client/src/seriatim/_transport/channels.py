@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import grpc
 import grpc.aio
-from seriatim_api.dialing import DIAL_OPTIONS
+from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.host_lookup import HostLookup
 
 from seriatim._home import Home
@@ -58,6 +58,7 @@ _ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivi
 
 _OPTIONS: Final = (
     *DIAL_OPTIONS,
+    *PING_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     # gRPC's default back-off (1 s growing to 120 s) would find a broker that is back a second too late.

@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 FRAME_SIZE_BYTES_MAX: Final = 32 << 20
 """The largest frame that a client takes, as over gRPC."""
 
-KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""A warm stream to a machine that has vanished ends within half a minute: seconds until the first probe and between
-probes, and the number of probes. Without it: 1. A broker's machine vanishes, and comes back. 2. Nothing tells the
-client, which sends nothing on its warm stream. 3. A partition moves to that broker, and gets this stream. 4. The stream
-breaks, and the partition complains of a healthy master."""
+KEEPALIVE: Final = (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 12_000))
+"""A warm stream to a machine that has vanished ends within 12 s: seconds until the first probe and between probes, the
+number of probes, and the time in ms for which sent bytes may be unconfirmed. Without it:
+
+1. A broker's machine vanishes, and comes back.
+2. Nothing tells the client, which sends nothing on its warm stream.
+3. A partition moves to that broker, and gets this stream.
+4. The stream breaks, and the partition complains of a healthy master.
+"""
 
 
 class PortFailedError(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from seriatim_api.dialing import DIAL_OPTIONS
+from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
@@ -45,6 +45,7 @@ SWITCH_S = 15.0
 
 _OPTIONS = (
     *DIAL_OPTIONS,
+    *PING_OPTIONS,
     ("grpc.max_receive_message_length", 32 << 20),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_500),
