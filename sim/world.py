@@ -203,6 +203,7 @@ class World:
             limits=self.config,
         )
         self.judge.rules.calm.is_promised = self.options.nothing_fails
+        self.judge.rules.retention.retains_unread = self.options.retain_unread
         self.judge.rules.calm.only_frozen = self.options.suspicious_us > 0
         self.cluster.connect()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)

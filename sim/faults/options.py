@@ -54,6 +54,7 @@ class Options:
         one_version: All brokers read everything that this version reads; otherwise some may be older.
         retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
             ever.
+        retain_unread: What a group has not read is kept for longer than that.
         restores_when_alone: An older copy of the coordinator comes back when one broker alone knows what the answer
             that was lost would have told (whole brokers only).
         revisions_again: A person rebuilds the coordinator before most brokers notice the loss, and a chain gets the
@@ -132,6 +133,7 @@ class Options:
     copy_bytes: int = 1 << 20
     one_version: bool = False
     retention_ms: int = 0
+    retain_unread: bool = False
     deleted_kept_s: float | None = None
     restores_when_alone: bool = False
     revisions_again: bool = False

@@ -62,6 +62,7 @@ REVISIONS = Only("a coordinator that uses revisions again", WHOLE)
 DAMAGED = Only("damage on disks", WHOLE)
 DIRECTORIES = Only("copies of directories, and what the coordinator knows of them", WHOLE)
 MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", WHOLE)
+DROPPED = Only("the brokers' own duty of retention", WHOLE)
 GROWING = Only("topics that grow", WHOLE)
 FLUSH_FAILS = Only("flushes that fail", ("disks",))
 OPERATORS = Only("an operator that changes broker groups", ("groups",))
@@ -153,6 +154,7 @@ PROFILES: dict[str, Profile] = {
     "servers-lost": Profile(chains.servers_lost, 0),
     "stubs-copied": Profile(retaining.stubs_copied, 0),
     "unread": Profile(retaining.unread, 0),
+    "unread-kept": Profile(retaining.unread_kept, 0, DROPPED),
     "moved-and-dropped": Profile(retaining.moved_and_dropped, 0),
 }
 

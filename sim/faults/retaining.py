@@ -179,6 +179,20 @@ def unread(rng: random.Random, options: Options) -> Options:
     )
 
 
+def unread_kept(rng: random.Random, options: Options) -> Options:
+    """A topic keeps what groups have not read, while servers are cut off from members that lack acknowledgements."""
+    return replace(
+        unread(rng, options),
+        kinds={"cut": 5, "cut_one_way": 5, "freeze": 3, "break": 2, "crash": 2, "slow_disk": 2, "isolate": 1},
+        fault_count=rng.choice((14, 24)),
+        take_us=rng.choice((5_000, 20_000)),
+        retention_ms=rng.choice((50, 150)),
+        retain_unread=True,
+        ack_lag=0,
+        wipe_share=0.0,
+    )
+
+
 def stubs_copied(rng: random.Random, options: Options) -> Options:
     """Disks are lost while messages are dropped: new copies begin where retention did, on slow disks that end soon."""
     return replace(

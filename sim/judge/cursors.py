@@ -39,6 +39,7 @@ class Cursors:
         if partition in seen.gone:
             seen.states.add("cursor of a deleted partition written")
         seen.cursors[group, partition] = new.segment_no
+        seen.cursor_epochs[group, partition] = new.group_epoch
         if old is None and who == PERSON and (group, partition) in seen.groups:
             # the group epoch is the same, so all that the cursor passes must be drained
             begun_in = split_offset(seen.groups[group, partition].start)[0] or 1

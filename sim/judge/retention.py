@@ -18,6 +18,7 @@ class Retention:
     def __init__(self, seen: Seen, gaps: Gaps) -> None:
         self._seen = seen
         self._gaps = gaps
+        self.retains_unread = False
 
     def left_record(self, after: Chain, old: Segment) -> None:
         """A segment leaves the record at the old end, when no consumer group is in it or before it."""
@@ -62,6 +63,10 @@ class Retention:
         chain = seen.history[partition][-1]
         what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
         seen.states.add("told of dropped messages")
+        if self.retains_unread and seen.cursor_epochs.get((group, partition), 1) == 1:
+            # J7. In a later group epoch a blind server began at the coordinator's cursor, because all disks that knew
+            # more are gone. The messages before were confirmed once.
+            seen.fail("RETAIN", f"{what}, and the topic keeps what the group has not read")
         for of, no, index in seen.placed:
             if of != partition or not first <= make_offset(no, index) < end:
                 continue

@@ -43,7 +43,8 @@ class Seen:
         displaced: The disks of processes that were copied, and may run on.
         gone: Partitions whose topics were deleted.
         promised: The index of each segment below which something was acknowledged or delivered.
-        cursors: The segment of each consumer group's cursor.
+        cursors: The segment of each consumer group's cursor,
+        cursor_epochs: and the group epoch.
         past_views: What consumer groups saw before they were moved, oldest first.
         left: The segments that left the record because of retention, as they were last.
         set_back: Batches whose master did not believe the append time before.
@@ -74,6 +75,7 @@ class Seen:
         self.groups: dict[tuple[str, PartitionId], ConsumerGroupView] = {}
         self.past_views: dict[tuple[str, PartitionId], list[ConsumerGroupView]] = {}
         self.cursors: dict[tuple[str, PartitionId], int] = {}
+        self.cursor_epochs: dict[tuple[str, PartitionId], int] = {}
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
         self.lost_repeats: dict[PartitionId, set[int]] = {}

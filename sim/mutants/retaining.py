@@ -14,6 +14,7 @@ from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values.events import CursorRecord, PassConsumerGroup, StartPosition, Trim
+from seriatim_broker.core.values.log import SafeCursor
 from seriatim_broker.core.values.segment import AT_ZERO
 
 from .mutation import Mutation, Patch, nothing, with_event
@@ -124,6 +125,15 @@ def _begun_is_durable() -> list[Patch]:
     return [(SegmentLog, "_begin_at", begin_at), (copying, "_begin_log", begin)]
 
 
+def _memory_counts() -> list[Patch]:
+    def safe(partition: Any) -> tuple[tuple[str, SafeCursor], ...]:
+        """What this member has in memory counts, also while its write is under way."""
+        known = partition.cursors.values()
+        return tuple((c.consumer_group, SafeCursor(c.group_epoch, c.segment_no, c.acked, c.oldest)) for c in known)
+
+    return [(retention, "_safe", safe)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "disk-before-record": Mutation(
         "the record says what is dropped before a disk drops it", _disk_before_record, ("I1", "I2", "I5", "CORE"),
@@ -153,6 +163,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "copy-begins-at-zero": Mutation(
         "a copy begins at the start of the segment", _copy_begins_at_zero, ("I13", "CORE"), "retention"
+    ),
+    "durable-floor": Mutation(
+        "retention takes for read what is durable on every eligible member", _memory_counts, ("RETAIN",), "unread-kept",
+        world="brokers", batch_count=150,
     ),
     "begun-is-durable": Mutation(
         "a copy counts only when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"),

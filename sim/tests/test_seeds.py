@@ -119,6 +119,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
         ("revisions-again", "brokers", 12, {"revision used again": 2, "coordinator rebuilt": 4}),
         ("topics-again", "brokers", 10, {"topic made again": 8, "topic deleted under traffic": 2}),
         ("topics-grow", "brokers", 8, {"topic grew": 7}),
+        ("unread-kept", "brokers", 6, {"trimmed open": 4}),
         ("long-chains", "brokers", 4, {"paged": 2}),
         ("group-operations", "cores", 40, {"group rewound": 13, "group skipped": 16, "group paused": 13}),
         ("group-operations", "brokers", 5, {"group skipped": 1}),

@@ -210,6 +210,7 @@ class WholeCluster:
             chain_width=self.world.options.group_count,
             retention_ms=self.world.options.retention_ms,
             retention_acts=bool(self.world.options.retention_ms),
+            retain_unread=self.world.options.retain_unread,
         )
         asking: list[asyncio.Task[None]] = []
 

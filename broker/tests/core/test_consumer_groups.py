@@ -21,6 +21,7 @@ from seriatim_broker.core.values.log import (
     PutHandOver,
     PutLedger,
     RecoveredPartition,
+    SafeCursor,
 )
 
 from .support import (
@@ -180,6 +181,26 @@ def test_an_ack_is_confirmed_when_every_eligible_member_has_it() -> None:
     assert not bench.delivered(fx.AckConfirmed)
     bench.confirm_replications()
     assert [event.index for event in bench.delivered(fx.AckConfirmed)] == [2]
+
+
+def test_what_retention_takes_for_read_is_on_every_eligible_member() -> None:
+    """Rule `durable-floor`."""
+    bench = served()
+    assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 0, 0)}
+    bench.ack(1)
+    bench.wait(bench.config.ack_replication_us, (M01,))
+    assert bench.part.safe_cursors[GROUP].acked == 0, "it is in memory"
+    bench.persist()
+    assert bench.part.safe_cursors[GROUP].acked == 0, "it is on the disk of this member"
+    bench.confirm_replications()
+    assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 2, 0)}
+    bench.ack(3)
+    bench.wait(bench.config.ack_replication_us, (M01,))
+    assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 2, 0)}
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.persist()
+    bench.confirm_replications()
+    assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 4, 0)}, "it stays known when no consumer is left"
 
 
 def test_acks_of_a_moment_are_one_control_record() -> None:

@@ -90,8 +90,12 @@ def test_nothing_goes_that_has_no_length_yet() -> None:
         trim(chain, 3, None, 1)
 
 
+def reader_at(group: str, no: int, index: int, *, is_spared: bool = True) -> Reader:
+    return Reader(group, no, make_offset(no, index), is_spared=is_spared, kept=make_offset(no, index))
+
+
 def test_what_a_group_has_not_read_can_be_spared() -> None:
-    readers = [Reader("a", 2, make_offset(2, 3)), Reader("b", 3, make_offset(3, 0))]
+    readers = [reader_at("a", 2, 3), reader_at("b", 3, 0)]
     assert retention.first_unread(readers, make_offset(4, 9)) == make_offset(2, 3)
     assert retention.first_unread(readers, make_offset(1, 9)) == make_offset(1, 9)
 
@@ -413,5 +417,5 @@ def test_a_segment_that_lost_its_state_is_no_stub() -> None:
 
 
 def test_what_a_broadcast_consumer_has_not_read_is_not_kept() -> None:
-    readers = [Reader("g/a", 2, make_offset(2, 3), is_spared=False), Reader("b", 3, make_offset(3, 0))]
+    readers = [reader_at("g/a", 2, 3, is_spared=False), reader_at("b", 3, 0)]
     assert retention.first_unread(readers, make_offset(4, 9)) == make_offset(3, 0)

@@ -12,6 +12,7 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.effects import Led, LedListed
 from seriatim_broker.core.values.events import CursorRecord, Event, ListLed, Trim
+from seriatim_broker.core.values.log import SafeCursor
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Put
@@ -175,17 +176,33 @@ async def test_messages_that_are_set_aside_are_unread() -> None:
     bench = Bench({1: 60}, retain_unread=True)
     standing = CursorRecord(1, 1, 0, "topic")
     await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "parks"), cursor_to_value(standing, None))])
-    read_all = replace(bench.led[1], acked=(("parks", 1, 1, 1000),))
-    bench.led[1] = replace(read_all, oldest=(("parks", 1, 1, make_offset(1, 207)),))
+    bench.led[1] = replace(bench.led[1], safe=(("parks", SafeCursor(1, 1, 1000, make_offset(1, 207))),))
     (event,) = (await bench.look_at(90))[0]
     assert isinstance(event, Trim)
     assert event.start is not None
     assert event.start.first == 200, "the batch of the parked message stays"
-    bench.led[1] = read_all
+    bench.led[1] = replace(bench.led[1], safe=(("parks", SafeCursor(1, 1, 1000, 0)),))
     (event,) = (await bench.look_at(180))[0]
     assert isinstance(event, Trim)
     assert event.start is not None
     assert event.start.first > 200
+
+
+@pytest.mark.parametrize(
+    ("safe", "start"),
+    [((), 100), ((1, 1, 300, 0), 300), ((1, 1, 50, 0), 100), ((2, 1, 300, 0), 100), ((1, 2, 300, 0), 100)],
+)
+async def test_what_is_only_on_this_disk_is_unread(safe: tuple[int, ...], start: int) -> None:
+    """Rule `durable-floor`: the control record of this member says 900, and not all eligible members have it."""
+    bench = Bench({1: 60}, retain_unread=True)
+    standing = CursorRecord(1, 1, 100, "topic")
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "g"), cursor_to_value(standing, None))])
+    known = (("g", SafeCursor(*safe)),) if safe else ()
+    bench.led[1] = replace(bench.led[1], acked=(("g", 1, 1, 900),), safe=known)
+    (event,) = (await bench.look_at(170))[0]
+    assert isinstance(event, Trim)
+    assert event.start is not None
+    assert event.start.first == start
 
 
 async def test_what_was_set_aside_before_the_cursor_crossed_is_unread() -> None:

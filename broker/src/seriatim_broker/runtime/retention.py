@@ -337,6 +337,7 @@ class Retention:
         listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
         aside = {group: offset for group, _, _, offset in led.oldest}
+        safe = dict(led.safe)
         readers: list[Reader] = []
         for item in listing.items:
             group = group_of(item.key)
@@ -346,14 +347,19 @@ class Retention:
                 raise CorruptionError(f"{item.key}: {exc.message}: nothing is dropped until it can be read") from exc
             if record.deleted:
                 continue
-            offset = make_offset(record.segment_no, record.start_index)
+            begun = offset = make_offset(record.segment_no, record.start_index)
             epoch, no, index = acked.get(group, (0, 0, 0))
             oldest = record.oldest  # as the cursor came to its segment
             if (epoch, no) == (record.group_epoch, record.segment_no):
                 offset = max(offset, make_offset(no, index))
                 oldest = aside.get(group, 0)
+            known = safe.get(group)
+            if known is not None and known[:2] == (record.group_epoch, record.segment_no):
+                kept = _first_of(max(begun, make_offset(known.segment_no, known.acked)), known.oldest)
+            else:
+                kept = _first_of(begun, record.oldest)
             is_spared = record.mode is not ConsumerMode.BROADCAST
-            readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared, oldest))
+            readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared, oldest, kept))
         return readers, listing.revision
 
     # ---- a long open segment ----
@@ -412,6 +418,11 @@ def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:
     if not settings.retention_acts or not limits.any:
         return None
     return Policy(limits, settings.retain_unread, Limits(settings.unread_ms_max, settings.unread_bytes_max))
+
+
+def _first_of(acked: int, oldest: int) -> int:
+    """The first message that is needed: `oldest` is the first one that was set aside; 0: none was."""
+    return min(acked, oldest) if oldest else acked
 
 
 def _start_of(segment: Segment, place: BatchPlace | None) -> Start | None:

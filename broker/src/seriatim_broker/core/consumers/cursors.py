@@ -174,7 +174,7 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         for row in (consumer_group.consumers if keyed is not None else ())
         if row.ack_number > row.ack_confirmed
     )
-    ledger.begin_replication(serial, (broker.member, *others), confirms)
+    ledger.begin_replication(serial, (broker.member, *others), confirms, oldest)
     ledger.eligible = segment.eligible
     if change is None:
         message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
@@ -437,6 +437,7 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
     cursor = partition.cursors.get(event.consumer_group)
     if cursor is not None and cursor.group_epoch <= event.epoch_max:
         partition.cursors = drop(partition.cursors, event.consumer_group)
+        partition.safe_cursors = drop(partition.safe_cursors, event.consumer_group)
         partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
         partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
         held = partition.handovers.get(event.consumer_group)

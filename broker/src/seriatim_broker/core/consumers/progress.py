@@ -13,6 +13,8 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import AckConfirmed, AcksConfirmed
 from ..values.kinds import TimerKind
+from ..values.log import SafeCursor
+from ..values.states import put
 from . import granting, handling, handover, pumping, waiting_keys
 from .consumer_group import forget_if_unused, tell
 
@@ -91,10 +93,14 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
 def finish_replication(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> None:
     """If all members have the control record, it counts from now on: tell the consumer, and continue."""
     ledger, active = consumer_group.ledger, consumer_group.dispatcher.active
-    confirms = ledger.replications[serial].confirms
+    replication = ledger.replications[serial]
+    confirms = replication.confirms
     is_safer = ledger.finish_replication(serial)
     if is_safer is None:
         return
+    if replication.acked == ledger.safe_acked:
+        safe = SafeCursor(consumer_group.group_epoch, consumer_group.segment_no, replication.acked, replication.oldest)
+        partition.safe_cursors = put(partition.safe_cursors, consumer_group.name, safe)
     if is_safer and active is not None:
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _confirm_requests(broker, consumer_group, confirms)

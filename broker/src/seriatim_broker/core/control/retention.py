@@ -29,6 +29,7 @@ from ..values.chain import trim as trimmed
 from ..values.effects import Led, LedListed
 from ..values.events import ListLed, Trim
 from ..values.kinds import WriteOwner
+from ..values.log import SafeCursor
 from ..values.messages import FORM_TRIMMED
 from ..values.segment import Segment, SegmentState, Start
 
@@ -72,6 +73,13 @@ class Reader(NamedTuple):
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
     `is_spared`: whether retention may have to keep what it has not read. Consumers of a broadcast group come and go,
     and no person misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
+    `kept`: the offset from which on retention spares what it has not read.
+
+    Rule `durable-floor` (J7): `kept` is what every eligible member has on its disk. Without it:
+      1. The topic keeps what is not read. The server of group g, which is the master, has an acknowledgement of 1:0 to
+         1:9 in memory. The write of its control record is under way.
+      2. Retention drops these messages. The master ends before the write is done.
+      3. The next server begins at 1:0, and has to tell g that unread messages were dropped.
     """
 
     consumer_group: str
@@ -80,10 +88,11 @@ class Reader(NamedTuple):
     is_served: bool = True
     is_spared: bool = True
     oldest: int = 0
+    kept: int = 0
 
     @property
     def wanted(self) -> int:
-        """The offset of the first message that it still needs.
+        """The offset of the first message that it still needs, as the disk of this member says.
 
         Rule `lists-are-unread` (J7): what is set aside is not read. Without it:
           1. Key k is parked. Its messages k:5 to k:9 are set aside, and the consumer group goes on to 2:0.
@@ -161,7 +170,7 @@ def first_unread(readers: Iterable[Reader], offset: int) -> int:
       1. A consumer with a name of its own for each start of its process ends, and leaves its position.
       2. For seven days its unread messages fill the disks, although no consumer will read them under that name.
     """
-    return min((offset, *(reader.wanted for reader in readers if reader.is_spared)))
+    return min((offset, *(reader.kept for reader in readers if reader.is_spared)))
 
 
 def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
@@ -255,7 +264,12 @@ def _led(partition: Partition) -> Led | None:
         for cursor in partition.cursors.values()
         if cursor.oldest
     )
-    return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked, oldest)
+    return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked, oldest, _safe(partition))
+
+
+def _safe(partition: Partition) -> tuple[tuple[str, SafeCursor], ...]:
+    """What counts as read: it is durable on every eligible member (rule `durable-floor` at `Reader.kept`)."""
+    return tuple(partition.safe_cursors.items())
 
 
 def trim(broker: BrokerState, partition: Partition, event: Trim) -> None:

@@ -119,6 +119,7 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
         quiescence.end(broker, partition)
     for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
         partition.cursors = drop(partition.cursors, cursor.consumer_group)
+        partition.safe_cursors = drop(partition.safe_cursors, cursor.consumer_group)
         if cursor.segment_no not in own:  # the others go with their segments
             broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:

@@ -21,6 +21,7 @@ class CursorReplication(State):
 
     acked: int
     reserved: int
+    oldest: int  # the oldest offset in lists; 0: none
     waiting: dict[MemberId, None]  # members that have not confirmed, among them this one
     confirms: tuple[tuple[int, int, int], ...] = ()  # (stream, subscription, number) of requests that it has
 
@@ -127,11 +128,16 @@ class Ledger(State):
         return True
 
     def begin_replication(
-        self, serial: int, members: Iterable[MemberId], confirms: tuple[tuple[int, int, int], ...] = ()
+        self,
+        serial: int,
+        members: Iterable[MemberId],
+        confirms: tuple[tuple[int, int, int], ...] = (),
+        oldest: int = 0,
     ) -> None:
         """A control record is on its way to these members. It has everything until now."""
         self.dirty = False
-        self.replications[serial] = CursorReplication(self.acked, self.reserved, dict.fromkeys(members), confirms)
+        waiting = dict.fromkeys(members)
+        self.replications[serial] = CursorReplication(self.acked, self.reserved, oldest, waiting, confirms)
 
     @property
     def waited_for(self) -> set[MemberId]:

@@ -23,6 +23,7 @@ from ..values.log import (
     LedgerVersion,
     Preparation,
     RecoveredPartition,
+    SafeCursor,
     TailCopy,
 )
 from ..values.producers import NO_TABLE, IdleBlock
@@ -133,6 +134,7 @@ class Partition(State):
         "repairs",
         "revision",
         "rights",
+        "safe_cursors",
         "settling",
         "steps",
         "surveys",
@@ -161,6 +163,8 @@ class Partition(State):
         self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of undecided switch attempts
         self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # by segment; copies that touch are joined
         self.cursors: Mapping[str, CursorState] = NOTHING  # each consumer group's newest place in its newest epoch
+        # of consumer groups that this member serves, or has served: what every eligible member has on its disk
+        self.safe_cursors: Mapping[str, SafeCursor] = NOTHING
         # the rows beside each of these control records, by name; none of an exclusive consumer group
         self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
         # the rows that a server sent last, by consumer group

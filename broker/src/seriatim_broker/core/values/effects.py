@@ -17,7 +17,7 @@ from seriatim_api.publications import StagedBatch
 from .chain import Chain
 from .events import ConsumerGroupOperation, CursorRecord
 from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
-from .log import Batch, Write
+from .log import Batch, SafeCursor, Write
 from .messages import CopyReport, Message
 from .positions import Place
 
@@ -538,6 +538,8 @@ class Led:
         acked: How far each consumer group has acknowledged, as this disk knows: name, group epoch, segment, index.
         oldest: The oldest message that is set aside, of each such consumer group: name, group epoch, segment of the
             cursor, offset.
+        safe: What of it is durable on every eligible member, of the consumer groups that this member serves or has
+            served.
     """
 
     partition: PartitionId
@@ -546,6 +548,7 @@ class Led:
     size_bytes: int
     acked: tuple[tuple[str, int, int, int], ...]
     oldest: tuple[tuple[str, int, int, int], ...] = ()
+    safe: tuple[tuple[str, SafeCursor], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

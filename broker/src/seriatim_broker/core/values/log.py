@@ -175,6 +175,22 @@ class HandOverId(NamedTuple):
 NO_HAND_OVER: Final = HandOverId(0, 0)
 
 
+class SafeCursor(NamedTuple):
+    """What of a consumer group is durable on every eligible member, as its server knows.
+
+    Attributes:
+        group_epoch: The group epoch,
+        segment_no: and the segment in which it counts.
+        acked: All below this index is acknowledged,
+        oldest: or set aside in a list. This is the oldest offset in lists; 0: there is none.
+    """
+
+    group_epoch: int
+    segment_no: int
+    acked: int
+    oldest: int
+
+
 @dataclass(frozen=True, slots=True)
 class HandOverState:
     """The state of a consumer group's keys, as the server of the segment before handed it over.
