@@ -43,6 +43,11 @@ night: $(SYNCED) ## what runs at night and before a release: make test with the 
 	$(MAKE) faults-spark
 	$(MAKE) faults MINUTES=60
 	$(MAKE) sim-swarm MINUTES=60
+	$(MAKE) mutated
+
+.PHONY: mutated
+mutated: $(SYNCED) ## mutated inputs for every decoder of bytes that others wrote, each in a process of its own, in some minutes (INPUTS=1000000)
+	$(BIN)/python -m tools.mutated_bytes $(if $(INPUTS),--inputs $(INPUTS))
 
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e $(TESTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.dead_letters import (
     FOR_NO_GROUP,
@@ -44,6 +45,29 @@ def test_a_replayed_copy_is_as_the_message_was_and_remembers_its_dead_letters() 
         "offset": "2:7", "group": "billing", "attempts": 5, "reason": "no such account", "time_ms": 99,
     }  # fmt: skip
     assert history_of({"seriatim-history": b"not json"}) == []
+
+
+@pytest.mark.parametrize(
+    "written", [b"[" * 100_000, b'{"a":' * 50_000, b'[{"reason": [[]]}]', b"[null]", b'{"offset": 7}', b"\xff\xfe[\x00"]
+)
+def test_a_history_that_a_client_wrote_is_left_out(written: bytes) -> None:
+    assert not any(history_of({"seriatim-history": written}))
+
+
+def test_a_history_is_written_whatever_a_client_wrote() -> None:
+    before = {"seriatim-history": rb'[{"reason": "\ud800", "group": "g", "more": [1]}]'}
+    assert history_of(before) == [{"reason": "\ud800", "group": "g"}]
+    headers = [*ORIGIN.headers(), *before.items()]
+    assert len(history_of(dict(replayed_headers(headers)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("partition", b"-1"), ("partition", b"4294967296"), ("attempts", b"-1"), ("offset", b"9999999999:1")],
+)
+def test_an_origin_that_cannot_be_is_none(name: str, written: bytes) -> None:
+    headers = {**dict(ORIGIN.headers()), f"seriatim-{name}": written}
+    assert origin_of(headers) is None
 
 
 def test_a_resolution_names_offsets() -> None:

@@ -40,6 +40,7 @@ ADDED_HEADERS: Final = (_TOPIC, _PARTITION, _OFFSET, _GROUP, _ATTEMPTS, _REASON,
 HISTORY_MAX: Final = 10
 """So many of its earlier dead letters a message remembers."""
 
+_ENTRY: Final = frozenset(("offset", "group", "attempts", "reason", "time_ms"))
 _OFFSETS = struct.Struct("<Q")
 
 
@@ -112,16 +113,24 @@ def origin_of(headers: Mapping[str, bytes]) -> DeadLetterOrigin | None:
     try:
         return DeadLetterOrigin(
             headers[_TOPIC].decode(),
-            int(headers[_PARTITION]),
+            _number(headers[_PARTITION], 32),
             parse_offset(headers[_OFFSET].decode()),
             headers[_GROUP].decode(),
-            int(headers[_ATTEMPTS]),
+            _number(headers[_ATTEMPTS], 32),
             headers[_REASON].decode(errors="replace"),
-            int(headers[_TIME]),
+            _number(headers[_TIME], 63),
             _MAYBE in headers,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _number(text: bytes, bits: int) -> int:
+    """The number in a header. A client may have written the header."""
+    number = int(text)
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{number} has not {bits} bits")
+    return number
 
 
 def dead_letter_headers(headers: Sequence[tuple[str, bytes]], origin: DeadLetterOrigin) -> list[tuple[str, bytes]]:
@@ -149,16 +158,26 @@ def replayed_headers(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, by
 
 def history_header(history: Sequence[Mapping[str, object]]) -> list[tuple[str, bytes]]:
     """The header with that history; none if it is empty."""
-    return [(_HISTORY, json.dumps(list(history), ensure_ascii=False).encode())] if history else []
+    # A client may have written a text that no UTF-8 has.
+    return [(_HISTORY, json.dumps(list(history), ensure_ascii=False).encode(errors="replace"))] if history else []
 
 
 def history_of(headers: Mapping[str, bytes]) -> list[dict[str, object]]:
-    """The earlier dead letters of a message, oldest first: offset, group, attempts, reason, time_ms of each."""
+    """The earlier dead letters of a message, oldest first: offset, group, attempts, reason, time_ms of each.
+
+    A client may have written the header, so an entry may lack some of them, and other things are left out.
+    """
     try:
         found = json.loads(headers.get(_HISTORY, b"[]"))
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets may be nested deeper than Python reads
         return []
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    if not isinstance(found, list):
+        return []
+    return [
+        {name: value for name, value in entry.items() if name in _ENTRY and isinstance(value, (str, int))}
+        for entry in found[-HISTORY_MAX:]
+        if isinstance(entry, dict)
+    ]
 
 
 # ---- resolutions ----------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ and details. So the client can raise the same class.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from seriatim_api import errors
 from seriatim_api.v1 import common_pb2
@@ -59,9 +61,10 @@ def to_status(error: errors.SeriatimError) -> tuple[grpc.StatusCode, str, tuple[
 def from_status(
     code: grpc.StatusCode, text: str | None, trailing_metadata: Iterable[tuple[str, str | bytes]] | None
 ) -> errors.SeriatimError:
-    """The exception for a failed call: from our metadata if it has any, else from gRPC's code."""
+    """The exception for a failed call: from our metadata if it has any that can be read, else from gRPC's code."""
     for key, value in trailing_metadata or ():
         if key == METADATA_KEY and isinstance(value, bytes):
-            return error_from_proto(common_pb2.Error.FromString(value))
+            with suppress(DecodeError):
+                return error_from_proto(common_pb2.Error.FromString(value))
     kind = _FALLBACK.get(code, errors.UnavailableError)
     return kind(f"{code.name}: {text or 'no reason given'}")

@@ -16,8 +16,11 @@ from seriatim_broker.core.values.ledger_rows import (
     KeyRecord,
     LedgerRowError,
     aside_name,
+    count_keys,
     key_name,
     read_rows,
+    without_blocks,
+    without_grants,
     write_aside,
     write_grant,
     write_key,
@@ -75,6 +78,15 @@ def test_records_and_grants_are_read_as_they_were_written() -> None:
 def test_a_row_that_cannot_be_read_is_an_error(row: tuple[bytes, bytes]) -> None:
     with pytest.raises(LedgerRowError):
         dispatcher_with(1, 0, dict([row]), NOW)
+
+
+@pytest.mark.parametrize("row", [(b"", b""), (b"b1", b""), (b"kx", b"short")])
+def test_rows_that_are_only_counted_or_sorted_may_be_damaged(row: tuple[bytes, bytes]) -> None:
+    assert list(without_grants([row])) == [row]
+    assert without_blocks([row]) == ([] if row[0].startswith(b"b") else [row])
+    if row[0]:
+        with pytest.raises(LedgerRowError):
+            count_keys([row], 0)
 
 
 def test_long_lists_are_in_chunks_and_keep_their_order() -> None:

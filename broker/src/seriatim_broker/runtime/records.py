@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.values.chain import Chain
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 PAGE_SEGMENTS = 256
 """A segment that left its chain's record is in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
+
+PAGES_MAX = SEGMENT_NO_MAX // PAGE_SEGMENTS + 1
+"""No chain has more pages."""
 
 _BEGINNINGS = (records_pb2.GROUP_OPERATION_REWIND, records_pb2.GROUP_OPERATION_SKIP)
 
@@ -131,6 +134,8 @@ def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
     """
     if not record.page_count:
         return range(0)
+    if record.page_count > PAGES_MAX:
+        raise CorruptionError(f"the chain record of partition {record.partition_id} says {record.page_count} pages")
     last = (record.segments[0].no - 1) // PAGE_SEGMENTS if record.segments else -1
     numbers: Sequence[int] = range(last + 1 - record.page_count, last + 1)
     if record.page_numbers and record.page_digests_at == record.epoch:

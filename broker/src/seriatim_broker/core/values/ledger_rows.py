@@ -164,16 +164,16 @@ def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int) -> KeyCounts:
     """
     counts, aside, passed = dict.fromkeys(KeyPhase, 0), 0, 0
     for name, value in rows:
-        if name[:1] == _BLOCK:
-            below = min(max(floor - BLOCK_INDEXES * _NUMBER.unpack(name[1:])[0], 0), BLOCK_INDEXES)
-            passed += (int.from_bytes(value, "little") >> below).bit_count()
-        if name[:1] == _KEY:
-            try:
+        try:
+            if name[:1] == _BLOCK:
+                below = min(max(floor - BLOCK_INDEXES * _NUMBER.unpack(name[1:])[0], 0), BLOCK_INDEXES)
+                passed += (int.from_bytes(value, "little") >> below).bit_count()
+            elif name[:1] == _KEY:
                 phase, *_, count = _RECORD.unpack_from(value)
                 counts[KeyPhase(phase)] += 1
-            except (struct.error, ValueError) as exc:
-                raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
-            aside += count
+                aside += count
+        except (struct.error, ValueError) as exc:
+            raise _unreadable(name, exc) from exc
     return KeyCounts(counts[KeyPhase.PARKED], counts[KeyPhase.RETRY], counts[KeyPhase.FORWARDING], aside, passed)
 
 
@@ -269,14 +269,12 @@ def read_key_row(name: bytes, value: bytes) -> tuple[bytes, KeyRecord]:
 
 def without_blocks(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The rows that are handed over to the next segment: all but the bits of blocks."""
-    kind = _BLOCK[0]
-    return [row for row in rows if row[0][0] != kind]
+    return [row for row in rows if row[0][:1] != _BLOCK]
 
 
 def without_grants(rows: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """The rows that stay after a hand-over: all but the grants."""
-    kind = _GRANT[0]
-    return tuple([row for row in rows if row[0][0] != kind])
+    return tuple([row for row in rows if row[0][:1] != _GRANT])
 
 
 def _unreadable(name: bytes, error: Exception) -> LedgerRowError:
