@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import click
 from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.terminals import echo
 from seriatim_api.tls import TlsFiles
 
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
@@ -56,7 +56,7 @@ def run(request: Request) -> int:
     try:
         return asyncio.run(_run(request))
     except SeriatimError as exc:
-        click.echo(f"nothing more was written: {exc}", err=True)
+        echo(f"nothing more was written: {exc}", err=True)
         return FAILED
 
 
@@ -76,18 +76,18 @@ async def _run(request: Request) -> int:
 async def _carry_out(client: EtcdCoordinator, plan: Plan, *, write: bool) -> int:
     is_whole = not plan.conflicts and not plan.refusals
     if not plan.steps:
-        click.echo("The coordinator has all that these brokers know: nothing to write.")
+        echo("The coordinator has all that these brokers know: nothing to write.")
         return DONE if is_whole else LEFT
     if not write:
-        click.echo(f"Nothing was written. To write these {len(plan.steps)} records: the same with --yes.")
+        echo(f"Nothing was written. To write these {len(plan.steps)} records: the same with --yes.")
         return LEFT
     if plan.refusals:
-        click.echo("Nothing was written, because of the lines above that begin with refused.")
+        echo("Nothing was written, because of the lines above that begin with refused.")
         return FAILED
     changed = await carry_out(client, plan)
-    click.echo(f"{len(plan.steps) - len(changed)} records written.")
+    echo(f"{len(plan.steps) - len(changed)} records written.")
     for text in changed:
-        click.echo(f"not written, it has changed meanwhile; run this again: {text}")
+        echo(f"not written, it has changed meanwhile; run this again: {text}")
     return LEFT if changed or not is_whole else DONE
 
 
@@ -100,7 +100,7 @@ def _show(plan: Plan) -> None:
         ("refused", plan.refusals),
     ):
         for line in lines:
-            click.echo(f"{title}: {line}")
+            echo(f"{title}: {line}")
 
 
 async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
@@ -118,7 +118,7 @@ async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
         reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
         raise UnavailableError(f"no broker answered ({reasons}). Remedy: start the brokers, and check the addresses")
     for one in told:
-        click.echo(f"{one.name}: knows {len(one.chains)} partitions; {one.behind or 'says nothing is lost'}")
+        echo(f"{one.name}: knows {len(one.chains)} partitions; {one.behind or 'says nothing is lost'}")
     return Answers(told, silent)
 
 

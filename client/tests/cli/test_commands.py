@@ -297,6 +297,20 @@ def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
     assert lines[-1].split() == ["all", "7"]
 
 
+def test_the_name_of_a_consumer_types_nothing_on_the_terminal(run: Run, cluster: MemoryCluster) -> None:
+    """Each client chooses its consumer's name."""
+    cluster.make("t", 1)
+    run("produce", "t", "--size", "10", "--count", "1")
+    run("consume", "t", "-g", "g", "--count", "1")
+    cluster.places["g", 0] = {"active_consumer": "web\x1b]0;owned\x07\x9b2J"}
+    text = run("group", "describe", "t", "g")[1]
+    assert "web\\x1b]0;owned" in text
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
+    row = run("--output", "json", "group", "describe", "t", "g")[1]
+    assert not {"\x1b", "\x07", "\x9b"} & set(row)
+    assert "\\u009b" in row
+
+
 def test_lags_of_many_groups_are_asked_for_up_to_a_limit(
     run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

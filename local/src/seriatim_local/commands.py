@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import PreconditionError
+from seriatim_api.terminals import echo
 from seriatim_broker.process_start import prepare_process
 
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
@@ -169,11 +170,11 @@ def up(
 
 def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
     if _wants_json():
-        click.echo(json.dumps({"directory": str(directory), "bootstrap": bootstrap}))
+        echo(json.dumps({"directory": str(directory), "bootstrap": bootstrap}))
         return
-    click.echo(f"{config.groups} groups of {config.members} run in {directory}, coordinator: {config.coordinator}")
-    click.echo(f"bootstrap: {','.join(bootstrap)}")
-    click.echo("next: seriatim topic create NAME --partitions 4; seriatim cluster status; seriatim cluster down")
+    echo(f"{config.groups} groups of {config.members} run in {directory}, coordinator: {config.coordinator}")
+    echo(f"bootstrap: {','.join(bootstrap)}")
+    echo("next: seriatim topic create NAME --partitions 4; seriatim cluster status; seriatim cluster down")
 
 
 @cluster.command()
@@ -191,11 +192,11 @@ def status(directory: Path) -> None:
             raise
         return
     if _wants_json():
-        click.echo(json.dumps(found))
+        echo(json.dumps(found))
         return
-    from rich.console import Console
+    from seriatim_api.consoles import SafeConsole
 
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_status(found))
+    SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_status(found))
 
 
 def _show_elsewhere(directory: Path) -> bool:
@@ -209,11 +210,11 @@ def _show_elsewhere(directory: Path) -> bool:
     if found is None:
         return False
     if _wants_json():
-        click.echo(json.dumps({"standalone": found.is_standalone, **asdict(found)}))
+        echo(json.dumps({"standalone": found.is_standalone, **asdict(found)}))
         return True
-    from rich.console import Console
+    from seriatim_api.consoles import SafeConsole
 
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_elsewhere(found, directory))
+    SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_elsewhere(found, directory))
     return True
 
 
@@ -250,7 +251,7 @@ def bootstrap(directory: Path) -> None:
     from seriatim_local.control import find_running
 
     found = find_running(directory.resolve()).bootstrap
-    click.echo(json.dumps(list(found)) if _wants_json() else ",".join(found))
+    echo(json.dumps(list(found)) if _wants_json() else ",".join(found))
 
 
 def render_status(found: dict[str, Any]) -> Group:
@@ -347,7 +348,7 @@ def restart(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
 def add_group(directory: Path, wait_s: float) -> None:
     """Start one more broker group. Partitions begin to use it at their next switches, or by `seriatim balance`."""
     group = _ask(directory, "add-group", deadline_s=CALL_DEADLINE_S + wait_s, wait_s=wait_s)
-    click.echo(json.dumps({"added": group}) if _wants_json() else f"{group} is added")
+    echo(json.dumps({"added": group}) if _wants_json() else f"{group} is added")
 
 
 @cluster.command("drain-group")
@@ -357,7 +358,7 @@ def add_group(directory: Path, wait_s: float) -> None:
 def drain_group(directory: Path, group: str, wait_s: float) -> None:
     """Move all open segments and copies off broker group GROUP, and wait until it has none."""
     _ask(directory, "drain-group", deadline_s=CALL_DEADLINE_S + wait_s, group=group, wait_s=wait_s)
-    click.echo(json.dumps({"drained": group}) if _wants_json() else f"{group} is drained: nothing lies on it")
+    echo(json.dumps({"drained": group}) if _wants_json() else f"{group} is drained: nothing lies on it")
 
 
 @cluster.command("remove-group")
@@ -412,10 +413,10 @@ def down(directory: Path) -> None:
         if state is None or not killed:
             raise
         write_state(directory, state)
-        click.echo(f"the runner had died; killed what it left behind: {', '.join(entry.name for entry in killed)}")
+        echo(f"the runner had died; killed what it left behind: {', '.join(entry.name for entry in killed)}")
         return
     _ask(directory, "down", deadline_s=DOWN_DEADLINE_S)
-    click.echo(json.dumps({"down": str(directory)}) if _wants_json() else f"the cluster in {directory} is down")
+    echo(json.dumps({"down": str(directory)}) if _wants_json() else f"the cluster in {directory} is down")
 
 
 def _ask(directory: Path, command: str, *, deadline_s: float = CALL_DEADLINE_S, **arguments: Any) -> Any:
@@ -435,14 +436,14 @@ def _strike(directory: Path, command: str, hit: dict[str, tuple[str, ...]], **ar
 def _print_faults(records: Iterable[dict[str, Any]], *, nothing: str = "nothing to do: it is so already") -> None:
     found = list(records)
     if _wants_json():
-        click.echo(json.dumps(found))
+        echo(json.dumps(found))
         return
     if not found:
-        click.echo(nothing)
+        echo(nothing)
     for record in found:
         done = _VERBS[record["kind"], record["phase"]]
         details = f" ({record['details']})" if record["details"] else ""
-        click.echo(f"{clock_time(record['at'])} {done} {record['victim']}{details}")
+        echo(f"{clock_time(record['at'])} {done} {record['victim']}{details}")
 
 
 def clock_time(at: float) -> str:

@@ -6,6 +6,7 @@ from typing import IO, Any
 
 import click
 from seriatim_api.questions import NoTerminalError, ask
+from seriatim_api.terminals import echo
 
 from seriatim.cli._running import run
 
@@ -15,7 +16,7 @@ class DeclinedError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print what was not done."""
-        click.echo(self.message, file=file, err=True)
+        echo(self.message, file=file, err=True)
 
 
 async def confirm(question: str, *, otherwise: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import click
 from seriatim_api.ids import format_offset, split_offset
+from seriatim_api.terminals import echo
 
 from seriatim.cli._settings import Settings
 
@@ -94,9 +94,9 @@ def print_note(settings: Settings, note: Note) -> None:
     if settings.as_json:
         offset = None if note.offset is None else format_offset(note.offset)
         fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
-        click.echo(json.dumps(fields), err=True)
+        echo(json.dumps(fields), err=True)
     else:
-        click.echo(f"# {describe_note(note)}", err=True)
+        echo(f"# {describe_note(note)}", err=True)
 
 
 def describe_note(note: Note) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped
+from seriatim_api.terminals import safe_json
 
 if TYPE_CHECKING:
     from seriatim import Chain, Message
@@ -37,10 +37,7 @@ def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
             "attempt": message.attempt,
             "maybe_repeated": message.maybe_repeated,
         }
-        line = json.dumps(fields, ensure_ascii=False)
-        if not line.isprintable():  # a letter of a message that is escaped in JSON only if all but ASCII is
-            line = "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
-        return line.encode() + b"\n"
+        return safe_json(fields).encode() + b"\n"
     mark = " (maybe repeated)" if message.maybe_repeated else ""
     where = f"{message.partition}  {format_offset(message.offset):<12} {escaped(message.key or b'') or '-'}"
     return f"{where}  {escaped(message.value)}{mark}\n".encode()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import format_offset, make_offset, split_offset
+from seriatim_api.terminals import echo
 
 import seriatim
 from seriatim.cli import _connect
@@ -76,7 +77,7 @@ async def print_range(settings: Settings, options: RangeOptions) -> int:
     for place in (options.start, options.until):
         text = place.explain() if place is not None else None
         if text is not None and not settings.as_json:
-            click.echo(f"# {text}", err=True)
+            echo(f"# {text}", err=True)
     async with _connect.client(settings) as client, interruptible() as stop:
         printing = RangePrinter(settings, options, client, sys.stdout.buffer.write, sys.stdout.buffer.flush)
         await first_of(stop, printing.run())
@@ -170,7 +171,7 @@ class RangePrinter:
         if not self._settings.as_json:
             found = count - left
             noun = "message" if found == 1 else "messages"
-            click.echo(f"# partition {first.partition} has only {found:,} {noun}", err=True)
+            echo(f"# partition {first.partition} has only {found:,} {noun}", err=True)
         return first.offset
 
     async def _resolve(self, place: Written, partitions: Sequence[int] | None) -> Sequence[PartitionOffset]:
@@ -183,7 +184,7 @@ class RangePrinter:
     def _tell_blocked(self, ends: Sequence[PartitionOffset]) -> None:
         for row in ends:
             if row.blocked and not self._settings.as_json:
-                click.echo(
+                echo(
                     f"# partition {row.partition}: messages behind {format_offset(row.offset)} cannot be read until "
                     f"that segment is settled, see `seriatim chain show {self._options.topic} {row.partition}`",
                     err=True,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.terminals import echo
 
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli._settings import Settings, TlsOptions, resolve
@@ -146,7 +147,7 @@ class RootGroup(click.Group):
             error.show()
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted", err=True)
+            echo("interrupted", err=True)
             sys.exit(EXIT_INTERRUPTED)
         except _ReaderEndedError:
             _forget_unwritten()
@@ -223,16 +224,16 @@ def show_error(error: SeriatimError | OSError, *, as_json: bool) -> None:
     """Print an error on stderr: one line, and one more line if there is advice."""
     if not isinstance(error, SeriatimError):
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        click.echo(json.dumps({"error": {"message": text}}) if as_json else f"error: {text}", err=True)
+        echo(json.dumps({"error": {"message": text}}) if as_json else f"error: {text}", err=True)
         return
     if as_json:
         fields = {"number": error.number, "class": type(error).__name__, "message": error.message}
-        click.echo(json.dumps({"error": {**fields, "details": error.details}}), err=True)
+        echo(json.dumps({"error": {**fields, "details": error.details}}), err=True)
         return
-    click.echo(f"error {error.number}: {error.message}", err=True)
+    echo(f"error {error.number}: {error.message}", err=True)
     remedy = "; ".join(getattr(error, "__notes__", ())) or remedy_of(error)
     if remedy:
-        click.echo(f"  {remedy}", err=True)
+        echo(f"  {remedy}", err=True)
 
 
 def _wants_json(args: Sequence[str]) -> bool:

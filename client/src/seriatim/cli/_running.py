@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-import click
+from seriatim_api.terminals import echo
 
 from seriatim.cli._settings import Settings
 
@@ -63,7 +63,7 @@ def say(text: str, *, err: bool = False) -> None:
     While a live view is on, `sys.stdout` and `sys.stderr` are rich's, which do that. `click.echo` without a file looks
     for the descriptor below them, and would write into the live line.
     """
-    click.echo(text, file=sys.stderr if err else sys.stdout)
+    echo(text, file=sys.stderr if err else sys.stdout)
 
 
 @asynccontextmanager

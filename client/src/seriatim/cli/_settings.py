@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from seriatim_api.terminals import echo, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -64,16 +65,16 @@ class Settings:
     @property
     def console(self) -> Console:
         """The console for output to people. It has no colours if stdout is not a terminal, or if NO_COLOR is set."""
-        from rich.console import Console  # imported here because that takes longer than most commands
+        from seriatim_api.consoles import SafeConsole  # imported here because that takes longer than most commands
 
-        return Console(highlight=False)
+        return SafeConsole(highlight=False)
 
     @property
     def notes(self) -> Console:
         """The console for progress and notes, on stderr."""
-        from rich.console import Console
+        from seriatim_api.consoles import SafeConsole
 
-        return Console(stderr=True, highlight=False)
+        return SafeConsole(stderr=True, highlight=False)
 
     def show(self, table: RenderableType) -> None:
         """Print a table. In a file or a pipe its lines are neither wrapped nor cut, and do not end with blanks."""
@@ -85,11 +86,11 @@ class Settings:
         with console.capture() as captured:
             console.print(table)
         for line in captured.get().splitlines():
-            click.echo(line.rstrip())
+            click.echo(line.rstrip())  # made safe by the console
 
     def emit(self, value: object) -> None:
         """Print a JSON value on one line."""
-        click.echo(json.dumps(value, ensure_ascii=False))
+        echo(safe_json(value))
 
 
 def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None, str]:

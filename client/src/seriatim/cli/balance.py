@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import SeriatimError
+from seriatim_api.terminals import echo
 
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import pick
@@ -46,7 +47,7 @@ def balance(settings: Settings, begin: bool) -> None:
         left = await _follow(settings, admin, list(found.moves))
         if not settings.as_json:
             done = len(found.moves) - len(left)
-            click.echo(f"{done} of {len(found.moves)} heads have moved" + ("; look again in a while" * bool(left)))
+            echo(f"{done} of {len(found.moves)} heads have moved" + ("; look again in a while" * bool(left)))
         return 1 if left else 0
 
     status = call_admin(settings, work)
@@ -90,7 +91,7 @@ def _show(settings: Settings, found: Balance) -> None:
     if found.moves:
         settings.show(render_moves(found))
     else:
-        click.echo(found.reason or "nothing is to be moved")
+        echo(found.reason or "nothing is to be moved")
 
 
 def render_loads(found: Balance) -> Table:

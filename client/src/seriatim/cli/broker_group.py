@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.errors import SeriatimError
+from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
@@ -136,7 +137,7 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     if settings.as_json:
         settings.emit({"removed": name})
     else:
-        click.echo(f"{name} is forgotten")
+        echo(f"{name} is forgotten")
 
 
 def _set(
@@ -156,7 +157,7 @@ def _set(
     if settings.as_json:
         settings.emit(_fields(row))
     else:
-        click.echo(f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
+        echo(f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
 
 
 async def _follow(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from seriatim_api.errors import SeriatimError
+from seriatim_api.terminals import echo
 
 from seriatim.cli import _connect
 from seriatim.cli._asking import confirm_first
@@ -108,7 +109,7 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
                     if (line := waits.lines.get(partition)) != told.get(partition):
                         text = line or f"partition {partition} waits for no broker any more"
                         as_json = json.dumps({"note": "waits", "partition": partition, "text": text})
-                        click.echo(as_json if settings.as_json else f"# {text}", err=True)
+                        echo(as_json if settings.as_json else f"# {text}", err=True)
                 told.clear()
                 told.update(waits.lines)
 
@@ -236,7 +237,7 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
     if settings.as_json:
         settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})
     else:
-        click.echo(f"segment {segment} of {topic}/{partition} is declared a gap")
+        echo(f"segment {segment} of {topic}/{partition} is declared a gap")
 
 
 @chain.command()
@@ -270,9 +271,9 @@ def recover(settings: Settings, broker: str, file: Path | None) -> None:
         settings.emit([{"partition_id": p, "segment": s, "messages": count} for (p, s), count in counts.items()])
         return
     for (partition_id, segment), count in counts.items():
-        click.echo(f"{broker}: partition id {partition_id}, segment {segment}: {count:,} messages")
+        echo(f"{broker}: partition id {partition_id}, segment {segment}: {count:,} messages")
     if not counts:
-        click.echo(f"{broker}: nothing is in quarantine")
+        echo(f"{broker}: nothing is in quarantine")
 
 
 def _exported(row: QuarantinedMessage) -> dict[str, object]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 from seriatim_api.errors import BadRequestError
+from seriatim_api.terminals import echo
 
 from seriatim import history
 from seriatim.cli._settings import Settings
@@ -30,6 +31,6 @@ def check(ctx: click.Context, files: tuple[Path, ...], groups: tuple[str, ...], 
     if settings.as_json:
         settings.emit(report.to_dict())
     else:
-        click.echo(history.render(report))
+        echo(history.render(report))
     if not report.ok:
         ctx.exit(1)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from click.core import ParameterSource
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
+from seriatim_api.terminals import echo
 
 from seriatim.cli import _connect
 from seriatim.cli._consumer_group_settings import MODES, WordType
@@ -172,7 +173,7 @@ def consume(
                 history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
             count_printed = run(_consume(settings, options, history))
     if not settings.as_json:
-        click.echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
+        echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
 
 
 def _group_start(start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]) -> Target:

@@ -9,6 +9,7 @@ import click
 from seriatim_api.errors import PositionUnknownError, PreconditionError
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped
+from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
@@ -64,7 +65,7 @@ def parked(settings: Settings, topic: str, name: str, partition: int | None, all
     elif found:
         settings.show(render(found, with_states=all_states))
     else:
-        click.echo(f"no key of {name} on {topic} {'waits' if all_states else 'is parked'}", err=True)
+        echo(f"no key of {name} on {topic} {'waits' if all_states else 'is parked'}", err=True)
 
 
 @click.command()
@@ -154,11 +155,11 @@ def operate(
         )
     elif not results:  # only with --all-parked
         where = f" on partition {partition}" if partition is not None else ""
-        click.echo(f"no key of {name} on {topic} is parked{where}: nothing was changed")
+        echo(f"no key of {name} on {topic} is parked{where}: nothing was changed")
     else:
         count, before = len(results) - len(failed), sum(result.was_done for result in results)
         note = f" ({before} before)" if before else ""
-        click.echo(f"{_DONE[operation]} {count:,} key{'s' * (count != 1)} of {name} on {topic}{note}")
+        echo(f"{_DONE[operation]} {count:,} key{'s' * (count != 1)} of {name} on {topic}{note}")
     if failed:
         texts = "; ".join(f"{result.key.shown}: {result.error}" for result in failed[:5])
         raise PositionUnknownError(f"{len(failed)} of {len(results)} keys were left as they are: {texts}")

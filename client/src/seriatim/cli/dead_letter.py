@@ -9,6 +9,7 @@ import click
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import format_offset, parse_offset
 from seriatim_api.key_names import escaped
+from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
@@ -113,11 +114,11 @@ def list_(
     elif found:
         settings.show(render(found[:limit]))
     else:
-        click.echo(f"{topic} has no dead letters{_limits(group, partition, key)}", err=True)
+        echo(f"{topic} has no dead letters{_limits(group, partition, key)}", err=True)
     if len(found) > limit:
         last = found[limit - 1]
         place = f"--partition {last.partition} --after {format_offset(last.offset)}"
-        click.echo(f"there are more: raise --limit, or go on with {place}", err=True)
+        echo(f"there are more: raise --limit, or go on with {place}", err=True)
 
 
 @dead_letter.command()
@@ -154,11 +155,11 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
         ("before", f"{entry.get('attempts')} attempts at {entry.get('offset')}: {entry.get('reason')}")
         for entry in letter.history
     ]
-    lines += [("header", f"{name}: {escaped(value)}") for name, value in letter.headers.items()]
+    lines += [("header", f"{escaped(name.encode())}: {escaped(value)}") for name, value in letter.headers.items()]
     value = escaped(letter.value[:VALUE_SHOWN])
     more = f" … ({len(letter.value):,} bytes)" if len(letter.value) > VALUE_SHOWN else ""
     for name, text in [*lines, ("value", value + more)]:
-        click.echo(f"{name:8}  {text}")
+        echo(f"{name:8}  {text}")
 
 
 @dead_letter.command()
@@ -200,9 +201,9 @@ def replay(
     if settings.as_json:
         settings.emit(replayed)
     elif replayed:
-        click.echo(f"replayed {_count(replayed)} of {topic}")
+        echo(f"replayed {_count(replayed)} of {topic}")
     else:
-        click.echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was replayed")
+        echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was replayed")
 
 
 @dead_letter.command()
@@ -237,9 +238,9 @@ def drop(
     if settings.as_json:
         settings.emit({"topic": topic, "dropped": count})
     elif count:
-        click.echo(f"dropped {_count(range(count))} of {topic}")
+        echo(f"dropped {_count(range(count))} of {topic}")
     else:
-        click.echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was dropped")
+        echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was dropped")
 
 
 # ---- choosing -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import click
 from seriatim_api.errors import PositionUnknownError, SeriatimError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
+from seriatim_api.terminals import echo
 
 from seriatim.cli import _broadcast, consumer_group_keys
 from seriatim.cli._asking import confirm, confirm_first
@@ -70,7 +71,7 @@ def describe(settings: Settings, topic: str, name: str) -> None:
             settings.emit({one.group: list(map(_fields, one.partitions)) for one in found.consumers})
         else:
             settings.show(_broadcast.render(found))
-            click.echo(_broadcast.last_line(found))
+            echo(_broadcast.last_line(found))
         return
     rows = found.group.partitions
     if settings.as_json:
@@ -78,9 +79,9 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     else:
         settings.show(render(rows))
         for line in [*_reasons(rows), *settings_lines(rows)]:
-            click.echo(line)
+            echo(line)
         if (waiting := waiting_line(rows, time.time_ns() // 1_000_000)) is not None:
-            click.echo(waiting)
+            echo(waiting)
 
 
 def _fields(row: GroupPartition) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def list_(settings: Settings, topic: str | None) -> None:
         settings.emit([{"topic": row.topic, "group": row.name, **(row.lag or UNKNOWN).fields()} for row in found])
         return
     if not found:
-        click.echo(f"no consumer group has a position on {topic or 'any topic'}", err=True)
+        echo(f"no consumer group has a position on {topic or 'any topic'}", err=True)
         return
     from rich.table import Table
 
@@ -241,7 +242,7 @@ def create(
     if settings.as_json:
         settings.emit({"topic": topic, "group": name, "created": created})
     else:
-        click.echo(f"{'created' if created else 'there was already'} {name} on {topic}")
+        echo(f"{'created' if created else 'there was already'} {name} on {topic}")
 
 
 def _settings_of(options: SettingsOptions) -> GroupSettings | None:
@@ -313,7 +314,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
         settings.emit({"topic": topic, "deleted": name} | ({"consumers": count} if count else {}))
     else:
         positions = f": the positions of {count:,} consumers" if count else ""
-        click.echo(f"deleted {name} on {topic}{positions}")
+        echo(f"deleted {name} on {topic}{positions}")
 
 
 _PARTITIONS = click.option(
@@ -443,11 +444,11 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
             settings.emit(list(map(_move_fields, plan.moves)))
         elif not settings.as_json:
             if (meaning := to.explain()) is not None:
-                click.echo(f"# {meaning}", err=True)
+                echo(f"# {meaning}", err=True)
             settings.show(render_plan(plan.moves, operation))
         _check(plan.moves, options.expected_epoch)
         if not settings.as_json:
-            click.echo(_summary(plan.moves, operation))
+            echo(_summary(plan.moves, operation))
         if options.dry_run:
             return []
         if not options.yes:
@@ -552,7 +553,7 @@ def _report(
         note = f" ({before} before)" if before and operation in ("rewind", "skip") else ""
         note = f" ({before} already were)" if before and operation in ("pause", "configure") else note
         note = f" ({before} were not paused)" if before and operation == "resume" else note
-        click.echo(f"{_DONE[operation]} {name} on {topic}: {count} partition{'s' * (count != 1)}{note}")
+        echo(f"{_DONE[operation]} {name} on {topic}: {count} partition{'s' * (count != 1)}{note}")
     if failed:
         texts = "; ".join(f"partition {row.partition}: {row.error}" for row in failed[:5])
         again = "" if request_id is None else f". To repeat it safely, add --request-id {request_id}"

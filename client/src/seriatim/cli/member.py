@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 
 import click
+from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
@@ -85,7 +86,7 @@ def declare_dead(
     if settings.as_json:
         settings.emit({"declared_dead": broker, "run": run_no})
     else:
-        click.echo(f"run {run_no} of {broker} is declared dead")
+        echo(f"run {run_no} of {broker} is declared dead")
 
 
 @member.command("check-restart")
@@ -101,7 +102,7 @@ def check_restart(settings: Settings, broker: str) -> None:
         settings.emit({"broker": broker, **pick(found, "is_safe", "verdict", "reason", "segments_checked")})
     else:
         word = "may be stopped" if found.is_safe else f"must not be stopped ({found.verdict.replace('_', ' ')})"
-        click.echo(f"{broker} {word}: {found.reason}")
+        echo(f"{broker} {word}: {found.reason}")
     if not found.is_safe:
         raise click.exceptions.Exit(1)
 
@@ -118,4 +119,4 @@ def remove(settings: Settings, broker: str, yes: bool) -> None:
     if settings.as_json:
         settings.emit({"removed": broker})
     else:
-        click.echo(f"{broker} is forgotten")
+        echo(f"{broker} is forgotten")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 import click
 from seriatim_api.errors import BadRequestError, MessageTooLargeError, SeriatimError
 from seriatim_api.ids import format_offset
+from seriatim_api.terminals import echo
 
 import seriatim
 from seriatim.cli import _connect
@@ -154,7 +155,7 @@ def produce(
     if size_bytes is None and file is None and sys.stdin is None:
         raise click.UsageError("the standard input is closed: name a FILE, or use --size")
     if file is None and size_bytes is None and sys.stdin.isatty():
-        click.echo(TERMINAL_HINT, err=True)
+        echo(TERMINAL_HINT, err=True)
     source = -1 if file is None and sys.stdin is None else (file or sys.stdin).fileno()
     with ExitStack() as stack:
         history = stack.enter_context(_history(history_path, topic)) if history_path is not None else None
@@ -407,7 +408,7 @@ class Production:
         if self._settings.as_json:
             self._settings.emit({**asdict(summary), "errors": self._errors})
         else:
-            click.echo(describe(summary), err=True)
+            echo(describe(summary), err=True)
             for error, number in sorted(self._errors.items(), key=lambda item: -item[1])[:ERRORS_SHOWN_MAX]:
-                click.echo(f"  {number:,} × {error}", err=True)
+                echo(f"  {number:,} × {error}", err=True)
         return summary.ok == summary.sent

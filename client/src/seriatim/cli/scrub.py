@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from seriatim_api.terminals import echo
 
 from seriatim.cli._connect import call_admin
 from seriatim.cli._settings import Settings
@@ -36,7 +37,7 @@ def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
         settings.emit([asdict(row) for row in found])
     else:
         for row in found:
-            click.echo(f"{row.broker}: partition id {row.partition_id}, segment {row.segment}: {row.reason}")
+            echo(f"{row.broker}: partition id {row.partition_id}, segment {row.segment}: {row.reason}")
     if found:
         sys.exit(EXIT_DAMAGED)
 
@@ -52,5 +53,5 @@ async def _scrub_one(settings: Settings, admin: Admin, broker: str) -> list[Dama
             status.update(f"{broker}: {read_segments:,} segments, {read_bytes / 1e6:,.0f} MB")
     if not settings.as_json:
         damaged = f", {len(found)} damaged: they are being repaired" if found else ", all well"
-        click.echo(f"{broker}: {read_segments:,} segments, {read_bytes / 1e6:,.0f} MB read{damaged}")
+        echo(f"{broker}: {read_segments:,} segments, {read_bytes / 1e6:,.0f} MB read{damaged}")
     return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
+from seriatim_api.terminals import echo
 
 import seriatim
 from seriatim.cli import _broadcast, _connect, _retention
@@ -83,7 +84,7 @@ def create(
     if settings.as_json:
         settings.emit(_fields(made))
     else:
-        click.echo(f"created {made.name} with {_count(made.partition_count, 'partition')}")
+        echo(f"created {made.name} with {_count(made.partition_count, 'partition')}")
 
 
 def _fields(topic: Topic) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     if at is not None and not isinstance(at.at, datetime):
         raise click.UsageError(f"--at takes a time, not {at.text!r}")
     if at is not None and not settings.as_json:
-        click.echo(f"# {at.explain()}", err=True)
+        echo(f"# {at.explain()}", err=True)
 
     async def work() -> tuple[tuple[PartitionOffset, ...], ...]:
         async with _connect.client(settings) as client:
@@ -169,7 +170,7 @@ def list_(settings: Settings) -> None:
         settings.emit(list(map(_fields, found)))
         return
     if not found:
-        click.echo("there are no topics: `seriatim topic create NAME --partitions N` makes one", err=True)
+        echo("there are no topics: `seriatim topic create NAME --partitions N` makes one", err=True)
         return
     from rich.table import Table
 
@@ -201,7 +202,7 @@ def describe(settings: Settings, name: str) -> None:
         rows = retained and [{**pick(row, *names), "offset": format_offset(row.offset)} for row in retained]
         settings.emit({**_fields(found), "groups": groups, "chains": list(map(chain_fields, chains)), "retained": rows})
         return
-    click.echo(
+    echo(
         f"{found.name}: {_count(found.partition_count, 'partition')}, {found.state}, flush: {_flush(found)}, "
         f"kept: {_retention.kept(found.settings)}, created {_created(found)}"
     )
@@ -209,12 +210,12 @@ def describe(settings: Settings, name: str) -> None:
     sizes = f"message size at most: {size:,} bytes" if size else ""
     widths = f"broker groups in a chain: {width}" if width else ""
     if sizes or widths:
-        click.echo("; ".join(part for part in (sizes, widths) if part))
-    click.echo(f"consumer groups: {', '.join(_broadcast.lines_of(groups)) or 'none'}")
+        echo("; ".join(part for part in (sizes, widths) if part))
+    echo(f"consumer groups: {', '.join(_broadcast.lines_of(groups)) or 'none'}")
     from seriatim.cli._chain_view import draw_ribbons
 
     if retained is None:
-        click.echo(f"# which messages are kept is not known now: {reason}", err=True)
+        echo(f"# which messages are kept is not known now: {reason}", err=True)
     else:
         settings.show(_retention.draw_retained(retained))
     settings.show(draw_ribbons(chains, width=settings.console.width))
@@ -267,7 +268,7 @@ def alter(
         settings.emit(_fields(altered))
     else:
         kept = _retention.kept(altered.settings)
-        click.echo(f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}")
+        echo(f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}")
 
 
 async def _ask_to_grow(client: Client, name: str, wanted: int) -> None:
@@ -282,7 +283,7 @@ async def _ask_to_grow(client: Client, name: str, wanted: int) -> None:
         return
     # Of each run of lcm(count, wanted) hashes, `count` ones have the same remainder by both numbers.
     moved = 1 - count / math.lcm(count, wanted)
-    click.echo(
+    echo(
         f"# {moved:.0%} of the keys move to another partition for good (with the default partitioner): new messages of "
         "such a key may be read before its old ones",
         err=True,
@@ -314,16 +315,16 @@ async def _tell_losses(
     try:
         found = await _retention.losses(client, name, wanted, datetime.now(UTC))
     except SeriatimError as error:
-        click.echo(f"# which messages are dropped is not known now: {error.message}", err=True)
+        echo(f"# which messages are dropped is not known now: {error.message}", err=True)
     else:
         if not found:
             return
         if settings.as_json:
             rows = [{**asdict(f), "start": format_offset(f.start), "end": format_offset(f.end)} for f in found]
-            click.echo(json.dumps({"note": "dropped", "partitions": rows}), err=True)
+            echo(json.dumps({"note": "dropped", "partitions": rows}), err=True)
         else:
             settings.show(_retention.draw_losses(found))
-            click.echo(_retention.summary(found))
+            echo(_retention.summary(found))
     if yes:
         return
     await confirm(f"Shorten the retention of {name}?", otherwise="nothing was changed")
@@ -341,7 +342,7 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     if settings.as_json:
         settings.emit({"deleted": name})
     else:
-        click.echo(f"deleted {name}")
+        echo(f"deleted {name}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
@@ -34,7 +35,7 @@ def list_(settings: Settings, topic: str) -> None:
     elif rows:
         settings.show(render(rows))
     else:
-        click.echo(f"no writer was opened on {topic or 'any topic'}", err=True)
+        echo(f"no writer was opened on {topic or 'any topic'}", err=True)
 
 
 @writer.command()
@@ -51,14 +52,12 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     if settings.as_json:
         settings.emit(_fields(row))
         return
-    click.echo(f"{row.writer} on {row.topic}: {row.state}, epoch {row.epoch}" + (f", of {row.owner}" * bool(row.owner)))
+    echo(f"{row.writer} on {row.topic}: {row.state}, epoch {row.epoch}" + (f", of {row.owner}" * bool(row.owner)))
     if row.sequence is not None:
         done = f", done {utc(row.done_at_ms)}" if row.done_at_ms else ""
-        click.echo(f"publication {row.sequence}: {row.rows} rows, decided {utc(row.decided_at_ms)}{done}")
+        echo(f"publication {row.sequence}: {row.rows} rows, decided {utc(row.decided_at_ms)}{done}")
     if row.lost_rows:
-        click.echo(
-            f"up to {row.lost_rows} of these rows are lost: the disks that they were staged on were declared lost"
-        )
+        echo(f"up to {row.lost_rows} of these rows are lost: the disks that they were staged on were declared lost")
 
 
 @writer.command()
@@ -77,7 +76,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     if settings.as_json:
         settings.emit({"topic": topic, "deleted": name})
     else:
-        click.echo(f"deleted {name} on {topic}")
+        echo(f"deleted {name} on {topic}")
 
 
 def render(rows: list[WriterDescription]) -> Table:

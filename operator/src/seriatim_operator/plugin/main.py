@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from seriatim_api.consoles import SafeConsole
 from seriatim_api.errors import SeriatimError
 from seriatim_api.questions import NoTerminalError, ask
+from seriatim_api.terminals import echo
 
 from ..cluster.connection import Connection, ConnectionFailedError, connect
 from ..cluster.kinds import BROKER_CLUSTER
@@ -66,7 +68,7 @@ class Way:
 def _console(width: int | None) -> Console:
     """A console as wide as the terminal, or 160 columns wide if the output goes into a file or a pipe."""
     piped = None if sys.stdout.isatty() else WIDTH_PIPED
-    return Console(width=width or piped, highlight=False)
+    return SafeConsole(width=width or piped, highlight=False)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,10 +110,10 @@ def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., Non
         try:
             status = asyncio.run(work(*args, **kwargs))
         except (PluginError, ConnectionFailedError, SpecError, SeriatimError) as exc:
-            click.echo(f"error: {exc}", err=True)
+            echo(f"error: {exc}", err=True)
             status = REFUSED
         except KubeError as exc:
-            click.echo(f"error: {explain(exc)}", err=True)
+            echo(f"error: {explain(exc)}", err=True)
             status = REFUSED
         except KeyboardInterrupt:
             status = 130
@@ -280,7 +282,7 @@ async def is_told_to_drain(name: str) -> bool:
         text = f"{name} is not drained: stdin is no terminal to ask you on. Remedy: add --yes"
         raise PluginError(text) from None
     if not is_sure:
-        click.echo(f"{name} is not drained: the answer was no", err=True)
+        echo(f"{name} is not drained: the answer was no", err=True)
     return is_sure
 
 
