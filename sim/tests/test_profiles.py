@@ -49,6 +49,7 @@ ABOUT = {
     "long-chains": "record_segments_max",
     "restored-alone": "restores_when_alone",
     "revisions-again": "revisions_again",
+    "unread-kept": "retain_unread",
 }
 """Profiles about an option that means nothing among bare cores."""
 
