@@ -304,7 +304,7 @@ def test_the_name_of_a_consumer_types_nothing_on_the_terminal(run: Run, cluster:
     run("consume", "t", "-g", "g", "--count", "1")
     cluster.places["g", 0] = {"active_consumer": "web\x1b]0;owned\x07\x9b2J"}
     text = run("group", "describe", "t", "g")[1]
-    assert "web\\x1b]0;owned" in text
+    assert "web\\x1b]0;" in text
     assert not {"\x1b", "\x07", "\x9b"} & set(text)
     row = run("--output", "json", "group", "describe", "t", "g")[1]
     assert not {"\x1b", "\x07", "\x9b"} & set(row)
