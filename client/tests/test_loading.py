@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
+import seriatim
 
 from .fake_broker import running
 
@@ -77,3 +79,12 @@ async def test_a_program_that_only_sends_loads_nothing_else() -> None:
     loaded = out.decode().split()
     assert "seriatim._producer" in loaded
     assert sorted(set(loaded) & set(NOT_FOR_SENDING)) == []
+
+
+def test_the_version_is_that_of_the_package_and_of_the_command() -> None:
+    wanted = metadata.version("seriatim")
+    assert seriatim.__version__ == wanted
+    done = subprocess.run(
+        [sys.executable, "-m", "seriatim", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == f"seriatim {wanted}\n"

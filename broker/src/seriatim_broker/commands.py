@@ -101,7 +101,7 @@ def _embedded_coordinator() -> Any:
         return found.load()
     raise click.UsageError(
         "the embedded coordinator belongs to the package seriatim-local, which is not installed here. "
-        "Install it, or run etcd."
+        "Install it (in a clone: pip install ./api ./broker ./local), or run etcd."
     )
 
 

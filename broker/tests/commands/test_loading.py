@@ -58,4 +58,4 @@ def test_without_its_package_the_embedded_coordinator_is_refused(monkeypatch: py
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     done = CliRunner().invoke(coordinator, ["--data", "d", "--listen", "127.0.0.1:0"])
     assert done.exit_code == 2
-    assert "Install it, or run etcd" in done.output
+    assert "Install it (in a clone: pip install ./api ./broker ./local), or run etcd" in done.output

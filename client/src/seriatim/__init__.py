@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
+    __version__: str
     from seriatim._admin import Admin
     from seriatim._broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
     from seriatim._client import Client, Opening
@@ -218,6 +219,11 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = globals()[name] = version("seriatim")
+        return value
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)

@@ -207,6 +207,14 @@ def test_what_is_not_printed_is_not_acknowledged(run: Run, cluster: MemoryCluste
     assert cluster.started_at == ["earliest", "latest"]
 
 
+def test_the_sum_of_what_was_consumed_names_repeats(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    log = cluster.logs["t", 0]
+    log += [message_at("t", 0, index, b"v")._replace(maybe_repeated=index > 2) for index in range(5)]
+    assert run("consume", "t", "-g", "g", "--count", "4")[2].endswith("4 messages, 1 of them maybe repeated\n")
+    assert run("consume", "t", "-g", "h", "--count", "3")[2].endswith("3 messages\n")
+
+
 def test_outcomes_that_are_not_ok_show_in_the_status_and_the_summary(run: Run, cluster: MemoryCluster) -> None:
     cluster.make("t")
     cluster.refuse[b"bad"] = SendFailedError("too large", cause_number=110)

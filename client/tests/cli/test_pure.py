@@ -138,7 +138,7 @@ def test_a_partition_that_waits_is_named_though_others_go_on() -> None:
     meter.outcome(1, "ok", 1.0, 4.6)
     assert meter.line(4.7, lambda _: None).endswith("partition 2 waits 4 s for a master")
     meter.outcome(2, "ok", 1.0, 4.7)
-    assert meter.line(4.8, lambda _: None).endswith("longest gap 3700 ms")
+    assert meter.line(4.8, lambda _: None).endswith("longest gap 3.70 s")
     assert meter.summary().gap_partition == 2
 
 

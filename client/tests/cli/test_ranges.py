@@ -11,7 +11,7 @@ import pytest
 from seriatim.cli import _connect
 from seriatim.cli._places import parse
 from seriatim.cli._root import main
-from seriatim.cli._times import utc
+from seriatim.cli._times import span, utc
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, MemoryCluster, message_at
@@ -223,6 +223,13 @@ def test_times_that_no_message_has_are_refused(here: Zone, zone: str, text: str)
     here(zone)
     with pytest.raises(ValueError, match=r"there (is|was) no message"):
         parse(text, _NOW)
+
+
+def test_durations_have_three_digits_and_the_unit_that_fits() -> None:
+    measured = (0.0000123, 0.01606, 0.0999, 0.85, 0.9996, 1.234, 9.999, 42.824, 125.4, 4000)
+    assert [span(seconds) for seconds in measured] == [
+        "0.0123 ms", "16.1 ms", "99.9 ms", "850 ms", "1.00 s", "1.23 s", "10.0 s", "42.8 s", "125 s", "4,000 s",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

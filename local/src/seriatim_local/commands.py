@@ -162,6 +162,11 @@ def up(
         broker_options=broker_options,
         tls=tls,
     )
+    count = config.groups * config.members
+    logs = f"{directory}/logs"
+    if not _wants_json():
+        plural = "s" * (count != 1)
+        click.echo(f"starting {count} broker{plural} and the coordinator; their logs are in {logs}", err=True)
     if detach:
         _print_up(directory, config, runner.detach(config))
         return

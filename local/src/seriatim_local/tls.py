@@ -46,7 +46,7 @@ def make(directory: Path, hosts: Iterable[str]) -> LocalTls:
     try:
         import trustme  # only this function needs it
     except ImportError as exc:
-        text = "certificates for a local cluster are made by trustme: pip install 'seriatim-local[tls]'"
+        text = "certificates for a local cluster are made by trustme, which is not installed here: pip install trustme"
         raise PreconditionError(text) from exc
     directory.mkdir(mode=0o700, exist_ok=True)
     files = _files(directory)

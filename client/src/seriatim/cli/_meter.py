@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from seriatim.cli._times import span
+
 OutcomeName = Literal["ok", "failed", "unknown"]
 
 _BUCKET_GROWTH: Final = math.log(1.02)
@@ -137,7 +139,7 @@ class SendMeter:
         ok, failed, unknown = (self._counts[name] for name in ("ok", "failed", "unknown"))
         bad = f"  failed {failed:,}" * bool(failed) + f"  unknown {unknown:,}" * bool(unknown)
         gap_s, partition = self.gap(now)
-        end = f"longest gap {ms(max(self.gap_s_max, gap_s))}"
+        end = f"longest gap {span(max(self.gap_s_max, gap_s))}"
         if partition is not None and gap_s >= WAIT_SHOWN_S:
             others = sum(begin <= now - WAIT_SHOWN_S for begin in self._gap_begin.values()) - 1
             more = f" (and {others} more)" * bool(others)
@@ -171,18 +173,13 @@ def describe(summary: Summary) -> str:
     bad += f", {summary.unknown:,} unknown" * bool(summary.unknown)
     unsettled = summary.sent - summary.ok - summary.failed - summary.unknown
     bad += f", {unsettled:,} without an outcome" * bool(unsettled)
-    first = f"{summary.sent:,} sent: {summary.ok:,} ok{bad}, in {summary.duration_s:,.1f} s ({summary.rate:,.0f} msg/s)"
+    first = f"{summary.sent:,} sent: {summary.ok:,} ok{bad}, in {span(summary.duration_s)} ({summary.rate:,.0f} msg/s)"
     if summary.p50_ms is None or summary.p99_ms is None:
         return first
     return (
-        f"{first}\nacked after {summary.p50_ms:g} ms (p50), {summary.p99_ms:g} ms (p99); "
-        f"longest gap {summary.gap_ms_max:g} ms (partition {summary.gap_partition})"
+        f"{first}\nacked after {span(summary.p50_ms / 1000)} (p50), {span(summary.p99_ms / 1000)} (p99); "
+        f"longest gap {span(summary.gap_ms_max / 1000)} (partition {summary.gap_partition})"
     )
-
-
-def ms(seconds: float) -> str:
-    """A duration as text for the live line."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 
 def _rounded(value: float | None) -> float | None:

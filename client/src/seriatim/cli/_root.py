@@ -109,7 +109,11 @@ class RootGroup(click.Group):
         except click.UsageError as error:
             if args and args[0] in _SERVER_COMMANDS:
                 package = _SERVER_COMMANDS[args[0]]
-                text = f"'{args[0]}' belongs to the package {package}, which is not installed here. Install it."
+                where = " ".join(_IN_A_CLONE[package])
+                text = (
+                    f"'{args[0]}' belongs to the package {package}, which is not installed here. Install it "
+                    f"(in a clone: pip install {where})."
+                )
                 raise click.UsageError(text, ctx) from error
             if args and hasattr(error, "possibilities"):
                 error.possibilities = difflib.get_close_matches(args[0], self.list_commands(ctx))
@@ -208,6 +212,12 @@ _SERVER_COMMANDS: Final = {
     "cluster": "seriatim-local",
 }
 """The package that has each command of a server."""
+
+_IN_A_CLONE: Final = {
+    "seriatim-broker": ("./api", "./broker"),
+    "seriatim-local": ("./api", "./broker", "./local"),
+}
+"""The directories that pip needs for a package, because no index has Seriatim yet."""
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:

@@ -147,6 +147,7 @@ def consume(
     nothing, and makes or moves no group. Times are append times: when the broker took a message.
     """
     chosen: Format = output or ("json" if settings.as_json else "pretty")
+    repeat_count = 0  # without a group, nothing comes twice
     if group is None:
         if history_path is not None:
             raise click.UsageError("--history goes with --group: a history judges what a group consumes")
@@ -171,9 +172,10 @@ def consume(
             history = None
             if history_path is not None:
                 history = stack.enter_context(HistoryWriter(history_path, f"consume-{group}-{time.time_ns()}"))
-            count_printed = run(_consume(settings, options, history))
+            count_printed, repeat_count = run(_consume(settings, options, history))
     if not settings.as_json:
-        echo(f"{count_printed:,} message{'s' * (count_printed != 1)}", err=True)
+        repeats = f", {repeat_count:,} of them maybe repeated" if repeat_count else ""
+        echo(f"{count_printed:,} message{'s' * (count_printed != 1)}{repeats}", err=True)
 
 
 def _group_start(start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]) -> Target:
@@ -193,7 +195,8 @@ def _group_start(start: Written, until: Written | None, last: int | None, partit
     return start.target
 
 
-async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
+async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> tuple[int, int]:
+    """Consume, and return how many messages were printed, and how many of them may be repeats."""
     recorder: Recorder | None = None
     if history is not None:
         from seriatim.cli._recorder import HistoryRecorder
@@ -222,7 +225,7 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
                 consumption.interrupted()
         finally:
             notes.close()
-        return consumption.count
+        return consumption.count, consumption.repeat_count
 
 
 class Received:
@@ -279,6 +282,7 @@ class Consumption:
         self._flush = flush
         self._last_at = time.monotonic()
         self.count = 0
+        self.repeat_count = 0
 
     async def run(self) -> bool:
         """Consume until the count is reached. Without --follow also: until the end that the topic had at the start.
@@ -361,6 +365,7 @@ class Consumption:
             self._write(render(message, self._options.output, to_terminal=self._to_terminal))
         self._flush()
         self.count += len(batch)
+        self.repeat_count += sum(message.maybe_repeated for message in batch)
         single = isinstance(self._consumer, Received)
         last = {(message.partition, message.offset if single else 0): message for message in batch}
         for message in last.values():
