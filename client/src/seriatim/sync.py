@@ -7,9 +7,9 @@
             for message in consumer:
                 consumer.ack(message)
 
-Each client has its own thread with an event loop, in which the asynchronous client runs. A call here runs there, and
-the calling thread waits for it. Several threads may call. The sends of one thread keep their order. The asynchronous
-class of the same name documents the arguments and errors of each call, and what it promises.
+Each client has a thread with an event loop for itself, in which the asynchronous client runs. A call here runs there,
+and the calling thread waits for it. Several threads may call. The sends of one thread keep their order. The
+asynchronous class of the same name documents the arguments and errors of each call, and what it promises.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from seriatim_api.errors import BadRequestError, PreconditionError
 
@@ -81,32 +81,78 @@ __all__ = [
 T = TypeVar("T")
 
 
-class _LoopThread:
-    """An event loop in a thread. It runs until `close` is called."""
+class _Loop:
+    """An event loop in a thread. It runs until the process ends, or until `close`."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="seriatim client", daemon=True)
-        self._thread.start()
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="seriatim client", daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """Stop the loop, and wait for the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+IDLE_LOOPS_MAX: Final = 16
+"""At most so many event loops of closed clients are kept for the next ones. One has three file descriptors."""
+
+_idle: list[_Loop] = []
+_idle_lock = threading.Lock()
+
+
+def _take_loop() -> _Loop:
+    """An event loop that no client uses.
+
+    A loop is used again and not closed. Without it: 1. A client is closed, and its loop with it. 2. gRPC has an event
+    for that loop, such as the end of a watch on a channel to which an exception still refers. 3. The loop of another
+    client passes the event on, and prints `RuntimeError: Event loop is closed`.
+    """
+    with _idle_lock:
+        while _idle:
+            found = _idle.pop()
+            if found.pid == os.getpid() and found.thread.is_alive():  # else this process was forked
+                return found
+    return _Loop()
+
+
+def _give_loop(loop: _Loop) -> None:
+    with _idle_lock:
+        if len(_idle) < IDLE_LOOPS_MAX:
+            _idle.append(loop)
+            return
+    loop.close()
+
+
+class _LoopThread:
+    """The event loop of one client, in a thread, until `close` is called."""
+
+    def __init__(self) -> None:
+        self._lent = _take_loop()
+        self._is_closed = False
+        self._closing = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for it here. An exception here, such as an interrupt, cancels it.
 
         Raises:
-            PreconditionError: The loop was closed, or it is in the process from which this one was forked, or a
+            PreconditionError: The client was closed, or it is in the process from which this one was forked, or a
                 callback of this client makes the call; nothing was run.
         """
         try:
-            check_process(self._pid)
-            if threading.current_thread() is self._thread:
+            check_process(self._lent.pid)
+            if threading.current_thread() is self._lent.thread:
                 raise PreconditionError(
                     "a callback, such as on_gap, runs in the client's own thread and cannot call this client: let "
                     "another thread make the call"
                 )
-            if self._loop.is_closed():
-                raise PreconditionError("the client is closed: connect another one")
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            with self._closing:
+                if self._is_closed:
+                    raise PreconditionError("the client is closed: connect another one")
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._lent.loop)
         except BaseException:
             coroutine.close()
             raise
@@ -125,15 +171,17 @@ class _LoopThread:
         return self.run(there())
 
     def is_here(self) -> bool:
-        """Whether the loop runs, in this process."""
-        return os.getpid() == self._pid and not self._loop.is_closed()
+        """Whether the client can be called, in this process."""
+        return os.getpid() == self._lent.pid and not self._is_closed
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. If another thread still waits in a call, that call is cancelled."""
-        self.run(_cancel_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Take no more calls. If another thread still waits in a call, that call is cancelled."""
+        check_process(self._lent.pid)
+        with self._closing:
+            self._is_closed = True
+            ended = asyncio.run_coroutine_threadsafe(_cancel_all(), self._lent.loop)
+        ended.result()
+        _give_loop(self._lent)
 
 
 async def _cancel_all() -> None:

@@ -78,6 +78,29 @@ for thread in threads: thread.join()
     assert output_of(program) == ["sent"] * 4
 
 
+def test_synchronous_clients_in_turn_print_nothing_of_closed_event_loops() -> None:
+    program = """
+import logging, socket, time
+logging.getLogger("seriatim").addHandler(logging.NullHandler())
+from seriatim_api.errors import UnavailableError
+kept = socket.socket()
+kept.bind(("127.0.0.1", 0))  # no program listens there
+nobody = "127.0.0.1:%d" % kept.getsockname()[1]
+with sync.Client.connect(ADDRESS) as other:
+    for _ in range(2):
+        try:
+            with sync.Client.connect(nobody) as client:
+                client.offsets("t", timeout_s=0.3)
+        except UnavailableError as exc:
+            print("unavailable")
+    with other.producer("t") as producer:
+        producer.send(b"m").result()  # what gRPC has to tell comes at last here
+    time.sleep(0.2)
+print(sum(thread.name == "seriatim client" for thread in threading.enumerate()), "threads")
+"""
+    assert output_of(program) == ["unavailable"] * 2 + ["2 threads"]
+
+
 ELSEWHERE = "the client was connected in another event loop: use it there"
 
 
