@@ -822,7 +822,7 @@ def test_a_suspicion_is_answered_with_the_same_master_when_it_was_heard() -> Non
 
 def test_a_suspicion_is_answered_with_the_next_master_when_its_segment_is_open() -> None:
     bench = suspicion()
-    bench.wait(bench.config.probe_us, (M01, M10, M11))
+    bench.wait(bench.config.probe_us + routes.LOOK_AGAIN_US, (M01, M10, M11))
     bench.read_chain(first_chain())  # the switch looks for itself
     assert bench.sent(msg.FenceRequest, M01)
     assert not bench.all(fx.Resolved)
@@ -830,6 +830,32 @@ def test_a_suspicion_is_answered_with_the_next_master_when_its_segment_is_open()
     (answer,) = bench.all(fx.Resolved)
     assert answer.route is not None
     assert answer.route.segment_no == 2
+
+
+@pytest.mark.parametrize("pause_us", [160 * MS, 240 * MS, 340 * MS, 2 * SECOND])
+def test_the_pause_of_the_asking_broker_is_no_silence_of_the_master(pause_us: int) -> None:
+    bench = suspicion()
+    (asked,) = bench.sent(msg.Heartbeat, M00)
+    bench.now_us += pause_us  # the master's answer lies in the socket
+    bench.do(ev.Tick())  # and the timers come first
+    bench.answer(M00, asked)
+    bench.wait(bench.config.probe_us, (M00, M01, M10, M11))
+    assert not bench.sent(msg.FenceRequest)
+    partition = bench.core.partitions.get(P)
+    assert partition is None or partition.switch is None
+    (answer,) = bench.all(fx.Resolved)
+    assert answer.route is not None
+    assert answer.route.segment_no == 1
+
+
+@pytest.mark.parametrize("pause_us", [160 * MS, 240 * MS])
+def test_a_silent_master_is_left_though_the_asking_broker_paused(pause_us: int) -> None:
+    bench = suspicion()
+    bench.now_us += pause_us
+    bench.do(ev.Tick())
+    bench.wait(bench.config.probe_us, (M01, M10, M11))
+    assert bench.part.switch is not None
+    assert bench.part.switch.reason.value == "silent to a client"
 
 
 def test_a_suspicion_is_answered_at_its_deadline() -> None:
@@ -863,7 +889,7 @@ def test_a_suspicion_of_the_next_segment_is_answered_though_the_segment_before_i
     assert bench.sent(msg.Heartbeat, M10), "it asks the next master"
     bench.read_chain(sealed_chain(first_chain(), 0, 0))
     assert not bench.all(fx.Resolved)
-    bench.wait(bench.config.probe_us, (M00, M01, M10, M11) if is_heard else (M00, M01, M11))
+    bench.wait(bench.config.probe_us + routes.LOOK_AGAIN_US, (M00, M01, M10, M11) if is_heard else (M00, M01, M11))
     if is_heard:
         (answer,) = bench.all(fx.Resolved)
         assert answer.request == 6

@@ -80,10 +80,11 @@ class Asked(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """A segment whose master was asked for a sign of life, and when."""
+    """A segment whose master was asked for a sign of life, when, and whether this broker has looked once in vain."""
 
     segment_no: int
     at_us: int
+    again: bool = False
 
 
 class Waiter(NamedTuple):

@@ -13,6 +13,7 @@ master is heard, else the next one. A complaint is treated like a suspicion if t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from seriatim_api import errors
 
@@ -174,6 +175,11 @@ DOUBLINGS_MAX = 16
 # ---- a master that is silent to a client ----------------------------------------------------------------
 
 
+LOOK_AGAIN_US: Final = 10_000
+"""A broker that heard nothing from a master looks again after so long. If it was later than this, it waits for as long
+as it was late, and at most for `probe_us`."""
+
+
 def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """A client has no answer from the master: send the master a heartbeat, and look after `probe_us` if it is heard."""
     partition.probe_wanted = segment_no if partition.chain is None else None
@@ -201,6 +207,17 @@ def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> 
         return  # who waited has the next route
     link = broker.links.by_broker.get(segment.master.broker)
     heard = link is not None and link.up and link.member == segment.master and link.heard_us >= probed.at_us
+    # Rule `look-after-sleep` (CALM): a broker that did not run first reads what has arrived. Without it:
+    # 1. A client says that the master is silent. This broker asks the master, and then does not run for 160 ms.
+    # 2. The master's answer lies in the socket. The timer comes before it.
+    # 3. This broker takes its own pause for the master's silence, and a healthy broker group loses the open segment.
+    # Only the time since the question says how long the pause may have been, because each event loop is a little late.
+    if not heard and not probed.again and link is not None and link.up:
+        late_us = broker.now.mono_us - probed.at_us - broker.config.probe_us
+        partition.probed = probed._replace(again=True)
+        again_us = min(max(late_us, LOOK_AGAIN_US), broker.config.probe_us)
+        broker.poll(again_us, TimerKind.PROBE, partition.id, segment_no)
+        return
     if not heard:
         switch.begin_failover(broker, partition, SwitchReason.SILENT_TO_A_CLIENT, segment_no)
     answer_waiters(broker, partition)
