@@ -181,7 +181,7 @@ class World:
             limits = DELAYED_LIMITS if self.options.keyed_delayed else KEYED_LIMITS
             self.config = replace(self.config, **limits)
         if self.options.frame_bytes:
-            self.config = replace(self.config, deliver_bytes=self.options.frame_bytes)
+            self.config = replace(self.config, deliver_bytes=self.options.frame_bytes, term_tokens_max=30)
         if self.options.keyed_attempts:
             parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
             self.config = replace(self.config, retry=parking)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seriatim_api.ids import PartitionId, format_offset, split_offset
-from seriatim_broker.core.consumers.granting import TOKEN_COUNTER_BITS
 from seriatim_broker.core.values.keyed import KeyGrant, name_of_key, name_of_offset
+from seriatim_broker.core.values.tokens import term_of
 from seriatim_broker.testing.simulated_bodies import key_of
 
 from .excuses import Excuse
@@ -280,7 +280,7 @@ class Keyed:
         if self.parked.may_be_skipped(group, partition, offset) or (group, partition, offset) in self._forwarded:
             return ""
         view = self.view(group, partition, group_epoch)
-        tokens = [at for at in view.tokens.get(message, ()) if term is None or at >> TOKEN_COUNTER_BITS <= term]
+        tokens = [at for at in view.tokens.get(message, ()) if term is None or term_of(at) <= term]
         if not tokens:  # a repeat of an earlier message, or it was done in an earlier group epoch
             return "" if self._is_done(group, partition, message) else "it was never granted"
         if tokens[-1] in view.acked.get(message, ()):

@@ -291,7 +291,12 @@ def test_control_records_of_a_folded_segment_go_on_at_the_next_one() -> None:
     assert bench.part.cursor_in(2, GROUP) is not None
     bench.read_chain(folded_behind(bench))
     assert bench.part.cursor_in(2, GROUP) is None
-    moved = CursorState(3, GROUP, 4, 0, 0, settings=known, term_base=9)
+    chain = bench.part.chain
+    following = chain.segment(3) if chain is not None else None
+    assert chain is not None
+    assert following is not None
+    term = 9 + chain.epoch + 1  # above all that the folded segment can have had
+    moved = CursorState(3, GROUP, 4, 0, 0, settings=known, term_base=term - following.server_epoch)
     assert bench.part.cursor_in(3, GROUP) == moved, "what a rebuild is told, if the coordinator loses the cursor"
     assert bench.writes(DropCursor) == [DropCursor(P, 2, GROUP)]
     assert bench.writes(PutCursor)[-1].cursor == moved

@@ -8,6 +8,7 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers import granting
 from seriatim_broker.core.state import keyed as keyed_state
+from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.dispatcher import Consumer
 from seriatim_broker.core.state.keyed import Frame, Grant, Key, KeyedDispatcher, RoomLimits
 from seriatim_broker.core.state.window import Window
@@ -17,10 +18,11 @@ from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, RetryPolic
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
 from seriatim_broker.core.values.log import CursorState, LedgerRow
 
-from .keyed_support import QUICK, KeyedServing, indexes_of
+from .keyed_support import QUICK, KeyedServing, dispatcher_with, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM, P
 
 LONG = replace(QUICK, attempts_max=0, delays_ms=(300_000, 300_000))
+YEAR_MS = 365 * 86_400_000
 SHORT_GRANT = replace(LONG, grant_ms=1_000)
 
 
@@ -438,6 +440,32 @@ def test_a_failure_on_a_message_that_is_gone_counts_for_no_other(is_last: bool) 
     else:
         (again,) = bench.runs()
         assert (indexes_of(again), again.attempt) == ([1], 1)
+
+
+@pytest.mark.parametrize(("delay_ms", "wrong_ms"), [(None, YEAR_MS), (7_200_000, YEAR_MS), (7_200_000, 0)])
+def test_a_key_waits_no_longer_than_its_delay_when_a_clock_was_ahead(delay_ms: int | None, wrong_ms: int) -> None:
+    bench = KeyedServing("ab", policy=replace(QUICK, attempts_max=0, delays_ms=(1_000, 1_000)))
+    bench.serve()
+    run, *_ = bench.runs()
+    bench.wall_jump_ms = wrong_ms
+    bench.nack(run, delay_ms=delay_ms)
+    bench.deliver()
+    now = ev.Moment(bench.now_us, bench.wall_ms - wrong_ms)  # of the next server
+    keyed = dispatcher_with(1, 0, bench.rows(), now)
+    keyed.take_in(b"ka", 0, make_offset(1, 0))
+    ((ready_us, _, _),) = keyed.delayed
+    asked_us = 1_000 * (delay_ms or 1_000)
+    assert asked_us - SECOND <= ready_us - now.mono_us <= asked_us
+    key = keyed.keys[b"ka"]
+    assert (key.attempts, key.sequence, key.ready_at_ms - now.wall_ms) == (1, 0, (ready_us - now.mono_us) // 1_000)
+    again = dispatcher_with(1, 0, dict(rows_of(keyed)), now)  # also after one more change of servers
+    assert again.keys[b"ka"].delay_ms == (delay_ms or 1_000)
+
+
+def rows_of(keyed: KeyedDispatcher) -> tuple[tuple[bytes, bytes], ...]:
+    """The rows of all keys that waited."""
+    keyed.changed = dict.fromkeys(keyed.keys)
+    return keyed_rows.take_changes(keyed).puts
 
 
 def test_a_new_server_reads_the_keys_some_in_each_step() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from seriatim_api.errors import NotServingError, SeriatimError
@@ -54,16 +56,17 @@ async def test_a_group_that_was_forgotten_begins_anew_under_a_higher_epoch() -> 
 
 
 async def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:
-    """Rule `begins-above`: the deleted one may have had tokens of term 7 + 20."""
+    """Rule `begins-above`: the deleted one may have had tokens of term 7 + 20, and the new one begins at epoch 5."""
     store = store_with_chains()
     keyed = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED)
     assert await (await read(store)).create("t", STARTS, keyed)
     moved = replace(record_in(store), segment_no=9, term_base=7)
     store.txn((), [Put(KEYS.cursor(IDS[0], "g"), cursor_to_value(moved))], ())
     await (await read(store)).delete(NOW_MS)
-    assert await (await read(store)).create("t", STARTS, keyed, chain_epochs=dict.fromkeys(IDS, 20))
-    assert record_in(store).term_base == 7 + 20 + 1
-    assert record_in(store, IDS[1]).term_base == 20 + 1
+    known = SimpleNamespace(last_server_epoch=lambda _no: 20, segment=lambda _no: SimpleNamespace(server_epoch=5))
+    assert await (await read(store)).create("t", STARTS, keyed, chains=dict.fromkeys(IDS, cast(Any, known)))
+    assert record_in(store).term_base + 5 == 7 + 20 + 1
+    assert record_in(store, IDS[1]).term_base + 5 == 20 + 1
 
 
 async def test_who_was_slower_writes_nothing() -> None:

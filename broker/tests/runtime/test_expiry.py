@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from seriatim_api.errors import NotServingError, PreconditionError
@@ -198,7 +199,8 @@ async def test_tokens_of_a_group_without_a_cursor_are_above_those_of_each_cursor
     assert cluster.floor.term_base == 7
     cursors = ConsumerGroupCursors(cluster.coordinator, KEYS, "keyed")
     await cursors.read([ONE])
-    assert await cursors.create("t", {ONE: (1, 0)}, chain_epochs={ONE: 20})
+    chain = SimpleNamespace(last_server_epoch=lambda no: 20 if no == 0 else -1, segment=lambda _no: None)
+    assert await cursors.create("t", {ONE: (1, 0)}, chains={ONE: cast(Any, chain)})
     made = cluster.cursor("keyed")
     assert made is not None
     assert made.term_base == 7 + 20 + 1

@@ -109,22 +109,22 @@ class ConsumerGroupAdmin(TopicAdmin):
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
             compares = await self._compares(settings)
-            epochs = {chain.partition: chain.epoch for chain in missing}
+            # The server epochs must be of a time after the cursors, or tokens could fall (`begins-above`).
+            told = await self._services.chains([chain.partition for chain in missing])
+            known = {chain.partition: chain for chain in told}
             if request.HasField("at"):
                 found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
                 created |= await cursors.create(
-                    request.topic, _starts(missing, found), settings, compares, _now_ms(), chain_epochs=epochs
+                    request.topic, _starts(missing, found), settings, compares, _now_ms(), chains=known
                 )
             elif request.start == broker_pb2.START_POSITION_LATEST:
-                created |= await self._begin_at_the_end(cursors, missing, request, settings, compares, context)
+                created |= await self._begin_at_the_end(cursors, missing, known, request, settings, compares, context)
                 if is_forwarded(context):
                     break
             else:
                 firsts = ((chain.partition, first_kept(chain)) for chain in missing)
                 starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
-                created |= await cursors.create(
-                    request.topic, starts, settings, compares, _now_ms(), chain_epochs=epochs
-                )
+                created |= await cursors.create(request.topic, starts, settings, compares, _now_ms(), chains=known)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
         raise NotServingError(
@@ -137,6 +137,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         self,
         cursors: ConsumerGroupCursors,
         missing: Sequence[Chain],
+        known: Mapping[PartitionId, Chain],
         request: broker_pb2.CreateConsumerGroupRequest,
         settings: ConsumerGroupSettings,
         compares: Sequence[Compare],
@@ -150,9 +151,8 @@ class ConsumerGroupAdmin(TopicAdmin):
             chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
             for chain in by_master.pop(self._services.identity.member.broker, ())
         }
-        epochs = {chain.partition: chain.epoch for chain in missing}
         created = bool(starts) and await cursors.create(
-            request.topic, starts, settings, compares, _now_ms(), chain_epochs=epochs
+            request.topic, starts, settings, compares, _now_ms(), chains=known
         )
         if not is_forwarded(context):
             for master in by_master:

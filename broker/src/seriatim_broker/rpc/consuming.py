@@ -38,7 +38,7 @@ from ..core.values.events import (
     ConsumerPing,
     StartPosition,
 )
-from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
+from ..core.values.keyed import DELAY_MS_MAX, ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
 from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
@@ -58,7 +58,6 @@ of memory, so without this limit a request of the length that gRPC takes would n
 SUBSCRIPTIONS_MAX = 100_000
 """At most so many subscriptions are open on one stream. A topic has 20,000 partitions at most."""
 
-DELAY_MS_MAX = 40 * 86_400_000
 
 CONFIRM_S = 0.5
 """A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own

@@ -15,6 +15,7 @@ from typing import Final
 from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
+from ..core.values.chain import Chain
 from ..core.values.events import CursorRecord
 from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, ConsumerMode
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
@@ -27,7 +28,15 @@ from .records import cursor_from_value, cursor_to_value
 CURSORS_PER_TXN = 60
 """Each needs two compares, and the coordinator takes at most 128."""
 
-NO_EPOCHS: Final[Mapping[PartitionId, int]] = {}
+NO_CHAINS: Final[Mapping[PartitionId, Chain]] = {}
+
+
+def _server_epochs(chain: Chain | None, last_no: int, no: int) -> tuple[int, int]:
+    """The highest server epoch that a consumer group may have had in segment `last_no`, and the one of segment `no`."""
+    if chain is None:
+        return 0, 0
+    following = chain.segment(no)
+    return chain.last_server_epoch(last_no), following.server_epoch if following is not None else 0
 
 
 class ConsumerGroupCursors:
@@ -98,12 +107,12 @@ class ConsumerGroupCursors:
         paused: bool = False,
         external: bool = False,
         is_given: bool = False,
-        chain_epochs: Mapping[PartitionId, int] = NO_EPOCHS,
+        chains: Mapping[PartitionId, Chain] = NO_CHAINS,
     ) -> bool:
         """Have the consumer group begin at (segment, index) of each partition, with these settings.
 
-        `chain_epochs`: of the partitions, unless they are new: no token was given on a new one. `is_given`: the
-        controller extends the group to new partitions, and need not be told of its own writes.
+        `chains`: of the partitions, read after the cursors, unless they are new: no token was given on a new one.
+        `is_given`: the controller extends the group to new partitions, and need not be told of its own writes.
 
         Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 
@@ -118,7 +127,9 @@ class ConsumerGroupCursors:
                 assert before is None or before.deleted
                 last = before if before is not None else self._floor.last
                 record = CursorRecord(segment_no, last.group_epoch + 1 if last is not None else 1, index, topic)
-                base = last.next_term_base(chain_epochs.get(partition, 0)) if last is not None else 0
+                base = 0
+                if last is not None:
+                    base = last.next_term_base(*_server_epochs(chains.get(partition), last.segment_no, segment_no))
                 record = replace(record, paused=paused, external=external, term_base=base)
                 if external or settings.mode is ConsumerMode.BROADCAST:
                     record = replace(record, reported_at_ms=now_ms)  # it is kept for as long as if it had been here

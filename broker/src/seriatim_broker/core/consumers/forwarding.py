@@ -200,7 +200,8 @@ def _origin(
 ) -> DeadLetterOrigin:
     key = keyed.keys[forward.name]
     assert partition.chain is not None
-    is_old = bool(forward.number) and broker.now.wall_ms - key.ready_at_ms > SURE_MS
+    # By the clock of a server that was ahead, it failed in the future. Then it is not known how old the number is.
+    is_old = bool(forward.number) and abs(broker.now.wall_ms - key.ready_at_ms) > SURE_MS
     return DeadLetterOrigin(
         partition.chain.topic, partition.chain.number, forward.offset, consumer_group.name, key.attempts, key.error,
         key.ready_at_ms, is_old,

@@ -20,6 +20,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
+from ..values import tokens
 from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
 from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, KeyPhase, name_of_key, name_of_offset
@@ -31,12 +32,11 @@ from ..values.segment import SegmentState
 from . import cursors, delivery, fetching, forwarding
 from .consumer_group import tell
 
-TOKEN_COUNTER_BITS: Final = 40
-"""The low bits of a token are a counter of the member run, and the bits above are the term. At 100,000 grants a second,
-the counter lasts for 127 days of one member run. The term has 24 bits."""
-
 DELAY_STEP_US: Final = 5_000
 """Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
+
+TERM_US: Final = 10_000
+"""If few tokens of a term are left, the server takes the next term after so long."""
 
 LOOK_US: Final = 100_000
 """If no key could be set aside, the next look is so much later: a look reads all keys."""
@@ -137,8 +137,21 @@ def note_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
     cursor = consumer_group.cursor
     if partition.chain is None or cursor is None or cursor.at_most_once:
         return
-    token = (cursor.term_base + consumer_group.server_epoch) << TOKEN_COUNTER_BITS | broker.streams.tokens
+    token = newest_token(broker, consumer_group)
     consumer_group.ledger.note_dropped(offset, position_of(partition.chain, offset), token)
+
+
+def newest_token(broker: BrokerState, consumer_group: ConsumerGroup) -> int:
+    """The highest token that was given in this term; all later ones are higher."""
+    return tokens.first_of(consumer_group.term) + broker.streams.tokens - consumer_group.tokens_from
+
+
+def _has_tokens(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+    """Whether the term has tokens for one more frame. If few are left, the server takes the next term."""
+    count = broker.streams.tokens - consumer_group.tokens_from
+    if count >= broker.config.term_tokens_max:
+        broker.poll(TERM_US, TimerKind.KEEPING, partition.id, consumer_group.name)
+    return count + FRAME_MESSAGES_MAX <= tokens.count_max(consumer_group.term)
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
@@ -354,6 +367,8 @@ def _grant(
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
+    if not _has_tokens(broker, partition, consumer_group):
+        return
     turn = keyed.turn % len(waiting)
     keyed.turn += 1
     fair = -(-len(keyed.ready) // len(waiting))
@@ -412,8 +427,7 @@ def _frame_for(
     grant_ms = max(consumer_group.cursor.retry.grant_ms, consumer.grant_ms)
     deadline_us = broker.now.mono_us + 1_000 * grant_ms
     below = consumer_group.ledger.safe_reserved
-    term = consumer_group.cursor.term_base + consumer_group.server_epoch
-    first_token = token = (term << TOKEN_COUNTER_BITS | broker.streams.tokens) + 1
+    first_token = token = newest_token(broker, consumer_group) + 1
     frame = Frame(consumer, first_token, deadline_us)
     ready, singles, granted = keyed.ready, keyed.singles, keyed.granted
     names, indexes, offsets = frame.names, frame.indexes, list[int]()
@@ -852,4 +866,3 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
 
 
 _HEADER_BYTES: Final = 192  # of the batch that the deliveries of a frame are
-assert INDEX_MAX < 1 << TOKEN_COUNTER_BITS + 1

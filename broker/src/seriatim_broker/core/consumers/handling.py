@@ -275,7 +275,7 @@ def _fail(
     if delay_ms is None:
         delay_ms = policy.delay_ms(attempts, key.name)
     now = broker.now
-    keyed.note_failure(key, reason, now.mono_us + 1_000 * delay_ms, now.wall_ms + delay_ms)
+    keyed.note_failure(key, reason, now.mono_us + 1_000 * delay_ms, now.wall_ms + delay_ms, delay_ms)
     if is_last and policy.exhausted is Exhausted.PARK_KEY:
         if _may_park(broker, keyed):
             keyed.park(key, reason)

@@ -73,6 +73,7 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         or not log.is_whole
         or consumer_group.phase is not ConsumerGroupPhase.SERVING
         or consumer_group.writing is not None
+        or (keyed.frozen is None and consumer_group.crossing_serial)  # the next term is being written
         or not keyed.is_begun
     ):
         return

@@ -28,6 +28,7 @@ from ..values.messages import FORM_GROUP_SETTINGS, FORM_KEY_ORDERED, PassRequest
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
+from ..values.tokens import TERM_MAX
 from . import (
     crossing,
     cursors,
@@ -205,7 +206,9 @@ def _create_cursor(
         _refuse(broker, partition, consumer_group, refusal)
         return
     epoch = before.group_epoch + 1 if before is not None else 1
-    term_base = before.next_term_base(chain.epoch) if before is not None else 0
+    term_base = 0
+    if before is not None:
+        term_base = before.next_term_base(chain.last_server_epoch(before.segment_no), segment.server_epoch)
     begun = CursorRecord(
         segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry, term_base=term_base
     )
@@ -277,9 +280,10 @@ def _pass_over_folded(
     """
     following = chain.from_no(record.segment_no)
     assert following is not None
-    crossing.write_cursor(
-        broker, partition, consumer_group, record.moved_to(following.no), consumer_group.cursor_revision
-    )
+    # The server epoch of the folded segment is not known any more. No token was given in it, and those that were given
+    # before are of a term below its one.
+    moved = record.moved_to(following.no).after_term(chain.epoch, following.server_epoch)
+    crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
 
 
 def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment) -> None:
@@ -340,6 +344,12 @@ def _begin(
     if record.mode.is_keyed and cursors.was_further(partition, consumer_group.name, segment.no, record.group_epoch):
         _wait_for_rebuild(broker, partition, consumer_group, record)
         return
+    if record.mode.is_keyed and record.term_base + segment.server_epoch > TERM_MAX:
+        text = f"group {consumer_group.name} has used up its tokens in partition {partition.id}"
+        _refuse(
+            broker, partition, consumer_group, errors.PreconditionError(f"{text}: consume under another group name")
+        )
+        return
     known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
     if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
         _begin_at_oldest(broker, partition, consumer_group, record)
@@ -349,8 +359,8 @@ def _begin(
     if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
         assert partition.chain is not None
         offset = known.untold if known is not None and known.untold else ledger.dropped_from
-        term = record.term_base + segment.server_epoch
-        token = term << granting.TOKEN_COUNTER_BITS | broker.streams.tokens
+        consumer_group.server_epoch = segment.server_epoch
+        token = granting.newest_token(broker, consumer_group)
         ledger.note_dropped(offset, position_of(partition.chain, offset), token)
     consumer_group.passes_alone = False
     is_behind = segment.no <= record.repeated_to or cursors.was_further(

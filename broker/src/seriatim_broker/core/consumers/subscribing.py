@@ -142,8 +142,8 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
     dispatcher = consumer_group.dispatcher
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
-    broker.streams.tokens += 1  # `tokens` counts over the member run: no token comes twice in one server epoch
-    token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (1 << TOKEN_COUNTER_BITS)
+    broker.streams.activations += 1  # over the member run, so no token comes twice in one server epoch
+    token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
     dispatcher.grant(consumer, token, consumer_group.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
     tell(broker, consumer, _joined(consumer_group, active=True))

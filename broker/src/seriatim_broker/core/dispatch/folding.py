@@ -11,6 +11,7 @@ from __future__ import annotations
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.chain import Chain
+from ..values.events import base_after
 from ..values.log import CursorState, DropCursor, DropPreparation, DropSegment, PutCursor
 from ..values.segments import Changes
 from ..values.states import drop, put
@@ -51,10 +52,12 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
     """
     following = chain.from_no(cursor.segment_no)
     assert following is not None
+    base = cursor.term_base
+    if base or (cursor.settings is not None and cursor.settings.mode.is_keyed):
+        base = base_after(base, chain.epoch, following.server_epoch)  # as the cursor itself (`stays-in-folded`)
     moved = CursorState(
-        following.no, cursor.consumer_group, cursor.group_epoch, 0, 0,
-        settings=cursor.settings, term_base=cursor.term_base,
-    )  # fmt: skip
+        following.no, cursor.consumer_group, cursor.group_epoch, 0, 0, settings=cursor.settings, term_base=base
+    )
     partition.cursors = put(partition.cursors, cursor.consumer_group, moved)
     broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     broker.out.write(PutCursor(partition.id, moved))

@@ -100,6 +100,7 @@ class ConsumerGroup(State):
         "segment_no",
         "server_epoch",
         "start",
+        "tokens_from",
     )
 
     def __init__(self, group: str, start: StartPosition, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> None:
@@ -119,10 +120,17 @@ class ConsumerGroup(State):
         self.keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
         self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
         self.forwards_alone = False  # it is loaded only because dead letters are on their way; until its keys are read
+        self.tokens_from = 0  # the counter of tokens of this member run when the present term began
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
         self.operations: list[Operation] = []  # oldest first; the first one may be under way
         self.key_requests: list[KeyRequest] = []  # oldest first
+
+    @property
+    def term(self) -> int:
+        """The term of the tokens of its keys."""
+        assert self.cursor is not None
+        return self.cursor.term_base + self.server_epoch
 
     @property
     def is_asked(self) -> bool:

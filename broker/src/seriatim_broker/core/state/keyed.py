@@ -79,6 +79,7 @@ class Key(State):
         turn: How often a person released it.
         attempts: How many attempts on its first message have failed.
         ready_at_ms: When the next attempt may begin, by the wall clock. If it is forwarded: when the last one failed.
+        delay_ms: How long the next attempt waits from the failure on; 0: not known.
         sequence: The number that the forwarder gave the first message; 0: none.
         error: The last error.
         token: Of the run that is granted; 0: none is.
@@ -92,6 +93,7 @@ class Key(State):
         "aside",
         "aside_first",
         "attempts",
+        "delay_ms",
         "error",
         "given_below",
         "is_delayed",
@@ -115,6 +117,7 @@ class Key(State):
         self.turn = 0
         self.attempts = 0
         self.ready_at_ms = 0
+        self.delay_ms = 0
         self.sequence = 0
         self.error = ""
         self.token = 0
@@ -928,17 +931,12 @@ class KeyedDispatcher(State):
 
     # ---- records of keys -----------------------------------------------------------------------------
 
-    def note_failure(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
+    def note_failure(self, key: Key, error: str, ready_us: int, ready_at_ms: int, delay_ms: int = 0) -> None:
         """An attempt on the first message of the key has failed; the next one begins at that time."""
         self.to_phase(key, KeyPhase.RETRY)
         key.attempts += 1
-        self.delay(key, error, ready_us, ready_at_ms)
-
-    def delay(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
-        """The key waits until that time."""
-        self.to_phase(key, KeyPhase.RETRY)
         key.error = error
-        key.ready_at_ms = ready_at_ms
+        key.ready_at_ms, key.delay_ms = ready_at_ms, delay_ms
         self.wait_until(key, ready_us)
         self.changed[key.name] = None
 

@@ -8,7 +8,7 @@ from heapq import heapify
 from itertools import islice
 
 from ..values.events import Moment
-from ..values.keyed import KeyPhase
+from ..values.keyed import DELAY_MS_MAX, KeyPhase
 from ..values.ledger_rows import (
     CHUNK_OFFSETS,
     CarriedGrant,
@@ -64,7 +64,7 @@ def _record(key: Key, phase: KeyPhase) -> KeyRecord:
         key.turn,
         key.attempts,
         key.ready_at_ms,
-        key.sequence,
+        key.delay_ms if phase is KeyPhase.RETRY else key.sequence,
         key.aside_first,
         len(key.aside),
         key.error,
@@ -174,8 +174,15 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
         dispatcher.aside_count += count
         dispatcher.note_list(key)
         dispatcher.first_asides.append((offsets[0], name))
+    if key.phase is KeyPhase.RETRY:
+        key.delay_ms, key.sequence = key.sequence, 0
     if key.ready_at_ms > now.wall_ms and not key.is_held:
-        dispatcher.wait_until(key, now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms))
+        # Rule `delay-is-the-longest` (J1): a key waits no longer than its delay. Without it:
+        #   1. The clock of a server is a year ahead. A consumer fails on k:5, and k should wait for a second.
+        #   2. The server is replaced by one whose clock is right. It lets k wait for a year.
+        left_ms = min(key.ready_at_ms - now.wall_ms, key.delay_ms or DELAY_MS_MAX)
+        key.ready_at_ms = now.wall_ms + left_ms
+        dispatcher.wait_until(key, now.mono_us + 1_000 * left_ms)
     dispatcher.queue(key)
     if key.phase is KeyPhase.FORWARDING:
         dispatcher.forwards[name] = Forward(name, key.sequence)

@@ -18,7 +18,8 @@ class ConsumerStreams(State):
     heard: dict[int, tuple[int, int]] = field(default_factory=dict)
     # stream -> subscription -> partition
     subscriptions: dict[int, dict[int, PartitionId]] = field(default_factory=dict)
-    tokens: int = 0  # how many this member run gave to consumers
+    tokens: int = 0  # how many this member run gave to consumers of groups in which order is by key
+    activations: int = 0  # how often this member run made a consumer of another group the active one
 
     def is_silent(self, stream: int, now_us: int) -> bool:
         """Whether the consumer sent no heartbeat on its stream for twice its session time.

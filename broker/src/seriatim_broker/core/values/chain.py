@@ -73,6 +73,14 @@ class Chain:
         position = self.parts.position(no)
         return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
+    def last_server_epoch(self, no: int) -> int:
+        """No server epoch of that segment was higher until now, also if the segment is not in the record any more.
+
+        Server epochs of a segment only grow. So this is a bound for all that was before this record was read.
+        """
+        segment = self.segment(no)
+        return segment.server_epoch if segment is not None else self.epoch
+
     def from_no(self, no: int) -> Segment | None:
         """The segment of that number, else the next one in the record; None if the number is above the open one's."""
         place = self.parts.place(no)

@@ -124,6 +124,8 @@ class BrokerConfig:
             a hand-over have all of them. Names of 40 bytes reach `waiting_keys_max` first, names of 1,000 bytes this.
         forwarding_bytes_max: Bytes of messages on their way to dead-letter topics that are in memory, over all consumer
             groups. Above it, no more are read until others are stored.
+        term_tokens_max: When so many tokens were given in a term, the server takes the next one. A term has 2^32 tokens
+            or more. Those that are left last for hours if the coordinator is silent.
         handed_grants_max: A consumer group crosses only when at most so many of its grants are under way.
         keys_at_once: So many records of keys are read or changed in one step, so that none stops the broker for long.
         copy_bytes: Bytes of one answer to a member that copies.
@@ -209,6 +211,7 @@ class BrokerConfig:
     waiting_keys_max: int = 100_000
     waiting_bytes_max: int = 64 << 20
     forwarding_bytes_max: int = 64 << 20
+    term_tokens_max: int = 1 << 31
     handed_grants_max: int = 10_000
     keys_at_once: int = 2_000
     copy_bytes: int = 1024 * 1024

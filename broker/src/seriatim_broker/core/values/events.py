@@ -157,8 +157,11 @@ class CursorRecord:
         return ConsumerGroupSettings(self.mode, self.retry, self.at_most_once)
 
     def with_settings(self, settings: ConsumerGroupSettings) -> CursorRecord:
-        """This record with these settings."""
-        return replace(self, mode=settings.mode, retry=settings.retry, at_most_once=settings.at_most_once)
+        """This record with these settings. A base of 0 says that no tokens of keys were given."""
+        base = max(self.term_base, 1) if self.mode.is_keyed and not settings.mode.is_keyed else self.term_base
+        return replace(
+            self, mode=settings.mode, retry=settings.retry, at_most_once=settings.at_most_once, term_base=base
+        )
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
@@ -179,13 +182,14 @@ class CursorRecord:
         """
         if not self.mode.is_keyed and not self.term_base:
             return self
-        return replace(self, term_base=self.term_base + max(0, server_epoch - next_server_epoch) + 1)
+        return replace(self, term_base=base_after(self.term_base, server_epoch, next_server_epoch))
 
-    def next_term_base(self, chain_epoch: int) -> int:
+    def next_term_base(self, server_epoch: int, next_server_epoch: int = 0) -> int:
         """The term base of a consumer group that is made again under the name of this deleted one.
 
         Args:
-            chain_epoch: Of the partition. No server epoch was higher until now.
+            server_epoch: No server epoch of its segment was higher until the group was deleted.
+            next_server_epoch: That of the segment in which the new one begins, or a lower one.
 
         Rule `begins-above` (J3): tokens of the new consumer group are above all of the deleted one. Without it:
           1. A key-ordered consumer group is in segment 9, with tokens of term 40. It is deleted, and made again.
@@ -194,7 +198,18 @@ class CursorRecord:
           3. In segment 9 it comes to term 40 again. A handler that was slow since before the deletion acknowledges
              under a token that another handler has now.
         """
-        return self.term_base + chain_epoch + 1 if self.mode.is_keyed or self.term_base else 0
+        is_told = self.mode.is_keyed or self.term_base
+        return base_after(self.term_base, server_epoch, next_server_epoch) if is_told else 0
+
+
+def base_after(term_base: int, server_epoch: int, next_server_epoch: int) -> int:
+    """The term base under which the next term is one more than the last one. It is 0 only if no tokens were given.
+
+    Rule `terms-grow-by-one` (J3): the base becomes lower if the server epoch becomes higher. Without it:
+      1. A consumer group is rewound or made again. Each time, its base grows by a chain epoch.
+      2. The chain epoch grows too. So the term grows with the square of the time, and no number has room for it.
+    """
+    return max(term_base + server_epoch + 1 - next_server_epoch, 1)
 
 
 # ---- time, links, disk ----------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ KEY_BYTES_MAX: Final = 1_024
 GRANT_MS_DEFAULT: Final = 30_000
 ERROR_BYTES_MAX: Final = 200
 
+DELAY_MS_MAX: Final = 40 * 86_400_000
+"""A consumer may delay a message on which it failed by at most 40 days."""
+
 
 class ConsumerMode(enum.IntEnum):
     """How a consumer group shares the messages of a partition. The numbers are those of the wire."""
