@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 from seriatim._core import consumer as core
@@ -16,6 +18,7 @@ from seriatim_broker.core.values.events import (
     ConsumerJoin,
     ConsumerLeave,
     ConsumerPing,
+    ConsumerYielded,
     StartPosition,
 )
 from seriatim_broker.core.values.keyed import ConsumerMode
@@ -23,6 +26,12 @@ from seriatim_broker.core.values.log import Batch
 
 from .clients import LOOK_US, RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
 from .judge import Judge, messages_of
+
+PARTITIONS_SPREAD = range(4)
+"""Servers spread as if the topic had four partitions, because most worlds have one."""
+
+STALL_SHARE = 0.25
+"""How often the answer to a question to yield is late."""
 
 PING_US = 200_000
 CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=1000, backoff_ms_min=2, backoff_ms_max=60)
@@ -38,6 +47,7 @@ class SimConsumer:
 
     mode = ConsumerMode.EXCLUSIVE
     _core: Any
+    _is_once = False  # in an at-most-once group
 
     def __init__(
         self,
@@ -69,6 +79,10 @@ class SimConsumer:
         self._given = 0  # the end of the last message that was handed out,
         self._passed = 0  # of what is passed over behind it,
         self._acked = 0  # and of what the application is done with
+        self._is_spread = clients.options.spread_consumers > 0 and self.mode is ConsumerMode.EXCLUSIVE
+        self._stalls = False
+        self._unsent: list[tuple[int, Any]] = []
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # deliveries and skips of grants, in their order
 
     @property
     def is_active(self) -> bool:
@@ -143,6 +157,11 @@ class SimConsumer:
             self._clients.break_stream(stream)
         self._streams.clear()
 
+    def leave(self) -> None:
+        """End, and say so to the server."""
+        self._step(ct.Leave())
+        self._schedule.after(50_000, self.crash)
+
     def _tell(self, text: str) -> None:
         self._schedule.tell(self.name, text)
 
@@ -163,7 +182,7 @@ class SimConsumer:
                 self._tell(f"    ▶ {effect}")
             self._carry_out(effect)
         if isinstance(event, ct.Dropped) and self.is_active and self._core.next_index == event.to_index:
-            self._pass(event.segment, event.to_index)
+            self._soon(lambda: self._pass(event.segment, event.to_index))
         wake = self._core.wake_at_us
         if wake is not None:
             at = max(wake, self._schedule.now_us + 1)
@@ -179,7 +198,8 @@ class SimConsumer:
     def _carry_out(self, effect: ct.Effect) -> None:
         if isinstance(effect, ct.Deliver):
             self._taken_count += 1
-            self._deliver(effect)
+            batches = self._batches
+            self._soon(lambda: self._take_batches(effect, batches))
         elif isinstance(effect, ct.Resolve):
             self._resolve(effect)
         elif isinstance(effect, ct.OpenStream):
@@ -190,15 +210,26 @@ class SimConsumer:
             self._send(effect.stream, ConsumerLeave(effect.stream, effect.subscription))
         elif isinstance(effect, ct.SendAck):
             self._send(effect.stream, ConsumerAck(effect.stream, effect.subscription, effect.token, effect.offset))
+        elif isinstance(effect, ct.AskedToYield):
+            self._judge.seen.states.add("asked to yield")
+            if self._schedule.rng.random() < STALL_SHARE:
+                self._stall()
+            self._yield(effect.number)
+        elif isinstance(effect, ct.SendYielded):
+            self._send(
+                effect.stream,
+                ConsumerYielded(effect.stream, effect.subscription, effect.token, effect.number, effect.offset),
+            )
+        elif isinstance(effect, ct.YieldEnded):
+            self._judge.seen.states.add("an attempt to yield ended")
+            self._go_on_taking()
         elif isinstance(effect, ct.Assigned):
+            self._waiting.clear()
             self._unacked = []
             self._begins = effect.active
             self._given = self._passed = self._acked = effect.index
         elif isinstance(effect, ct.Passed):
-            self._judge.skipped(
-                self.group, self.partition, effect.segment, effect.from_index, effect.to_index, self._group_epoch
-            )
-            self._pass(effect.segment, effect.to_index)
+            self._soon(lambda: self._skip(effect))
         elif isinstance(effect, ct.ConsumerGroupChanged):
             self._judge.seen.states.add(f"consumer told of {effect.what}")
         elif isinstance(effect, ct.GapFound) and effect.end_offset:
@@ -215,7 +246,7 @@ class SimConsumer:
             and (effect.error.number == UnknownTopicError.number and self.partition in self._judge.seen.gone)
         ):
             self._topic_gone()
-        elif isinstance(effect, ct.Ended):
+        elif isinstance(effect, ct.Ended) and effect.error is not None:
             self._judge.fail("CORE", f"{self.name} ended: {effect}")
 
     # ---- the way to the server ----------------------------------------------------------------------
@@ -261,7 +292,22 @@ class SimConsumer:
             return
         self._clients.open(address, opened, self._arrived, closed)
 
+    def _stall(self) -> None:
+        """What it sends waits for a moment, and what is sent to it arrives."""
+        if not self._stalls:
+            self._stalls = True
+            self._schedule.after(self._schedule.rng.randint(50_000, 500_000), self._send_all)
+
+    def _send_all(self) -> None:
+        self._stalls = False
+        unsent, self._unsent = self._unsent, []
+        for number, event in unsent if self.alive else ():
+            self._send(number, event)
+
     def _send(self, number: int, event: Any) -> None:
+        if self._stalls:
+            self._unsent.append((number, event))
+            return
         for stream in self._streams.values():
             if stream.number == number:
                 self._clients.send(stream, event)
@@ -281,6 +327,9 @@ class SimConsumer:
                 self.mode,
                 self._in_flight_max,
                 self._run_max,
+                spread_over=len(PARTITIONS_SPREAD) if self._is_spread else 0,
+                number=self.partition % len(PARTITIONS_SPREAD) if self._is_spread else 0,
+                was_standby=self._is_spread and effect.was_standby,
             ),
         )
 
@@ -296,6 +345,9 @@ class SimConsumer:
         if isinstance(event, fx.Joined):
             self._group_epoch = max(self._group_epoch, event.group_epoch)
         taken = self._taken_count
+        is_standby = isinstance(event, fx.Joined) and not event.active and self.is_active
+        if is_standby and self._core.yielding and self._core.subscription == effect.subscription:
+            self._yielded()
         self._step(_translated(effect.subscription, event))
         if isinstance(event, fx.Batches) and self._clients.options.take_us and self._taken_count == taken:
             # As in the client: the broker gets the credit back for what is dropped, because the consumer has left.
@@ -305,6 +357,65 @@ class SimConsumer:
                     self._take_more(stream, size_bytes)
 
     # ---- the application ----------------------------------------------------------------------------
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        """The application takes it: at once, or where partitions are spread, some time later."""
+        if not self._is_spread:
+            step()
+            return
+        self._waiting.append((self._core.grant, step))
+        self._go_on_taking()
+
+    def _go_on_taking(self) -> None:
+        self._schedule.after(self._schedule.rng.choice((0, 1_000, 20_000)), self._take_next)
+
+    def _take_next(self) -> None:
+        """The application takes what came first, unless it is to get nothing because the consumer yields."""
+        if not self.alive or not self._waiting or (self._core.yielding and not self._is_once):
+            return
+        grant, step = self._waiting.popleft()
+        if grant == self._core.grant:
+            step()
+        if self._waiting:
+            self._go_on_taking()
+        elif self._is_once and self._core.yielding:
+            self._yield(self._core.yielding)
+
+    def _yield(self, number: int) -> None:
+        if self._is_once and self._waiting:
+            return  # when the application has all of it
+        index = self._given_or_begun() if self._waiting else self._core.next_index
+        self._step(ct.Yield(number, index))
+
+    def _given_or_begun(self) -> int:
+        return max(self._given, int(self._core.begun_index))
+
+    def _yielded(self) -> None:
+        """The server made another consumer active, as planned: this one's application is done with all that it has.
+
+        Rule `yields-when-done`.
+        """
+        self._judge.seen.states.add("yielded")
+        if self._is_once and self._waiting:
+            self._judge.fail(
+                "O1", f"{self.name} has yielded, and its application did not get {len(self._waiting)} steps"
+            )
+        if not self._is_once and self._acked < self._given:
+            self._judge.fail(
+                "I9",
+                f"{self.name} has yielded, and its application was given all below {self._given} and is done with "
+                f"all below {self._acked}",
+            )
+
+    def _take_batches(self, effect: ct.Deliver, batches: tuple[Batch, ...]) -> None:
+        self._batches = batches
+        self._deliver(effect)
+
+    def _skip(self, effect: ct.Passed) -> None:
+        self._judge.skipped(
+            self.group, self.partition, effect.segment, effect.from_index, effect.to_index, self._group_epoch
+        )
+        self._pass(effect.segment, effect.to_index)
 
     def _deliver(self, effect: ct.Deliver) -> None:
         if self._begins and effect.delivery_attempt == 1 and effect.from_index >= effect.maybe_repeated_below:
@@ -382,6 +493,7 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
             event.server_epoch, answers_pings=True, paused=event.paused, begun_by=_BEGINNINGS.get(event.begun_by),
+            at_most_once=event.at_most_once,
         )  # fmt: skip
     if isinstance(event, fx.Batches):
         places = tuple((batch.header.base_index, batch.header.message_count) for batch in event.batches)
@@ -389,6 +501,8 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
             subscription, event.segment_no, places, event.from_index, event.maybe_repeated_below,
             event.delivery_attempt, event.server_epoch,
         )  # fmt: skip
+    if isinstance(event, fx.YieldAsked):
+        return ct.YieldAsked(subscription, event.number, event.is_over)
     if isinstance(event, fx.Paused):
         return ct.Paused(subscription, event.paused)
     if isinstance(event, fx.Skip):

@@ -66,6 +66,8 @@ class SimModeConsumer(SimKeyedConsumer):
 class SimOnceConsumer(SimConsumer):
     """One consumer of the exclusive at-most-once group on one partition. It acknowledges nothing."""
 
+    _is_once = True
+
     def _deliver(self, effect: ct.Deliver) -> None:
         for batch in self._batches:
             for place, message in enumerate(messages_of(batch)):

@@ -22,7 +22,7 @@ from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.simulated_bodies import key_of
 
-from . import mode_consumers
+from . import mode_consumers, spread_consumers
 from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
@@ -85,6 +85,11 @@ SIM_CONFIG = BrokerConfig(
     deliver_bytes=600,
     ack_replication_us=15_000,
     append_time_ahead_ms_max=2_000,
+    spread_calm_us=80_000,
+    spread_return_us=150_000,
+    spread_yield_us=120_000,
+    spread_retry_us=100_000,
+    spread_retry_us_max=400_000,
 )
 
 
@@ -521,6 +526,7 @@ class World:
         if self.keyed_groups:
             self._look_at_ledgers()
         mode_consumers.start(self)
+        spread_consumers.start(self)
         for people in self.key_people:
             people.begin()
         for group in self.groups:

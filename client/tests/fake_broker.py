@@ -348,6 +348,7 @@ class ConsumeStream:
         self.outgoing: list[tuple[broker_pb2.DeliveryEvent, list[StoredBatch]]] = []
         self.wake = asyncio.Event()
         self.acks: list[broker_pb2.Ack] = []
+        self.yielded: list[broker_pb2.Yielded] = []
         self.pings = 0
         self.many: list[int] = []  # how many requests came in each frame that had several
 
@@ -405,6 +406,8 @@ class ConsumeStream:
             case "ack":
                 self.acks.append(request.ack)
                 self._ack(request.ack)
+            case "yielded":
+                self.yielded.append(request.yielded)
 
     def _join(self, join: broker_pb2.Join) -> None:
         if self.broker.cluster.keyed is not None:

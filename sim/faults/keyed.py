@@ -10,7 +10,7 @@ from .links import restored
 from .options import Options
 from .ordinary import as_it_is, disks_are_lost, groups_die, restarts, switchers_race
 from .retaining import group_operations, late_operations, moved_and_dropped, retention, stubs_copied, unread
-from .serving import half_copies, late_words, servers_fall, serving, slow_links, slow_reads
+from .serving import half_copies, late_words, servers_fall, serving, slow_links, slow_reads, two_servers
 
 
 def modes(rng: random.Random, options: Options) -> Options:
@@ -22,6 +22,28 @@ def modes_blind(rng: random.Random, options: Options) -> Options:
     """The same consumers, and members that hold a segment alone with what consumers have acknowledged die."""
     drawn = servers_lost(rng, options)
     return replace(drawn, mode_consumers=rng.randint(1, 3), one_version=True, may_lose_groups=False)
+
+
+def yields(rng: random.Random, options: Options) -> Options:
+    """Partitions are spread over consumers that come and go, through crossings, take-overs, rewinds and lost disks."""
+    kinds = (
+        as_it_is, groups_die, switchers_race, restarts, servers_fall, late_words, slow_links, slow_reads,
+        group_operations, two_servers,
+    )  # fmt: skip
+    once = rng.random() < 0.5
+    drawn = (keyed if once else rng.choice(kinds))(rng, options)
+    return replace(
+        drawn,
+        keyed_consumers=0,
+        mode_consumers=rng.randint(1, 2) if once else 0,
+        spread_consumers=rng.randint(1, 3),
+        take_us=0,
+        credit_bytes=1 << 30,
+        one_version=True,
+        may_lose_groups=False,
+        partition_count=rng.choice((1, 2, 2, 3)),
+        batches_per_producer=rng.choice((12, 24)),
+    )
 
 
 def keyed(rng: random.Random, options: Options) -> Options:

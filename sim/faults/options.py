@@ -45,6 +45,8 @@ class Options:
         frame_bytes: How many bytes are read for one delivery; 0: as in production.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
+        spread_consumers: Partitions are spread over the consumers of exclusive groups. So many more of them come, and
+            one comes and goes all the time (bare cores only).
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
@@ -129,6 +131,7 @@ class Options:
     keyed_delayed: bool = False
     frame_bytes: int = 0
     mode_consumers: int = 0
+    spread_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False

@@ -51,6 +51,7 @@ LONG_PAST = Only("chains that begin with thousands of segments", ("cores",))
 PARTS = Only("messages that travel in parts", ("cores",))
 PUBLISHING = Only("publications", ("cores",))
 MODES = Only("at-most-once groups, which a person makes", ("cores",))
+YIELDS = Only("consumers over which partitions are spread", ("cores",))
 LETTERS = Only("dead letters that go to another partition", ("cores",))
 HALVES = Only("a member that joins again and gets half of a state", ("cores",))
 REBUILDS = Only("rebuilds that are not needed", ("cores",))
@@ -111,6 +112,7 @@ PROFILES: dict[str, Profile] = {
     "keyed": Profile(keyed.keyed, 0),
     "modes": Profile(keyed.modes, 0, MODES),
     "modes-blind": Profile(keyed.modes_blind, 0, MODES),
+    "yields": Profile(keyed.yields, 0, YIELDS),
     "keyed-parked": Profile(keyed.keyed_parked, 0),
     "keyed-rests": Profile(keyed.keyed_rests, 0),
     "dead-letters": Profile(forwarding.dead_letters, 0, LETTERS),

@@ -1,11 +1,11 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Bugs in shared and at-most-once groups."""
+"""Bugs in shared and at-most-once groups, and where partitions are spread over consumers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core.consumers import cursors, delivery, granting, serving
+from seriatim_broker.core.consumers import cursors, delivery, granting, serving, yielding
 
 from .mutation import Mutation, Patch
 
@@ -36,6 +36,14 @@ def _doubt_begins_anew() -> list[Patch]:
     return [(serving, "_skip_what_may_have_been_given", lambda *_: None)]
 
 
+def _yields_at_once() -> list[Patch]:
+    return [(yielding, "_is_done", lambda _ledger, _below: True)]
+
+
+def _any_answer() -> list[Patch]:
+    return [(yielding, "_is_answer", lambda asked, _event: asked.number > 0)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "acknowledged-first": Mutation(
         "at most once: a message is given when every eligible member has its acknowledgement",
@@ -48,6 +56,18 @@ MUTATIONS: dict[str, Mutation] = {
         _doubt_begins_anew,
         M,
         "modes-blind",
+    ),
+    "yields-when-done": Mutation(
+        "another consumer reads a partition when all that the one before was given is acknowledged",
+        _yields_at_once,
+        ("I9",),
+        "yields",
+    ),
+    "only-the-asked": Mutation(
+        "only the answer to the last question to yield counts",
+        _any_answer,
+        ("I9", "CORE"),
+        "yields",
     ),
 }
 """By name."""

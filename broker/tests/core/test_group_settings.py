@@ -277,3 +277,5 @@ def test_a_rewind_before_all_that_was_set_aside_loses_nothing() -> None:
 def test_settings_of_a_cursor_record() -> None:
     record = ev.CursorRecord(1, 1, 0, TOPIC).with_settings(ConsumerGroupSettings(ConsumerMode.SHARED, SLOW, True))
     assert record.settings == ConsumerGroupSettings(ConsumerMode.SHARED, SLOW, True)
+    apart = ConsumerGroupSettings(is_spread=False)
+    assert ev.CursorRecord(1, 1, 0, TOPIC).with_settings(apart).settings == apart

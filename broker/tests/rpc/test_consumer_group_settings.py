@@ -57,6 +57,7 @@ def test_settings_go_there_and_back() -> None:
             ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), False
         ),
         ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(grant_ms=1_000), True),
+        ConsumerGroupSettings(is_spread=False),
     ):
         assert settings_from(settings_to_proto(some), "t", "g") == some
 
@@ -66,6 +67,7 @@ def test_a_change_names_only_what_changes() -> None:
     wanted = wanted_from(records_pb2.GroupSettings(retry=policy(attempts_max=3)), "t", "g")
     assert (wanted.mode, wanted.at_most_once) == (None, None)
     assert wanted.retry is not None
+    assert wanted_from(records_pb2.GroupSettings(spread=records_pb2.SPREAD_EVEN), "t", "g").is_spread is True
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,8 @@ def test_a_change_names_only_what_changes() -> None:
         ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="a b")}, IllegalNameError),
         ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="t")}, BadRequestError),
         ({"retry": policy(attempts_max=3)}, BadRequestError),
+        ({"mode": KEYED, "spread": records_pb2.SPREAD_NONE}, BadRequestError),
+        ({"spread": 9}, BadRequestError),
         ({"mode": KEYED, "at_most_once": True, "retry": policy(attempts_max=3)}, BadRequestError),
         ({"mode": KEYED, "at_most_once": True, "retry": policy(delays_ms=[1, 2])}, BadRequestError),
         ({"mode": records_pb2.CONSUMER_MODE_BROADCAST, "retry": policy(attempts_max=3)}, BadRequestError),

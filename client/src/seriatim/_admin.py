@@ -29,8 +29,10 @@ from seriatim._consumer_group_settings import (
     GroupMode,
     GroupSettings,
     RetryPolicy,
+    Spread,
     check_delivery,
     check_mode,
+    check_spread,
     settings_to_proto,
 )
 from seriatim._dead_letters import DeadLetterAdmin
@@ -266,7 +268,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             request.at.CopyFrom(target_to_proto(start))
         if settings is not None:
             retry = await self._with_dead_letter_topic(topic, group, settings.retry)
-            request.settings.CopyFrom(settings_to_proto(settings.mode, retry, settings.at_most_once))
+            spread = settings.spread if settings.mode == "exclusive" else None
+            request.settings.CopyFrom(settings_to_proto(settings.mode, retry, settings.at_most_once, spread))
         answer = await self._caller.admin("CreateConsumerGroup", request, DEADLINE_S)
         return bool(answer.created)
 
@@ -280,6 +283,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         at_most_once: bool | None = None,
         partitions: Sequence[int] | None = None,
         drop_aside: bool = False,
+        spread: Spread | None = None,
     ) -> list[OperatedPartition]:
         """Change the settings of a consumer group. What is None stays as it is.
 
@@ -299,6 +303,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
                 except for the time of a grant.
             partitions: Numbers in the topic; None: all on which the group has a position.
             drop_aside: With another mode: drop parked keys, and messages that were set aside.
+            spread: Only of a group that is exclusive: `even` or `none`. It counts at once.
 
         Returns:
             The result on each partition. If consumers are there, or keys are parked, it has a `PreconditionError`, and
@@ -306,14 +311,17 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
 
         Raises:
             UnknownGroupError: The topic has no such consumer group.
-            BadRequestError: Nothing is to be changed, there is no such mode, or at-most-once delivery comes with
-                retries.
+            BadRequestError: Nothing is to be changed, there is no such mode or spread, or at-most-once delivery comes
+                with retries.
         """
-        if mode is None and retry is None and at_most_once is None:
-            raise BadRequestError("nothing is to be configured: name a mode, a retry policy or at_most_once")
+        if mode is None and retry is None and at_most_once is None and spread is None:
+            raise BadRequestError("nothing is to be configured: name a mode, a retry policy, at_most_once or a spread")
+        if spread is not None:
+            check_spread(spread)
         if mode is not None:
             check_mode(mode)
-        if mode is None or at_most_once is None:
+        is_only_spread = mode is None and retry is None and at_most_once is None
+        if (mode is None or at_most_once is None) and not is_only_spread:
             found = (await self.describe_group(topic, group)).settings or GroupSettings()
             check_delivery(retry, found.at_most_once if at_most_once is None else at_most_once)
             if mode is not None or at_most_once is not None:  # brokers read `at_most_once` only with a mode
@@ -322,7 +330,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         check_delivery(retry, at_most_once)  # before a dead-letter topic is made
         retry = await self._with_dead_letter_topic(topic, group, retry)
         rows = await self._rows_of(topic, group, partitions)
-        written = settings_to_proto(mode, retry, at_most_once)
+        written = settings_to_proto(mode, retry, at_most_once, spread)
         return await self._operate(
             topic, group, "configure", rows, uuid.uuid4().bytes, settings=written, drop_aside=drop_aside
         )

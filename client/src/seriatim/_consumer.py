@@ -58,8 +58,11 @@ class Consumer:
     about exclusive mode.
 
     The brokers deliver each partition to one consumer of the consumer group at a time, in its order. The others are
-    standbys. A standby takes over where the acknowledgements ended: messages that were delivered and not acknowledged
-    then come again.
+    standbys there. If the consumers read all partitions of the topic, the partitions are spread over them evenly. If a
+    consumer comes or goes, some partitions move to another consumer, each when all that was delivered is acknowledged.
+
+    If a consumer dies, a standby takes over where the acknowledgements ended: messages that were delivered and not
+    acknowledged then come again.
 
     When the topic is deleted, the consumer ends: the next call raises `UnknownTopicError`, also if a new topic gets the
     same name. Make a new consumer to read the new topic. It has other messages, and the consumer group has other
@@ -121,15 +124,17 @@ class Consumer:
             failure=self._failure,
         )
         self._subscriptions: dict[int, Subscription] = {}
+        self._reads_all = mode == "exclusive" and len(numbers) == topic.partition_count
         for number in numbers:
             # For an offset or a time, `Client.consumer` has made the consumer group there just before.
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
-            self._subscribe(number, topic.partition_ids[number], start)
+            self._subscribe(number, topic, start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
 
-    def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
+    def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
         config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
-        subscription = Subscription(self._shared, self._inbox, number, partition_id, start, config)
+        over = topic.partition_count if self._reads_all else 0
+        subscription = Subscription(self._shared, self._inbox, number, topic.partition_ids[number], start, config, over)
         self._subscriptions[number] = subscription
         self._streams.register(subscription)
         subscription.start()
@@ -145,8 +150,11 @@ class Consumer:
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
         """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
+        before = list(self._subscriptions.values())
         for number in range(len(self._subscriptions), topic.partition_count):
-            self._subscribe(number, topic.partition_ids[number], "earliest")
+            self._subscribe(number, topic, "earliest")
+        for subscription in before if self._reads_all else ():
+            subscription.grown(topic.partition_count)
 
     @property
     def paused(self) -> tuple[int, ...]:
@@ -159,6 +167,15 @@ class Consumer:
     def assigned(self) -> tuple[int, ...]:
         """Partitions that are delivered to this consumer now."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_active)
+
+    @property
+    def yielding(self) -> tuple[int, ...]:
+        """Partitions that this consumer reads, and that another one of the group is to read.
+
+        It gets nothing more of them. When the program has acknowledged all that it was given of a partition, the other
+        consumer goes on there. If that takes longer than 10 s, this one goes on, and is asked again later.
+        """
+        return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.yielding)
 
     @property
     def joined(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from seriatim._arguments import takes_options
 GroupMode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
 BackOff = Literal["fixed", "exponential", "list"]
 Exhausted = Literal["block", "park_key", "dead_letter"]
+Spread = Literal["even", "none"]
 KeyState = Literal["delayed", "parked", "forwarding"]
 
 _MODES: Final[dict[str, int]] = {
@@ -36,6 +37,7 @@ _EXHAUSTED: Final[dict[str, int]] = {
     "dead_letter": records_pb2.EXHAUSTED_DEAD_LETTER,
 }
 _EXHAUSTED_NAMES: Final = {number: name for name, number in _EXHAUSTED.items()}
+_SPREADS: Final[dict[str, int]] = {"even": records_pb2.SPREAD_EVEN, "none": records_pb2.SPREAD_NONE}
 _STATES: Final[dict[str, int]] = {
     "delayed": broker_pb2.KEY_STATE_DELAYED,
     "parked": broker_pb2.KEY_STATE_PARKED,
@@ -99,15 +101,18 @@ class GroupSettings:
         retry: The retry policy; None: the brokers' default, or in another mode none.
         at_most_once: Messages are acknowledged when they are granted. A failure loses them, and nothing comes twice.
             Such a group has no retry: of `retry`, only `grant_ms` counts, and all else has its default.
+        spread: Only if exclusive. `even`: the partitions of the topic are spread over the consumers. `none`: a consumer
+            reads each partition to which it came first, until it leaves.
 
     Raises:
-        BadRequestError: There is no such mode, the mode has no retry policy, or at-most-once delivery comes with
-            retries.
+        BadRequestError: There is no such mode, the mode has no retry policy or no spread, or at-most-once delivery
+            comes with retries.
     """
 
     mode: GroupMode = "exclusive"
     retry: RetryPolicy | None = None
     at_most_once: bool = False
+    spread: Spread = "even"
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
@@ -117,6 +122,12 @@ class GroupSettings:
                 "handle; choose the mode key_ordered or shared"
             )
         check_delivery(self.retry, self.at_most_once)
+        check_spread(self.spread)
+        if self.spread == "none" and self.mode != "exclusive":
+            raise BadRequestError(
+                f"a group that is {self.mode} has no spread: each of its consumers gets messages of all partitions; "
+                "only groups that are exclusive have one"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +205,25 @@ def check_delivery(retry: RetryPolicy | None, at_most_once: bool | None) -> None
         raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
 
 
+def check_spread(spread: str) -> None:
+    """Refuse a spread that is not known.
+
+    Raises:
+        BadRequestError: There is no such spread.
+    """
+    if spread not in _SPREADS:
+        raise BadRequestError(f"there is no spread {spread!r} of consumer groups: it is {' or '.join(_SPREADS)}")
+
+
 def settings_to_proto(
-    mode: str | None, retry: RetryPolicy | None, at_most_once: bool | None
+    mode: str | None, retry: RetryPolicy | None, at_most_once: bool | None, spread: str | None = None
 ) -> records_pb2.GroupSettings:
     """Settings in the form in which brokers read them. What is None is not specified."""
     written = records_pb2.GroupSettings(at_most_once=bool(at_most_once))
     if mode is not None:
         written.mode = cast("Any", _MODES[mode])
+    if spread is not None:
+        written.spread = cast("Any", _SPREADS[spread])
     if retry is not None:
         written.retry.CopyFrom(
             records_pb2.RetryPolicy(
@@ -238,7 +261,8 @@ def settings_of(written: records_pb2.GroupSettings) -> GroupSettings | None:
             return None  # a later version has wider limits
     if retry is not None and written.at_most_once:
         retry = RetryPolicy(grant_ms=retry.grant_ms)  # nothing else of it counts
-    return GroupSettings(cast("Any", mode), retry, written.at_most_once)
+    spread: Spread = "none" if written.spread == records_pb2.SPREAD_NONE and mode == "exclusive" else "even"
+    return GroupSettings(cast("Any", mode), retry, written.at_most_once, spread)
 
 
 def state_to_number(state: str) -> int:

@@ -28,7 +28,15 @@ import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
 from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
-from seriatim._consumer_group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
+from seriatim._consumer_group_settings import (
+    GroupKey,
+    GroupMode,
+    GroupSettings,
+    KeyResult,
+    KeyState,
+    RetryPolicy,
+    Spread,
+)
 from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
@@ -340,6 +348,11 @@ class Consumer(_Held[_consumer.Consumer]):
     def assigned(self) -> tuple[int, ...]:
         """Partitions that are delivered to this consumer now."""
         return self._inner.assigned
+
+    @property
+    def yielding(self) -> tuple[int, ...]:
+        """Partitions that another consumer of the group is to read. See `seriatim.Consumer.yielding`."""
+        return self._inner.yielding
 
     @property
     def paused(self) -> tuple[int, ...]:
@@ -781,12 +794,13 @@ class Admin(_Held[_admin.Admin]):
         at_most_once: bool | None = None,
         partitions: Sequence[int] | None = None,
         drop_aside: bool = False,
+        spread: Spread | None = None,
     ) -> list[OperatedPartition]:
         """Change the settings of a consumer group. What is None stays as it is."""
         return self._thread.run(
             self._inner.configure_group(
                 topic, group, mode=mode, retry=retry, at_most_once=at_most_once, partitions=partitions,
-                drop_aside=drop_aside,
+                drop_aside=drop_aside, spread=spread,
             )
         )  # fmt: skip
 

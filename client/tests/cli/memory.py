@@ -514,10 +514,13 @@ class MemoryAdmin:
         at_most_once: bool | None,
         partitions: Sequence[int] | None,
         drop_aside: bool,
+        spread: Any = None,
     ) -> list[OperatedPartition]:
         known = self._cluster.settings.get((topic, group), GroupSettings())
         once = known.at_most_once if at_most_once is None else at_most_once
-        self._cluster.settings[topic, group] = GroupSettings(mode or known.mode, retry or known.retry, once)
+        self._cluster.settings[topic, group] = GroupSettings(
+            mode or known.mode, retry or known.retry, once, spread or known.spread
+        )
         self._cluster.operated.append(("configure", drop_aside))
         return [
             OperatedPartition(partition, False, None, None, "[130] c1 is in it", 130)

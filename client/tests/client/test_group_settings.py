@@ -11,7 +11,7 @@ from seriatim._consumer_group_settings import settings_of, settings_to_proto
 from seriatim._recording import Recorder
 from seriatim.history import MemoryHistory
 from seriatim_api.errors import BadRequestError, DeadlineExceededError, PreconditionError, UnknownTopicError
-from seriatim_api.v1 import broker_pb2, common_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 POLICIES = (
     RetryPolicy(3),
@@ -36,6 +36,32 @@ def test_retries_that_a_broker_keeps_beside_at_most_once_are_not_shown() -> None
     """A group may have got both from a broker of an earlier version."""
     told = settings_of(settings_to_proto("shared", RetryPolicy(3, grant_ms=9_000), at_most_once=True))
     assert told == GroupSettings("shared", RetryPolicy(grant_ms=9_000), at_most_once=True)
+
+
+def test_spread_is_one_of_exclusive_groups() -> None:
+    settings = GroupSettings("exclusive", spread="none")
+    assert settings_of(settings_to_proto("exclusive", None, None, "none")) == settings
+    with pytest.raises(BadRequestError, match="has no spread"):
+        GroupSettings("shared", spread="none")
+    with pytest.raises(BadRequestError, match="it is even or none"):
+        GroupSettings(spread=cast(Any, "odd"))
+
+
+async def test_spread_alone_is_changed_alone() -> None:
+    sent: list[Any] = []
+
+    async def operate(_method: str, request: Any, _deadline_s: float) -> Any:
+        sent.append(request.settings)
+        return broker_pb2.OperateGroupResponse(results=[broker_pb2.OperatedGroup(partition=0)])
+
+    admin = Admin(cast(Any, SimpleNamespace(admin=operate)), cast(Any, None))
+
+    async def rows(*_of: Any) -> Any:
+        return [broker_pb2.OperatedPartition(partition=0)]
+
+    admin._rows_of = rows  # type: ignore[method-assign]
+    await admin.configure_group("t", "g", spread="none")
+    assert sent == [records_pb2.GroupSettings(spread=records_pb2.SPREAD_NONE)]
 
 
 async def test_a_group_that_is_at_most_once_gets_no_dead_letter_topic() -> None:

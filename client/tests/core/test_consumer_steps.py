@@ -12,6 +12,7 @@ from seriatim._core.consumer_types import (
     AckedDurably,
     Acknowledge,
     Answered,
+    AskedToYield,
     Assigned,
     Connected,
     ConsumerConfig,
@@ -23,6 +24,7 @@ from seriatim._core.consumer_types import (
     Ended,
     GapDeclared,
     GapFound,
+    Grown,
     Joined,
     Leave,
     OpenStream,
@@ -36,8 +38,13 @@ from seriatim._core.consumer_types import (
     SendAck,
     SendJoin,
     SendLeave,
+    SendSpreadOver,
+    SendYielded,
     Skipped,
     Timer,
+    Yield,
+    YieldAsked,
+    YieldEnded,
 )
 from seriatim._core.producer_types import ReplyError
 from seriatim_api.errors import OrderViolationError
@@ -480,3 +487,53 @@ def test_who_joins_a_paused_group_is_told() -> None:
         ConsumerGroupChanged("pause", 1, 1, 10),
         Assigned(1, True, 1, 10),
     ]
+
+
+# ---- yielding to another consumer -------------------------------------------------------------------------
+
+
+def asked(number: int = 4, *, sub: int = 1, is_over: bool = False) -> YieldAsked:
+    return YieldAsked(sub, number, is_over)
+
+
+def test_question_to_yield_is_answered_under_the_grant() -> None:
+    core = active()
+    core.step(delivered((10, 5)), 0)
+    assert core.step(asked(), 0) == [AskedToYield(4)]
+    assert core.yielding == 4
+    assert core.step(Yield(4, 12), 0) == [SendYielded(3, 1, 77, 4, make_offset(1, 12))]
+    assert core.step(Acknowledge(1, 1, 12), 5 * MS) == [SendAck(3, 1, 77, make_offset(1, 11))], (
+        "it may still acknowledge"
+    )
+
+
+def test_question_to_yield_ends_with_its_number_or_with_the_grant() -> None:
+    core = active()
+    core.step(asked(), 0)
+    assert core.step(asked(3, is_over=True), 0) == []
+    assert core.yielding == 4, "an earlier one has ended"
+    assert core.step(asked(is_over=True), 0) == [YieldEnded()]
+    assert core.step(Yield(4, 12), 0) == [], "it is not asked any more"
+    core.step(asked(5), 0)
+    assert core.step(joined(10, active=False), 0) == [Assigned(2, False, 1, 10)]
+    assert core.yielding == 0
+    assert core.step(asked(6), 0) == [], "a standby has nothing to yield"
+
+
+def test_join_says_that_another_consumer_was_active() -> None:
+    core = joining()
+    core.step(joined(10, active=False), 0)
+    core.step(Disconnected("a:1", 3), 0)
+    core.step(Resolved(Place(1, "b:1", 6)), 0)
+    assert core.step(Connected("b:1", 9), 0) == [SendJoin(9, 2, False, True)]
+
+
+def test_more_partitions_are_told_once_to_servers_that_take_it() -> None:
+    core = active()
+    assert core.step(Grown(8), 0) == [], "the server is of an older version"
+    core.step(Disconnected("a:1", 3), 0)
+    core.step(Resolved(Place(1, "b:1", 6)), 0)
+    core.step(Connected("b:1", 9), 0)
+    assert core.step(replace(joined(10, sub=2), takes_spread=True), 0) == [Assigned(3, True, 1, 10)]
+    assert core.step(Grown(16), 0) == [SendSpreadOver(9, 2, 16)]
+    assert core.step(replace(joined(10, sub=2), takes_spread=True), 0) == [Assigned(4, True, 1, 10)]

@@ -238,6 +238,7 @@ def _target(target: broker_pb2.GroupTarget) -> str:
 def _configure(there: records_pb2.GroupSettings, change: records_pb2.GroupSettings) -> None:
     if change.mode:
         there.mode, there.at_most_once = change.mode, change.at_most_once
+    there.spread = change.spread or there.spread
     if change.HasField("retry"):
         there.retry.CopyFrom(change.retry)
     elif there.mode != records_pb2.CONSUMER_MODE_EXCLUSIVE and not there.HasField("retry"):

@@ -159,6 +159,21 @@ async def test_retries_wait_until_at_most_once_has_ended(world: World) -> None:
     assert not [call for call in world.brokers.calls if call.startswith("configure")], "the brokers would refuse them"
 
 
+async def test_spread_is_changed_while_consumers_are_connected(world: World) -> None:
+    await placed(world)
+    assert condition(world) == ("True", "Placed")
+    rows(world)[0].consumers.append("c1")
+    world.api.change("ConsumerGroup", "billing", spread="None")
+    await world.settle(60)
+    assert rows(world)[0].settings.spread == records_pb2.SPREAD_NONE
+    assert condition(world) == ("True", "Placed")
+
+
+def test_spread_of_an_exclusive_group_comes_back() -> None:
+    wanted = ConsumerGroupSettings("Exclusive", at_most_once=False, retry=None, spread="None")
+    assert settings_from_message(settings_message(wanted, ("mode", "spread"))) == wanted
+
+
 def test_settings_that_go_to_the_brokers_come_back_as_they_were() -> None:
     retry = RetrySettings(3, "Fixed", (5_000,), 0, "DeadLetter", "letters", 60_000)
     wanted = ConsumerGroupSettings("Shared", at_most_once=True, retry=retry)

@@ -313,6 +313,8 @@ class ConsumeRequest(_message.Message):
     PING_FIELD_NUMBER: _builtins.int
     DEMAND_FIELD_NUMBER: _builtins.int
     MANY_FIELD_NUMBER: _builtins.int
+    YIELDED_FIELD_NUMBER: _builtins.int
+    SPREAD_OVER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ConsumerHello: ...
     @_builtins.property
@@ -337,6 +339,14 @@ class ConsumeRequest(_message.Message):
     def many(self) -> Global___Requests:
         """only to a broker whose Joined has `takes_many`"""
 
+    @_builtins.property
+    def yielded(self) -> Global___Yielded:
+        """only to a broker that asked for it"""
+
+    @_builtins.property
+    def spread_over(self) -> Global___SpreadOver:
+        """only to a broker whose Joined has `takes_spread`"""
+
     def __init__(
         self,
         *,
@@ -350,12 +360,14 @@ class ConsumeRequest(_message.Message):
         ping: Global___Ping | None = ...,
         demand: Global___Demand | None = ...,
         many: Global___Requests | None = ...,
+        yielded: Global___Yielded | None = ...,
+        spread_over: Global___SpreadOver | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request", "spread_over", b"spread_over", "yielded", b"yielded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request", "spread_over", b"spread_over", "yielded", b"yielded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping", "demand", "many"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping", "demand", "many", "yielded", "spread_over"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -425,6 +437,9 @@ class Join(_message.Message):
     IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
     RUN_MAX_FIELD_NUMBER: _builtins.int
     ON_DEMAND_FIELD_NUMBER: _builtins.int
+    SPREAD_OVER_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    WAS_STANDBY_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     group: _builtins.str
     consumer: _builtins.str
@@ -442,6 +457,14 @@ class Join(_message.Message):
     """at most so many messages of a key in one grant; 0: as many as the broker likes"""
     on_demand: _builtins.bool
     """not in exclusive mode: nothing is granted before the first Demand"""
+    spread_over: _builtins.int
+    """In exclusive mode: the consumer reads all partitions of the topic, so many as it knows of. 0: it does not, or does not
+    know of spreading. Then no partition is given to it that another consumer reads.
+    """
+    partition: _builtins.int
+    """with `spread_over`: the partition's number in the topic"""
+    was_standby: _builtins.bool
+    """when it left the server before, another consumer was active"""
     def __init__(
         self,
         *,
@@ -455,14 +478,74 @@ class Join(_message.Message):
         in_flight_max: _builtins.int = ...,
         run_max: _builtins.int = ...,
         on_demand: _builtins.bool = ...,
+        spread_over: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        was_standby: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "in_flight_max", b"in_flight_max", "mode", b"mode", "on_demand", b"on_demand", "partition_id", b"partition_id", "run_max", b"run_max", "start", b"start", "subscription", b"subscription", "was_active", b"was_active"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "in_flight_max", b"in_flight_max", "mode", b"mode", "on_demand", b"on_demand", "partition", b"partition", "partition_id", b"partition_id", "run_max", b"run_max", "spread_over", b"spread_over", "start", b"start", "subscription", b"subscription", "was_active", b"was_active", "was_standby", b"was_standby"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Join: _TypeAlias = Join  # noqa: Y015
+
+@_typing.final
+class SpreadOver(_message.Message):
+    """The topic has more partitions, and the consumer reads all of them: `Join.spread_over` of a subscription changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    subscription: _builtins.int
+    partitions: _builtins.int
+    def __init__(
+        self,
+        *,
+        subscription: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "subscription", b"subscription"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpreadOver: _TypeAlias = SpreadOver  # noqa: Y015
+
+@_typing.final
+class Yielded(_message.Message):
+    """The consumer reads a partition and was asked to yield it to another one: its application gets nothing from `offset` on
+    under this grant, until the broker says that the attempt is over.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    subscription: _builtins.int
+    token: _builtins.int
+    number: _builtins.int
+    """of YieldAsked"""
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        subscription: _builtins.int = ...,
+        token: _builtins.int = ...,
+        number: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "offset", b"offset", "subscription", b"subscription", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Yielded: _TypeAlias = Yielded  # noqa: Y015
 
 @_typing.final
 class Leave(_message.Message):
@@ -731,6 +814,7 @@ class DeliveryEvent(_message.Message):
     GRANTED_FIELD_NUMBER: _builtins.int
     ACKS_CONFIRMED_FIELD_NUMBER: _builtins.int
     TOKENS_VOID_FIELD_NUMBER: _builtins.int
+    YIELD_ASKED_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -762,6 +846,8 @@ class DeliveryEvent(_message.Message):
     def acks_confirmed(self) -> Global___AcksConfirmed: ...
     @_builtins.property
     def tokens_void(self) -> Global___TokensVoid: ...
+    @_builtins.property
+    def yield_asked(self) -> Global___YieldAsked: ...
     def __init__(
         self,
         *,
@@ -780,12 +866,13 @@ class DeliveryEvent(_message.Message):
         granted: Global___Granted | None = ...,
         acks_confirmed: Global___AcksConfirmed | None = ...,
         tokens_void: Global___TokensVoid | None = ...,
+        yield_asked: Global___YieldAsked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "tokens_void", b"tokens_void"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "tokens_void", b"tokens_void", "yield_asked", b"yield_asked"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription", "tokens_void", b"tokens_void"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription", "tokens_void", b"tokens_void", "yield_asked", b"yield_asked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "dropped", "pong", "paused", "granted", "acks_confirmed", "tokens_void"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "dropped", "pong", "paused", "granted", "acks_confirmed", "tokens_void", "yield_asked"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -834,6 +921,7 @@ class Joined(_message.Message):
     GRANT_MS_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
     TAKES_MANY_FIELD_NUMBER: _builtins.int
+    TAKES_SPREAD_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -856,6 +944,8 @@ class Joined(_message.Message):
     """what is granted is acknowledged already, and does not come again if it fails"""
     takes_many: _builtins.bool
     """the broker takes `ConsumeRequest.many`"""
+    takes_spread: _builtins.bool
+    """the broker takes `ConsumeRequest.spread_over`"""
     def __init__(
         self,
         *,
@@ -872,14 +962,44 @@ class Joined(_message.Message):
         grant_ms: _builtins.int = ...,
         at_most_once: _builtins.bool = ...,
         takes_many: _builtins.bool = ...,
+        takes_spread: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "takes_many", b"takes_many", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "takes_many", b"takes_many", "takes_spread", b"takes_spread", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Joined: _TypeAlias = Joined  # noqa: Y015
+
+@_typing.final
+class YieldAsked(_message.Message):
+    """Only to an active consumer whose Join has `spread_over`: another one is to read the partition. No delivery follows, but
+    what the application has may still be acknowledged. The consumer answers with Yielded. When all before that offset is
+    acknowledged, a Joined follows that makes it a standby.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """grows with each attempt"""
+    is_over: _builtins.bool
+    """the attempt has ended: the consumer goes on"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        is_over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_over", b"is_over", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___YieldAsked: _TypeAlias = YieldAsked  # noqa: Y015
 
 @_typing.final
 class GroupPaused(_message.Message):

@@ -60,6 +60,30 @@ SEGMENT_STATE_UNSETTLED: SegmentState.ValueType  # 3
 SEGMENT_STATE_LOST: SegmentState.ValueType  # 4
 Global___SegmentState: _TypeAlias = SegmentState  # noqa: Y015
 
+class _Spread:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SpreadEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Spread.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SPREAD_UNSPECIFIED: _Spread.ValueType  # 0
+    """even; in a change: as before"""
+    SPREAD_EVEN: _Spread.ValueType  # 1
+    """each one reads its share"""
+    SPREAD_NONE: _Spread.ValueType  # 2
+    """a consumer reads what it came to first, until it leaves"""
+
+class Spread(_Spread, metaclass=_SpreadEnumTypeWrapper):
+    """Which consumers of an exclusive group read the partitions of a topic."""
+
+SPREAD_UNSPECIFIED: Spread.ValueType  # 0
+"""even; in a change: as before"""
+SPREAD_EVEN: Spread.ValueType  # 1
+"""each one reads its share"""
+SPREAD_NONE: Spread.ValueType  # 2
+"""a consumer reads what it came to first, until it leaves"""
+Global___Spread: _TypeAlias = Spread  # noqa: Y015
+
 class _BackOff:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -813,6 +837,7 @@ class CursorRecord(_message.Message):
     HANDOVER_NO_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
     REPEATED_TO_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -848,6 +873,7 @@ class CursorRecord(_message.Message):
     """messages are acknowledged when they are granted"""
     repeated_to: _builtins.int
     """in segments up to this one, each message may have been delivered before; 0: in none"""
+    spread: Global___Spread.ValueType
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -880,10 +906,11 @@ class CursorRecord(_message.Message):
         handover_no: _builtins.int = ...,
         at_most_once: _builtins.bool = ...,
         repeated_to: _builtins.int = ...,
+        spread: Global___Spread.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "repeated_to", b"repeated_to", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "repeated_to", b"repeated_to", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "spread", b"spread", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -898,10 +925,13 @@ class GroupSettings(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     mode: Global___ConsumerMode.ValueType
     """unspecified: exclusive"""
     at_most_once: _builtins.bool
     """messages are acknowledged when they are granted: a failure loses them, nothing comes twice"""
+    spread: Global___Spread.ValueType
+    """only in exclusive mode"""
     @_builtins.property
     def retry(self) -> Global___RetryPolicy:
         """not set: the default of the brokers"""
@@ -912,10 +942,11 @@ class GroupSettings(_message.Message):
         mode: Global___ConsumerMode.ValueType = ...,
         retry: Global___RetryPolicy | None = ...,
         at_most_once: _builtins.bool = ...,
+        spread: Global___Spread.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "mode", b"mode", "retry", b"retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "mode", b"mode", "retry", b"retry", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,6 +26,11 @@ def mode_from_number(number: int) -> ConsumerMode:
     return ConsumerMode(number or ConsumerMode.EXCLUSIVE)
 
 
+def spread_to_number(is_spread: bool) -> records_pb2.Spread.ValueType:
+    """The spread as records and clients have it: unspecified for the default, which older versions have too."""
+    return records_pb2.SPREAD_UNSPECIFIED if is_spread else records_pb2.SPREAD_NONE
+
+
 def retry_to_proto(policy: RetryPolicy) -> records_pb2.RetryPolicy:
     """A retry policy as records and clients have it."""
     return records_pb2.RetryPolicy(
@@ -58,7 +63,11 @@ def retry_from_proto(written: records_pb2.RetryPolicy) -> RetryPolicy:
 
 def settings_to_proto(settings: ConsumerGroupSettings) -> records_pb2.GroupSettings:
     """The settings of a consumer group as clients have them. An exclusive one has no retry policy."""
-    written = records_pb2.GroupSettings(mode=mode_to_number(settings.mode), at_most_once=settings.at_most_once)
+    written = records_pb2.GroupSettings(
+        mode=mode_to_number(settings.mode),
+        at_most_once=settings.at_most_once,
+        spread=spread_to_number(settings.is_spread),
+    )
     if settings.mode is not ConsumerMode.EXCLUSIVE:
         written.retry.CopyFrom(_shared_policy(settings.retry))
     return written
@@ -75,13 +84,13 @@ def known_settings(written: records_pb2.GroupSettings) -> ConsumerGroupSettings 
     A control record with other settings than this version knows is of no use here, but the rest of it is.
     """
     retry = written.retry.SerializeToString() if written.HasField("retry") else b""
-    return _shared_settings(written.mode, retry, written.at_most_once)
+    return _shared_settings(written.mode, retry, written.at_most_once, written.spread != records_pb2.SPREAD_NONE)
 
 
 @lru_cache(SHARED_COUNT_MAX)
-def _shared_settings(mode: int, retry: bytes, at_most_once: bool) -> ConsumerGroupSettings | None:
+def _shared_settings(mode: int, retry: bytes, at_most_once: bool, is_spread: bool) -> ConsumerGroupSettings | None:
     try:
         policy = retry_from_proto(records_pb2.RetryPolicy.FromString(retry)) if retry else RETRY_DEFAULT
-        return ConsumerGroupSettings(mode_from_number(mode), policy, at_most_once)
+        return ConsumerGroupSettings(mode_from_number(mode), policy, at_most_once, is_spread)
     except ValueError:
         return None

@@ -383,7 +383,7 @@ def _check_same_settings(
         if cursor.mode is not settings.mode:
             what = f"in mode {cursor.mode.name.lower()}"
         elif cursor.settings != settings:
-            what = "with another retry policy, or another setting of at most once"
+            what = "with another retry policy, or another setting of at most once or of spread"
         else:
             continue
         raise PreconditionError(

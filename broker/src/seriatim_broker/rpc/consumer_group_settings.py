@@ -27,7 +27,7 @@ def settings_from(written: records_pb2.GroupSettings, topic: str, group: str) ->
         UnsupportedModeError: This version does not know the mode.
     """
     wanted = wanted_from(written, topic, group)
-    return WantedSettings(wanted.mode, wanted.retry, written.at_most_once).over(SETTINGS_DEFAULT)
+    return WantedSettings(wanted.mode, wanted.retry, written.at_most_once, wanted.is_spread).over(SETTINGS_DEFAULT)
 
 
 def wanted_from(written: records_pb2.GroupSettings, topic: str, group: str) -> WantedSettings:
@@ -43,7 +43,10 @@ def wanted_from(written: records_pb2.GroupSettings, topic: str, group: str) -> W
     except ValueError as exc:
         raise UnsupportedModeError(f"this version does not know mode {written.mode} of consumer groups") from exc
     retry = _retry_from(written.retry, topic, group) if written.HasField("retry") else None
-    return WantedSettings(mode, retry, written.at_most_once if mode is not None else None)
+    is_spread = written.spread == records_pb2.SPREAD_EVEN if written.spread else None
+    if written.spread not in records_pb2.Spread.values():
+        raise BadRequestError(f"this version does not know spread {written.spread} of consumer groups")
+    return WantedSettings(mode, retry, written.at_most_once if mode is not None else None, is_spread)
 
 
 def _retry_from(written: records_pb2.RetryPolicy, topic: str, group: str) -> RetryPolicy:

@@ -36,6 +36,8 @@ from ..core.values.events import (
     ConsumerLeave,
     ConsumerNack,
     ConsumerPing,
+    ConsumerSpreadOver,
+    ConsumerYielded,
     StartPosition,
 )
 from ..core.values.keyed import DELAY_MS_MAX, ERROR_BYTES_MAX, ConsumerMode
@@ -54,6 +56,9 @@ ROWS_MAX = 100_000
 REQUEST_BYTES_MAX = 4 << 20
 """A longer request is refused before it is parsed. `ROWS_MAX` rows have 2 MiB at most. A row of one byte takes 8 bytes
 of memory, so without this limit a request of the length that gRPC takes would need several hundred MiB."""
+
+PARTITIONS_MAX = 20_000
+"""A consumer that says that it reads more partitions of one topic is not counted when partitions are spread."""
 
 SUBSCRIPTIONS_MAX = 100_000
 """At most so many subscriptions are open on one stream. A topic has 20,000 partitions at most."""
@@ -144,6 +149,13 @@ class ConsumeStream:
                 demand = request.demand
                 messages = min(demand.messages, IN_FLIGHT_MAX)
                 feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
+            case "yielded":
+                yielded = request.yielded
+                _check_offset(yielded.offset)
+                feed(ConsumerYielded(self._stream, yielded.subscription, yielded.token, yielded.number, yielded.offset))
+            case "spread_over":
+                told = request.spread_over
+                feed(ConsumerSpreadOver(self._stream, told.subscription, min(told.partitions, PARTITIONS_MAX)))
             case "many":
                 for each in request.many.requests:
                     if each.WhichOneof("request") == "many":
@@ -183,6 +195,9 @@ class ConsumeStream:
                 min(join.in_flight_max or IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX),
                 join.run_max,
                 join.on_demand,
+                join.spread_over if join.partition < join.spread_over <= PARTITIONS_MAX else 0,
+                join.partition,
+                join.was_standby,
             )
         )
 
@@ -317,11 +332,15 @@ class ConsumeStream:
                 out.joined.server_epoch = event.server_epoch
                 out.joined.answers_pings = True
                 out.joined.takes_many = True
+                out.joined.takes_spread = True
                 out.joined.paused = event.paused
                 out.joined.begun_by = operation_to_number(event.begun_by)
                 out.joined.mode = mode_to_number(event.mode)
                 out.joined.grant_ms = event.grant_ms
                 out.joined.at_most_once = event.at_most_once
+            case fx.YieldAsked():
+                out.yield_asked.number = event.number
+                out.yield_asked.is_over = event.is_over
             case fx.Paused():
                 out.paused.paused = event.paused
             case fx.Skip():

@@ -34,7 +34,13 @@ from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_s
 from ..interfaces.segment_records import member_from_record as member_from_record
 from ..interfaces.segment_records import member_to_record as member_to_record
 from ..interfaces.segment_records import members_from_record as members_from_record
-from ..interfaces.settings_records import mode_from_number, mode_to_number, retry_from_proto, retry_to_proto
+from ..interfaces.settings_records import (
+    mode_from_number,
+    mode_to_number,
+    retry_from_proto,
+    retry_to_proto,
+    spread_to_number,
+)
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -261,6 +267,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.oldest = record.oldest
     written.handover_epoch, written.handover_no = record.handover
     written.at_most_once = record.at_most_once
+    written.spread = spread_to_number(record.is_spread)
     if record.mode is not ConsumerMode.EXCLUSIVE:
         written.retry.CopyFrom(retry_to_proto(record.retry))
     else:
@@ -302,6 +309,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         HandOverId(record.handover_epoch, record.handover_no),
         record.at_most_once,
         record.repeated_to,
+        record.spread != records_pb2.SPREAD_NONE,
     )
 
 

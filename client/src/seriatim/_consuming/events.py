@@ -36,7 +36,10 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
                 _BEGINNINGS.get(told.begun_by),
                 told.grant_ms,
                 told.at_most_once,
+                told.takes_spread,
             )
+        case "yield_asked":
+            return ct.YieldAsked(sub, event.yield_asked.number, event.yield_asked.is_over)
         case "paused":
             return ct.Paused(sub, event.paused.paused)
         case "skip":

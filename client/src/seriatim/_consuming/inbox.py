@@ -12,16 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import PreconditionError, SeriatimError, UnreadableBodyError
-from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.ids import format_offset, make_offset, split_offset
 
 from seriatim import _batch
 from seriatim._records import Message
-from seriatim._transport.consume import ConsumeLink
 
 if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscription
@@ -57,6 +56,20 @@ class FetchedTable(NamedTuple):
     grant: int
 
 
+class TakesCredit(Protocol):
+    """The stream on which a batch came, which gets credit back for it."""
+
+    def give_credit(self, size_bytes: int, /) -> None:
+        """Give the broker credit for so many bytes."""
+
+
+class _Paid:
+    """In place of the stream of a batch that was opened before, and for which the broker has its credit."""
+
+    def give_credit(self, size_bytes: int, /) -> None:
+        pass
+
+
 class Chunk(NamedTuple):
     """A batch that waits in the inbox: its grant, and the index from which its messages are delivered."""
 
@@ -68,7 +81,7 @@ class Chunk(NamedTuple):
     delivery_attempt: int
     header: BatchHeader
     body: memoryview
-    link: ConsumeLink
+    link: TakesCredit
 
 
 class Inbox:
@@ -85,6 +98,7 @@ class Inbox:
         self.chunks: deque[Chunk] = deque()
         self._opened: Chunk | None = None
         self._messages = _NO_MESSAGES  # the messages of the opened chunk that the application has not taken
+        self._last_table: Subscription | None = None  # the partition of the newest table
         self._fresh_until_s = 0.0  # the grant of that chunk certainly counts until then
         self._arrived = asyncio.Event()
         self._error: SeriatimError | None = None
@@ -113,6 +127,35 @@ class Inbox:
         self._closed = True
         self._arrived.set()
 
+    def hold(self, subscription: Subscription) -> None:
+        """Give the application no more of a partition: its batches wait in `subscription.held`."""
+        opened, held = self._opened, subscription.held
+        if opened is not None and opened.subscription is subscription:
+            taken = -1 if subscription.taken is None else split_offset(subscription.taken)[1]
+            rest = opened._replace(from_index=max(opened.from_index, taken + 1), link=_Paid())
+            if rest.from_index < rest.header.end_index:
+                held.append(rest)
+            self._opened, self._messages = None, _NO_MESSAGES
+        others = [chunk for chunk in self.chunks if chunk.subscription is not subscription]
+        if len(others) < len(self.chunks):
+            held += [chunk for chunk in self.chunks if chunk.subscription is subscription]
+            self.chunks.clear()
+            self.chunks.extend(others)
+
+    def let_go(self, subscription: Subscription) -> None:
+        """The batches that were held come first. Those of a grant that has ended are dropped, as all others."""
+        if subscription.held:
+            self.chunks.extendleft(reversed(subscription.held))
+            subscription.held.clear()
+            self._arrived.set()
+
+    def has(self, subscription: Subscription) -> bool:
+        """Whether anything of a partition waits for the application."""
+        opened = self._opened
+        return (opened is not None and opened.subscription is subscription) or any(
+            chunk.subscription is subscription for chunk in self.chunks
+        )
+
     # ---- to the application --------------------------------------------------------------------------
 
     async def next(self, deadline: float | None) -> Message | None:
@@ -137,10 +180,13 @@ class Inbox:
         """The next batch as a table; None at the deadline. The errors are those of `next`."""
         while True:
             self._check()
+            if self._last_table is not None and self._last_table.core.yielding:
+                self._last_table.yield_if_empty()
             while self.chunks and self._error is None:
                 chunk = self._pop()
                 table = self._read(chunk, self._table) if chunk is not None else None
-                if table is not None:
+                if table is not None and chunk is not None:
+                    self._last_table = chunk.subscription
                     return table
             self._check()
             if not await self._wait(deadline):
@@ -183,6 +229,8 @@ class Inbox:
                         subscription.taken = message.offset
                         return message
                 self._opened, self._messages = None, _NO_MESSAGES
+                if subscription.core.yielding:
+                    subscription.yield_if_empty()
             if not self.chunks:
                 return None
             self._opened = chunk = self._pop()

@@ -209,6 +209,7 @@ class Subscribed:
             start=STARTS[self.start_at],
             subscription=effect.subscription,
             was_active=effect.was_active,
+            was_standby=effect.was_standby,
         )
 
     def _assigned(self, effect: ct.Assigned) -> None:
@@ -261,11 +262,12 @@ class Subscription(Subscribed):
         partition_id: int,
         start_at: Start,
         config: ct.ConsumerConfig,
+        spread_over: int = 0,
     ) -> None:
-        super().__init__(
-            shared, number, partition_id, start_at, PartitionConsumer(config, subscription_base=number << 32)
-        )
+        core = PartitionConsumer(config, subscription_base=number << 32, spread_over=spread_over)
+        super().__init__(shared, number, partition_id, start_at, core)
         self._inbox = inbox
+        self.held: list[Chunk] = []  # batches that the application does not get while the partition is being yielded
         self.taken: int | None = None  # the last offset that the application got under the present grant
 
     def acknowledge(self, grant: int, offset: int) -> bool:
@@ -298,6 +300,34 @@ class Subscription(Subscribed):
         """Acknowledge all messages that the application got under the present grant."""
         if self.taken is not None:
             self.acknowledge(self.core.grant, self.taken)
+
+    @entry
+    def grown(self, partitions: int) -> None:
+        """The topic has so many partitions now, and the consumer reads all of them."""
+        self._step(ct.Grown(partitions))
+
+    def _join(self, effect: ct.SendJoin) -> broker_pb2.Join:
+        join = super()._join(effect)
+        if self.core.spread_over:
+            join.spread_over, join.partition = self.core.spread_over, self.number
+        return join
+
+    def _asked_to_yield(self, number: int) -> None:
+        if self.core.at_most_once:
+            self.yield_if_empty()
+            return
+        self._inbox.hold(self)
+        index = self.core.next_index
+        if self.held:
+            index = self.core.begun_index if self.taken is None else split_offset(self.taken)[1] + 1
+        self._step(ct.Yield(number, index))
+
+    @entry
+    def yield_if_empty(self) -> None:
+        """At most once: what was delivered does not come again, so it yields when the application has all of it."""
+        core = self.core
+        if core.yielding and core.at_most_once and not self._inbox.has(self):
+            self._step(ct.Yield(core.yielding, core.next_index))
 
     def is_current(self, grant: int) -> bool:
         """Whether messages that came under a grant may still be given to the application."""
@@ -336,11 +366,24 @@ class Subscription(Subscribed):
             case ct.SendAck():
                 ack = broker_pb2.Ack(subscription=effect.subscription, token=effect.token, offset=effect.offset)
                 self._shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(ack=ack))
+            case ct.AskedToYield():
+                self._asked_to_yield(effect.number)
+            case ct.YieldEnded():
+                self._inbox.let_go(self)
+            case ct.SendYielded():
+                yielded = broker_pb2.Yielded(
+                    subscription=effect.subscription, token=effect.token, number=effect.number, offset=effect.offset
+                )
+                self._shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(yielded=yielded))
+            case ct.SendSpreadOver():
+                over = broker_pb2.SpreadOver(subscription=effect.subscription, partitions=effect.partitions)
+                self._shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(spread_over=over))
             case _:
                 pass
 
     def _assigned(self, effect: ct.Assigned) -> None:
         self.taken = None
+        self._inbox.let_go(self)  # what is held came under the grant before: the inbox drops it
         super()._assigned(effect)
 
 

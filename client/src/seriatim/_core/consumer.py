@@ -17,6 +17,9 @@ the latest. Events and effects are in `consumer_types`. The core checks:
   have no limit.
 * A grant in a higher group epoch begins anew, at any place: the consumer group was rewound, or lost its place. The
   application is told before it gets a message of this grant.
+* If the server asks the consumer to yield the partition to another one, the application gets nothing more under this
+  grant until the server says that it need not. So what it has ends at a known index, and the other consumer begins
+  there.
 * The application can acknowledge only messages that were delivered under the current grant, under its token. Messages
   that it got under an earlier grant come again, flagged. To acknowledge those changes nothing.
 """
@@ -30,7 +33,9 @@ from .consumer_types import (
     AckConfirmed,
     AckedDurably,
     Acknowledge,
+    AskedToYield,
     Assigned,
+    Connected,
     ConsumerConfig,
     Deliver,
     Delivered,
@@ -39,14 +44,21 @@ from .consumer_types import (
     Event,
     GapDeclared,
     GapFound,
+    Grown,
     Joined,
     Passed,
     SegmentEnded,
     SendAck,
+    SendJoin,
     SendLeave,
+    SendSpreadOver,
+    SendYielded,
     Skipped,
+    Yield,
+    YieldAsked,
+    YieldEnded,
 )
-from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining
+from .joining import DROPPED, HEARD, US_PER_MS, ConsumerPhase, Joining
 from .producer_types import ReplyError
 
 
@@ -62,11 +74,23 @@ class PartitionConsumer(Joining):
         "_dropped_messages",
         "_gap",
         "_given_below",
+        "_takes_spread",
         "_token",
+        "_told_over",
+        "at_most_once",
+        "begun_index",
+        "spread_over",
+        "yielding",
     )
 
-    def __init__(self, config: ConsumerConfig, subscription_base: int = 0) -> None:
+    def __init__(self, config: ConsumerConfig, subscription_base: int = 0, spread_over: int = 0) -> None:
         super().__init__(config, subscription_base)
+        self.spread_over = spread_over  # so many partitions of the topic the consumer reads, which are all; else 0
+        self.at_most_once = False  # as the server said last: what is delivered is acknowledged
+        self.begun_index = 0  # where the grant began
+        self.yielding = 0  # the number of the question to yield that is not over; 0: there is none
+        self._takes_spread = False  # whether the server hears of more partitions
+        self._told_over = 0  # what the server knows of `spread_over`
         self._token = 0
         self._gap = False
         self._given_below = 0  # the application has all messages below; from here to `next_index` none is for it
@@ -99,10 +123,21 @@ class PartitionConsumer(Joining):
                 self._gap_declared(event, effects)
             case Dropped():
                 self._dropped(event, effects)
+            case YieldAsked():
+                self._yield_asked(event, effects)
+            case Yield():
+                if self.yielding == event.number and self.phase is ConsumerPhase.ACTIVE:
+                    assert self._stream is not None
+                    offset = make_offset(self.segment, event.index)
+                    effects.append(SendYielded(self._stream, self.subscription, self._token, event.number, offset))
+            case Grown():
+                self.spread_over = event.partitions
+                self._tell_spread(effects)
             case _:
                 pass
 
     def _end_grant(self, effects: list[Effect]) -> None:
+        self.yielding = 0
         if self.phase is ConsumerPhase.ACTIVE:
             self.grant += 1
             effects.append(Assigned(self.grant, False, self.segment, self.next_index))
@@ -121,6 +156,10 @@ class PartitionConsumer(Joining):
         was_active = self.phase is ConsumerPhase.ACTIVE
         if not self._takes_join(event, effects):
             return
+        self.yielding = 0
+        self._was_standby = not event.active
+        self.at_most_once, self._takes_spread = event.at_most_once, event.takes_spread
+        self._tell_spread(effects)
         if not event.active and not was_active:
             self.phase = ConsumerPhase.STANDBY
             return
@@ -130,8 +169,31 @@ class PartitionConsumer(Joining):
         if event.active:
             self._gap = False
             self.next_index = self._given_below = self._ack_wanted = self._ack_sent = event.index
+            self.begun_index = event.index
             self._token = event.token
         effects.append(Assigned(self.grant, event.active, event.segment, event.index))
+
+    def _connected(self, event: Connected, now_us: int, effects: list[Effect]) -> None:
+        super()._connected(event, now_us, effects)
+        if effects and isinstance(effects[-1], SendJoin):
+            self._takes_spread, self._told_over = False, self.spread_over
+
+    def _tell_spread(self, effects: list[Effect]) -> None:
+        """Tell the server of more partitions than the join said."""
+        if self._takes_spread and self._told_over != self.spread_over and self.phase in HEARD:
+            assert self._stream is not None
+            self._told_over = self.spread_over
+            effects.append(SendSpreadOver(self._stream, self.subscription, self.spread_over))
+
+    def _yield_asked(self, event: YieldAsked, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription) or self.phase is not ConsumerPhase.ACTIVE:
+            return
+        if not event.is_over:
+            self.yielding = event.number
+            effects.append(AskedToYield(event.number))
+        elif event.number == self.yielding:
+            self.yielding = 0
+            effects.append(YieldEnded())
 
     def _moved(self) -> None:
         self._dropped_from = self._dropped_below = self._dropped_messages = 0

@@ -75,6 +75,31 @@ class Joined:
     begun_by: Literal["rewind", "skip"] | None = None
     grant_ms: int = 0
     at_most_once: bool = False
+    takes_spread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class YieldAsked:
+    """The server asks this consumer to yield the partition to another one. `is_over`: it need not any more."""
+
+    subscription: int
+    number: int
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """The application gets nothing from `index` on, until the server says that it need not yield."""
+
+    number: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The topic has more partitions, and this consumer reads all of them: so many."""
+
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +303,9 @@ Event = (
     | Hold
     | Release
     | Demanded
+    | YieldAsked
+    | Yield
+    | Grown
 )
 
 
@@ -306,6 +334,7 @@ class SendJoin:
     stream: int
     subscription: int
     was_active: bool
+    was_standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +353,38 @@ class SendAck:
     subscription: int
     token: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendYielded:
+    """Tell the server that the application gets nothing from `offset` on."""
+
+    stream: int
+    subscription: int
+    token: int
+    number: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSpreadOver:
+    """Tell the server that this consumer reads so many partitions, which are all of the topic."""
+
+    stream: int
+    subscription: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskedToYield:
+    """Give the application no more messages of the partition, and answer with `Yield`. At most once: give it all."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class YieldEnded:
+    """Give the application messages of the partition again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,4 +537,8 @@ Effect = (
     | SendDemand
     | TakeGrants
     | GrantsEnded
+    | SendYielded
+    | SendSpreadOver
+    | AskedToYield
+    | YieldEnded
 )

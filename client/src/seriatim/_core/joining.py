@@ -68,7 +68,7 @@ class ConsumerPhase(enum.Enum):
     ENDED = "ended"
 
 
-_HEARD = (ConsumerPhase.JOINING, ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
+HEARD = (ConsumerPhase.JOINING, ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 _JOINED = (ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 
 
@@ -90,6 +90,7 @@ class Joining(State):
         "_server_is_outdated",
         "_stream",
         "_was_active",
+        "_was_standby",
         "grant",
         "next_index",
         "paused",
@@ -111,6 +112,7 @@ class Joining(State):
         self._complain = False
         self._stream: int | None = None
         self._was_active = False
+        self._was_standby = False
         self._group_epoch = 0
         self._server_epoch = 0
         self._failures = 0
@@ -286,7 +288,7 @@ class Joining(State):
         self._deadline_us = now_us + self._config.join_timeout_ms * US_PER_MS
         self._alive_us = now_us  # the join counts as the first heartbeat
         self._expects_answers = self._server_is_outdated = False
-        effects.append(SendJoin(event.stream, self.subscription, self._was_active))
+        effects.append(SendJoin(event.stream, self.subscription, self._was_active, self._was_standby))
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
         would_not_open = event.stream is None and self.phase is ConsumerPhase.OPENING
@@ -313,7 +315,7 @@ class Joining(State):
         self._lose(now_us, jitter, effects, complain=True)
 
     def _is_heard(self, subscription: int) -> bool:
-        return subscription == self.subscription and self.phase in _HEARD
+        return subscription == self.subscription and self.phase in HEARD
 
     def _takes_join(self, event: Joined, effects: list[Effect]) -> bool:
         """Take up what the server says of itself and of the consumer group. Returns whether the answer counts."""
@@ -373,7 +375,7 @@ class Joining(State):
             self._go_to(Place(self.segment, event.address, 0))
 
     def _leave(self, effects: list[Effect]) -> None:
-        if self.phase in _HEARD:
+        if self.phase in HEARD:
             self._send_last_words(effects)
         self._end_grant(effects)
         self.phase = ConsumerPhase.ENDED

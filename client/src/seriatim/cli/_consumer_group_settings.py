@@ -67,6 +67,7 @@ class SettingsOptions:
     dead_letter_topic: str | None
     grant: int | None
     at_most_once: bool | None
+    spread: Any = None
 
     @property
     def mode_name(self) -> Any:
@@ -87,7 +88,7 @@ class SettingsOptions:
     @property
     def is_given(self) -> bool:
         """Whether any option was given."""
-        return self.has_policy or self.mode is not None or self.at_most_once is not None
+        return any((self.has_policy, self.mode is not None, self.at_most_once is not None, self.spread is not None))
 
     def policy_over(self, base: RetryPolicy) -> RetryPolicy:
         """That policy with what the options change.
@@ -164,6 +165,12 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
             default=None,
             help="Acknowledge messages when they are given out: a failure loses them, and nothing comes twice.",
         ),
+        click.option(
+            "--spread",
+            type=click.Choice(("even", "none")),
+            help="Only exclusive groups. even: the partitions are spread over the consumers. none: a consumer reads "
+            "what it came to first. [default: even]",
+        ),
     )
 
     def add(command: Command) -> Command:
@@ -187,7 +194,7 @@ _MODE_TEXTS: Final = {
 def settings_fields(settings: GroupSettings | None) -> dict[str, Any]:
     """The settings as fields of JSON."""
     if settings is None:
-        return {"mode": None, "retry": None, "at_most_once": None}
+        return {"mode": None, "retry": None, "at_most_once": None, "spread": None}
     retry = settings.retry
     return {
         "mode": settings.mode,
@@ -203,6 +210,7 @@ def settings_fields(settings: GroupSettings | None) -> dict[str, Any]:
             "grant_ms": retry.grant_ms,
         },
         "at_most_once": settings.at_most_once,
+        "spread": settings.spread if settings.mode == "exclusive" else None,
     }
 
 
@@ -217,6 +225,8 @@ def settings_lines(rows: Sequence[GroupPartition]) -> list[str]:
         if len(found) > 1:
             lines.append(f"partition{'s' * (len(partitions) > 1)} {_ranges(partitions)}:")
         lines.append(f"mode   {_MODE_TEXTS[settings.mode]}")
+        if settings.spread == "none":
+            lines.append("       spread none: a consumer reads the partitions to which it came first")
         if settings.at_most_once:
             lines.append("       at most once: a message is acknowledged when it is given out")
             if settings.retry is not None:

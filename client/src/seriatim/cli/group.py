@@ -252,7 +252,7 @@ def _settings_of(options: SettingsOptions) -> GroupSettings | None:
     if not options.is_given:
         return None
     retry = options.policy_over(RetryPolicy()) if options.has_policy else None
-    return GroupSettings(options.mode_name or "exclusive", retry, bool(options.at_most_once))
+    return GroupSettings(options.mode_name or "exclusive", retry, bool(options.at_most_once), options.spread or "even")
 
 
 @group.command()
@@ -274,8 +274,8 @@ def configure(
 ) -> None:
     """Change how GROUP is served on TOPIC. What no option names stays as it is.
 
-    Another retry policy counts at once. Another --mode, and --at-most-once, need that no consumer is in the group. Then
-    the group goes on at the first message that is not acknowledged, and messages behind it may come again.
+    Another retry policy or --spread counts at once. Another --mode, and --at-most-once, need that no consumer is in the
+    group. Then the group goes on at the first message that is not acknowledged, and messages behind it may come again.
     """
     wanted = SettingsOptions(**options)
     if not wanted.is_given:
@@ -291,7 +291,7 @@ def configure(
             retry = wanted.policy_over(base or RetryPolicy())
         return await admin.configure_group(
             topic, name, mode=wanted.mode_name, retry=retry, at_most_once=wanted.at_most_once,
-            partitions=partitions or None, drop_aside=drop_aside,
+            partitions=partitions or None, drop_aside=drop_aside, spread=wanted.spread,
         )  # fmt: skip
 
     _report(settings, topic, name, "configure", call_admin(settings, work), None)

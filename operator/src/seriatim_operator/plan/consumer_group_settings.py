@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ..spec.consumer_group import BackOff, ConsumerGroup, GroupMode, WhenExhausted
+from ..spec.consumer_group import BackOff, ConsumerGroup, GroupMode, Spread, WhenExhausted
 from ..spec.values import format_pause
 
 KEYED_MODES: Final = ("KeyOrdered", "Shared")
@@ -39,11 +39,13 @@ class ConsumerGroupSettings:
         mode: How its consumers share the messages: a value of `spec.mode`, or another word that a newer broker has.
         at_most_once: Messages are acknowledged when they are given out.
         retry: The retry policy; None: the mode has none, or an object leaves it to others.
+        spread: Which consumer reads which partition: a value of `spec.spread`; None: an object leaves it to others.
     """
 
     mode: GroupMode | str
     at_most_once: bool
     retry: RetrySettings | None
+    spread: Spread | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -53,7 +55,8 @@ class ConsumerGroupSettings:
     @property
     def is_default(self) -> bool:
         """Whether it is what a consumer group has that was made without settings."""
-        return self == ConsumerGroupSettings("Exclusive", at_most_once=False, retry=None)
+        default = ConsumerGroupSettings("Exclusive", at_most_once=False, retry=None)
+        return self in (default, replace(default, spread="Even"))
 
 
 def wanted_settings(item: ConsumerGroup) -> ConsumerGroupSettings:
@@ -73,6 +76,7 @@ def wanted_settings(item: ConsumerGroup) -> ConsumerGroupSettings:
             dead_letter_topic=item.dead_letter_topic,
             grant_ms=retry.grant_ms,
         ),
+        spread=spec.spread,
     )
 
 
@@ -90,4 +94,6 @@ def differences(wanted: ConsumerGroupSettings, there: tuple[ConsumerGroupSetting
         found.append("delivery")
     if wanted.retry is not None and any(one.retry != wanted.retry for one in there):
         found.append("retry")
+    if wanted.spread is not None and any(one.spread != wanted.spread for one in there):
+        found.append("spread")
     return tuple(found)

@@ -267,7 +267,8 @@ def _configure(item: ConsumerGroup, view: ConsumerGroupView) -> _Configured:
     if waits is not None:
         is_keyed = all(one.is_keyed for one in view.settings)
         takes_retry = is_keyed and not any(one.at_most_once for one in view.settings)
-        changed = tuple(name for name in changed if name == "retry" and takes_retry)
+        now = [name for name, counts in (("retry", takes_retry), ("spread", not is_keyed)) if counts]
+        changed = tuple(name for name in changed if name in now)
     if not changed:
         return _Configured((), waits)
     step = ConfigureConsumerGroup(topic, group, wanted, changed)

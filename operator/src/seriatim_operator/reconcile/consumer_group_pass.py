@@ -250,7 +250,7 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         """Write the cursors. Settings that any version of the brokers has by itself are not named."""
         settings = None
         if not step.settings.is_default:
-            settings = settings_message(step.settings, ("mode", "delivery", "retry"))
+            settings = settings_message(step.settings, ("mode", "delivery", "retry", "spread"))
         await self._brokers.create_consumer_group(step.topic, step.group, target_of(step.start), settings)
 
     async def _make_dead_letter_topic(self, step: CreateTopic | UpdateTopic) -> None:

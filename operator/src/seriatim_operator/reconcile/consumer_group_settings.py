@@ -7,7 +7,7 @@ from typing import Final
 from seriatim_api.v1 import records_pb2
 
 from ..plan.consumer_group_settings import ConsumerGroupSettings, RetrySettings
-from ..spec.consumer_group import BackOff, WhenExhausted
+from ..spec.consumer_group import BackOff, Spread, WhenExhausted
 
 GRANT_MS_DEFAULT: Final = 30_000
 
@@ -42,8 +42,8 @@ def settings_message(settings: ConsumerGroupSettings, changed: tuple[str, ...]) 
 
     Args:
         settings: What is wanted.
-        changed: Fields of the spec to set: `mode`, `delivery`, `retry`. Brokers keep the others as they are. Another
-            delivery is set with the mode.
+        changed: Fields of the spec to set: `mode`, `delivery`, `retry`, `spread`. Brokers keep the others as they are.
+            Another delivery is set with the mode.
     """
     message = records_pb2.GroupSettings()
     if "mode" in changed or "delivery" in changed:
@@ -58,14 +58,17 @@ def settings_message(settings: ConsumerGroupSettings, changed: tuple[str, ...]) 
         message.retry.exhausted = _EXHAUSTED_NUMBERS[retry.exhausted]  # type: ignore[assignment]
         message.retry.dead_letter_topic = retry.dead_letter_topic
         message.retry.grant_ms = retry.grant_ms
+    if "spread" in changed and settings.spread is not None:
+        message.spread = records_pb2.SPREAD_EVEN if settings.spread == "Even" else records_pb2.SPREAD_NONE
     return message
 
 
 def settings_from_message(message: records_pb2.GroupSettings) -> ConsumerGroupSettings:
     """The settings that the brokers told."""
-    retry = message.retry
+    retry, mode = message.retry, _MODE_NAMES.get(message.mode, f"{message.mode}")
+    spread: Spread = "None" if message.spread == records_pb2.SPREAD_NONE else "Even"
     return ConsumerGroupSettings(
-        mode=_MODE_NAMES.get(message.mode, f"{message.mode}"),
+        mode=mode,
         at_most_once=message.at_most_once,
         retry=RetrySettings(
             attempts_max=retry.attempts_max,
@@ -78,4 +81,5 @@ def settings_from_message(message: records_pb2.GroupSettings) -> ConsumerGroupSe
         )
         if message.HasField("retry")
         else None,
+        spread=spread if mode == "Exclusive" else None,
     )

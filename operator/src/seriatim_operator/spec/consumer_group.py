@@ -19,6 +19,7 @@ Place = Annotated[str, Field(pattern=PLACE_PATTERN, max_length=40)]
 RewindState = Literal["Done", "Refused"]
 GroupMode = Literal["Exclusive", "KeyOrdered", "Shared"]
 Delivery = Literal["AtLeastOnce", "AtMostOnce"]
+Spread = Literal["Even", "None"]
 BackOff = Literal["Fixed", "Exponential", "List"]
 WhenExhausted = Literal["Block", "ParkKey", "DeadLetter"]
 ConsumerGroupState = Literal["Idle", "Active", "Behind", "Unknown"]
@@ -147,6 +148,11 @@ class ConsumerGroupSpec(Model):
             "only the modes KeyOrdered and Shared have a retry policy: choose one of them, or leave retry out",
         ),
         Rule(
+            "!has(self.spread) || self.mode == 'Exclusive'",
+            "only the mode Exclusive has a spread, because in other modes each consumer gets messages of all "
+            "partitions: leave spread out",
+        ),
+        Rule(
             "!has(self.retry) || self.delivery != 'AtMostOnce' || (self.retry.attempts == 0 && "
             "self.retry.whenExhausted == 'Block' && self.retry.backOff == 'Exponential' && "
             "self.retry.delays == ['1s', '5m'] && self.retry.jitterPercent == 20)",
@@ -189,6 +195,11 @@ class ConsumerGroupSpec(Model):
     """`AtLeastOnce`: a message counts as done when a consumer acknowledges it, so after a failure it comes again.
     `AtMostOnce`: it counts as done when it is given out, so a failure loses it, and nothing comes twice. So it has no
     retry: of `retry`, only `grant` counts."""
+    spread: Spread | None = None
+    """In the mode `Exclusive`: which consumer reads which partition. `Even`: the partitions are spread over the
+    consumers. `None`: a consumer reads each partition to which it came first, until it leaves. Without it, a new
+    consumer group is spread evenly, and the operator leaves the choice to `seriatim group configure`. A change counts
+    at once."""
     retry: RetrySpec | None = None
     """What happens to a message on which a consumer fails, in the modes `KeyOrdered` and `Shared`. Without it, a new
     consumer group gets the brokers' own policy (tries again for ever, after 1 s to 5 minutes), and the operator leaves

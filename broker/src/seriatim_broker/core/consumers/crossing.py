@@ -233,7 +233,7 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
         tell(broker, consumer, event)
     delivery_attempts.forget(partition, consumer_group.name)
     consumer_group.consumers = []
-    consumer_group.dispatcher.active = None
+    consumer_group.dispatcher.end_grant()
     consumer_group.keyed = None
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING

@@ -38,6 +38,7 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
         or log is None
         or consumer is None
         or dispatcher.reading
+        or dispatcher.yielding is not None
         or consumer_group.is_held
     ):
         return

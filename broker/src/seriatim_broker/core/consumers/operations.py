@@ -78,7 +78,7 @@ from ..values.messages import FORM_GROUP_OPERATIONS, FORM_GROUP_SETTINGS
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
-from . import crossing, cursors, delivery_attempts, handover, pumping
+from . import crossing, cursors, delivery_attempts, handover, pumping, spreading
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 OPERATIONS_MAX = 8
@@ -177,6 +177,7 @@ def take_up(
     consumer_group.cursor, consumer_group.cursor_revision = record, revision
     if known is not None and record.settings != known.settings:
         cursors.replicate(broker, partition, consumer_group)  # the settings are on disks too
+        spreading.changed(broker, partition, consumer_group)
     if record.paused != was_paused:
         for consumer in consumer_group.consumers:
             tell(broker, consumer, Paused(record.paused))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
 from ..state.partition import Partition
-from . import delivery, granting
+from ..values.log import Batch
+from . import delivery, granting, yielding
 
 
 def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
@@ -28,3 +29,14 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
     else:
         delivery.deliver_held_back(broker, partition, consumer_group)
         delivery.pump_consumer_group(broker, partition, consumer_group)
+        yielding.go_on(broker, partition, consumer_group)
+
+
+def on_log_read(
+    broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
+) -> None:
+    """Batches were read for an exclusive consumer group: deliver them, and go on."""
+    delivery.on_log_read(broker, partition, serial, group, batches)
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is not None:
+        yielding.go_on(broker, partition, consumer_group)

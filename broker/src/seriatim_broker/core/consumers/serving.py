@@ -293,7 +293,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: Consu
     for consumer in consumer_group.consumers:
         tell(broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
-    consumer_group.dispatcher.active = None
+    consumer_group.dispatcher.end_grant()
     consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
         questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk

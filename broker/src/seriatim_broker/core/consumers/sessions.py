@@ -19,7 +19,7 @@ from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Revoked
 from ..values.kinds import TimerKind
-from . import subscribing
+from . import spreading, subscribing
 from .consumer_group import tell
 
 ROUNDS: Final = 2
@@ -46,6 +46,9 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
         for consumer in consumer_group.consumers
         if broker.streams.is_silent(consumer.stream, broker.now.mono_us)
     }
+    if len(silent) != consumer_group.dispatcher.silent_count:
+        consumer_group.dispatcher.silent_count = len(silent)
+        spreading.changed(broker, partition, consumer_group)
     is_any_heard = len(silent) < len(consumer_group.consumers)
     for consumer in checked:
         if consumer not in silent or not is_any_heard:

@@ -16,8 +16,10 @@ from ..values.events import (
     ConsumerLeave,
     ConsumerNack,
     ConsumerPing,
+    ConsumerSpreadOver,
+    ConsumerYielded,
 )
-from . import cursors, handling, pumping, subscribing
+from . import cursors, handling, pumping, spreading, subscribing, yielding
 
 
 def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -65,6 +67,20 @@ def on_extend(broker: BrokerState, partitions: Partitions, event: ConsumerExtend
     partition = _subscribed(broker, partitions, event.stream, event.subscription)
     if partition is not None:
         handling.on_extend(broker, partition, event)
+
+
+def on_yielded(broker: BrokerState, partitions: Partitions, event: ConsumerYielded) -> None:
+    """A consumer was asked to yield a partition to another one, and says how far it gave messages out."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        yielding.on_yielded(broker, partition, event)
+
+
+def on_spread_over(broker: BrokerState, partitions: Partitions, event: ConsumerSpreadOver) -> None:
+    """The topic of a subscription has more partitions, and its consumer reads all of them."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        spreading.on_spread_over(broker, partition, event)
 
 
 def on_demand(broker: BrokerState, partitions: Partitions, event: ConsumerDemand) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 
@@ -17,7 +19,7 @@ from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.positions import first_kept, position_of
 from ..values.segment import SegmentState
-from . import cursors, delivery, delivery_attempts, granting, handling, handover
+from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
@@ -65,11 +67,15 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
     if consumer_group.keyed is not None:
         _welcome(broker, partition, consumer_group, consumer)
         granting.go_on(broker, partition, consumer_group)
-    elif consumer_group.dispatcher.active is None:
+        return
+    dispatcher = consumer_group.dispatcher
+    is_awaited = consumer.was_active or broker.now.mono_us >= dispatcher.returns_until_us
+    if dispatcher.active is None and is_awaited:
         activate(broker, partition, consumer_group, consumer)
     else:
         stand_by(broker, consumer_group, consumer)
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
+    spreading.changed(broker, partition, consumer_group)
 
 
 def consumer_group_with(partition: Partition, stream: int, subscription: int) -> ConsumerGroup | None:
@@ -107,13 +113,15 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         for consumer in consumer_group.consumers:
             _welcome(broker, partition, consumer_group, consumer)
         return
-    first = next(
-        (consumer for consumer in consumer_group.consumers if consumer.was_active), consumer_group.consumers[0]
-    )
-    activate(broker, partition, consumer_group, first)
+    first = next((consumer for consumer in consumer_group.consumers if consumer.was_active), None)
+    if first is None and not spreading.waits_for_return(broker, partition, consumer_group):
+        first = spreading.first(broker, consumer_group)
+    if first is not None:
+        activate(broker, partition, consumer_group, first)
     for consumer in consumer_group.consumers:
         if consumer is not first:
             stand_by(broker, consumer_group, consumer)
+    spreading.changed(broker, partition, consumer_group)
 
 
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
@@ -229,12 +237,23 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if consumer_group.dispatcher.active in gone:
             if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 cursors.replicate(broker, partition, consumer_group)
-            consumer_group.dispatcher.active = None
+            consumer_group.dispatcher.end_grant()
             if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
-                heard = (
-                    row
-                    for row in consumer_group.consumers
-                    if not broker.streams.is_silent(row.stream, broker.now.mono_us)
-                )
-                activate(broker, partition, consumer_group, next(heard, consumer_group.consumers[0]))
+                activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))
+        if consumer_group.consumers and consumer_group.keyed is None:
+            _without(broker, partition, consumer_group, gone)
         forget_if_unused(partition, consumer_group)
+
+
+def _without(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: Sequence[Consumer]
+) -> None:
+    """Consumers of an exclusive group have gone, and others are left."""
+    yielding = consumer_group.dispatcher.yielding
+    if yielding is not None and yielding.to in gone:
+        spreading.end_attempt(broker, partition, consumer_group)
+    if any(consumer.was_active for consumer in gone):
+        for consumer in consumer_group.consumers:
+            consumer.was_standby = False  # no consumer waits for it
+    if consumer_group.phase is ConsumerGroupPhase.SERVING:
+        spreading.changed(broker, partition, consumer_group)

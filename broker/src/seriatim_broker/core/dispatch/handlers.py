@@ -14,7 +14,6 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from ..consumers import (
     cursors,
-    delivery,
     eligibility,
     forwarding,
     granting,
@@ -22,12 +21,14 @@ from ..consumers import (
     keeping,
     operations,
     progress,
+    pumping,
     questions,
     ranges,
     serving,
     sessions,
     streams,
     waiting_keys,
+    yielding,
 )
 from ..consumers.consumer_group import forget_if_unused
 from ..control import leaving, orders, retention, standing
@@ -56,6 +57,8 @@ from ..values.events import (
     ConsumerLeave,
     ConsumerNack,
     ConsumerPing,
+    ConsumerSpreadOver,
+    ConsumerYielded,
     CoordinatorRebuilt,
     CreatePartition,
     CursorRead,
@@ -254,7 +257,7 @@ def _log_read(broker: BrokerState, known: Partitions, event: LogRead) -> None:
         repair.on_log_read(broker, partition, no, event.batches)
     elif kind is ReadKind.GROUP:
         assert isinstance(who, str)
-        delivery.on_log_read(broker, partition, event.serial, who, event.batches)
+        pumping.on_log_read(broker, partition, event.serial, who, event.batches)
     else:
         assert isinstance(who, MemberId)
         copying.on_log_read(broker, partition, no, who, from_index, event.batches, kind)
@@ -354,6 +357,8 @@ EVENTS: dict[type, Handler] = {
     ConsumerNack: streams.on_nack,
     ConsumerDemand: streams.on_demand,
     ConsumerExtend: streams.on_extend,
+    ConsumerSpreadOver: streams.on_spread_over,
+    ConsumerYielded: streams.on_yielded,
     ConsumerCredit: streams.on_credit,
     ConsumerPing: streams.on_ping,
     ConsumerGone: _gone,
@@ -449,6 +454,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.REPLICATION: cursors.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
+    TimerKind.SPREAD: yielding.on_due,
     TimerKind.KEYS: serving.on_keys_due,
     TimerKind.KEEPING: keeping.look,
     TimerKind.OPERATIONS: operations.on_due,

@@ -157,13 +157,20 @@ class ConsumerGroup(State):
 
     def look_again(self) -> None:
         """Stop serving until the cursor is read again, because its place is not known. The consumers stay."""
-        for consumer in self.consumers:
-            consumer.was_active = consumer is self.dispatcher.active
         self.drop_deliveries()
         self.phase = ConsumerGroupPhase.LOADING
 
     def drop_deliveries(self) -> None:
-        """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records."""
+        """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records.
+
+        Rule `still-active` (I9): the consumer that was active is active again, if it is still there. Without it:
+          1. c1 is active, and works on 1:5. The server starts to cross, and the transaction finds that the chain has
+             changed.
+          2. The server begins anew in the same segment. c2 joined first, so it is active, and is given 1:5 too.
+        """
+        if self.dispatcher.active is not None:
+            for consumer in self.consumers:
+                consumer.was_active = consumer is self.dispatcher.active
         self.dispatcher.stop()
         self.ledger.replications = {}
         self.keyed = None

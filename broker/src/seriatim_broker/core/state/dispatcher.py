@@ -19,6 +19,9 @@ class Consumer(State):
         stream: Its stream.
         subscription: Its number on the stream.
         was_active: It was active before this server served the consumer group.
+        was_standby: Another consumer was active then.
+        spread_over: It reads all partitions of the topic, so many as it knows of; 0: it counts for no spread.
+        number: With `spread_over`: the partition's number in the topic.
         mode: The mode that it asks for.
         in_flight_max: At most so many messages are granted to it and not acknowledged.
         run_max: At most so many messages are in one of its grants; 0: no limit of its own.
@@ -40,12 +43,15 @@ class Consumer(State):
         "in_flight_max",
         "mode",
         "name",
+        "number",
         "rows",
         "run_max",
         "silent_rounds",
+        "spread_over",
         "stream",
         "subscription",
         "was_active",
+        "was_standby",
     )
 
     def __init__(self, join: ConsumerJoin) -> None:
@@ -53,6 +59,9 @@ class Consumer(State):
         self.stream = join.stream
         self.subscription = join.subscription
         self.was_active = join.was_active
+        self.was_standby = join.was_standby
+        self.spread_over = join.spread_over
+        self.number = join.number
         self.mode = join.mode
         self.in_flight_max = join.in_flight_max
         self.run_max = join.run_max
@@ -88,10 +97,40 @@ class Given(State):
     below: int = 0  # the present grant has given all below; 0: nothing yet
 
 
+@dataclass(slots=True, eq=False)
+class Yielding(State):
+    """The active consumer is to yield the partition to another one. `consumers.spreading` has the rules.
+
+    Attributes:
+        to: The other one.
+        until_us: If it is not done by then, the active one goes on.
+        number: Of this attempt; the consumer's answer repeats it. 0: it was not asked yet, because a read is under way.
+        below: The active consumer's application gets nothing from this index on; None: it has not answered.
+    """
+
+    to: Consumer
+    until_us: int
+    number: int = 0
+    below: int | None = None
+
+
 class Dispatcher(State):
     """What the active consumer was given under its token, and what was read for it."""
 
-    __slots__ = ("active", "delivered", "given", "held_back", "reading", "token")
+    __slots__ = (
+        "active",
+        "changed_us",
+        "delivered",
+        "given",
+        "held_back",
+        "reading",
+        "returns_until_us",
+        "silent_count",
+        "token",
+        "yield_again_us",
+        "yielding",
+        "yields_failed",
+    )
 
     def __init__(self) -> None:
         self.active: Consumer | None = None
@@ -100,10 +139,18 @@ class Dispatcher(State):
         self.given: Given | None = None  # set when this broker serves
         self.reading = 0  # serial of the read under way
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
+        self.changed_us = 0  # when a consumer came, went, fell silent or was heard again
+        self.silent_count = 0  # consumers that were silent when they were looked at last
+        self.returns_until_us = 0  # no consumer is active until the one that was has joined, or until then; 0: no wait
+        self.yielding: Yielding | None = None
+        self.yields_failed = 0  # attempts of the active consumer to yield
+        self.yield_again_us = 0  # not before this time
 
     def grant(self, consumer: Consumer, token: int, begin_index: int) -> None:
         """Give a consumer everything from `begin_index` on, under a new token."""
+        self.end_grant()
         self.active = consumer
+        self.returns_until_us = self.yields_failed = self.yield_again_us = 0
         consumer.silent_rounds = 0
         self.token = token
         self.delivered = begin_index
@@ -115,6 +162,17 @@ class Dispatcher(State):
         if self.given is not None:
             self.given.below = max(self.given.below, index)
 
+    def end_grant(self) -> None:
+        """No consumer is active."""
+        self.active = None
+        self.yielding = None
+
+    def take_back(self, below: int) -> None:
+        """The active consumer gives its application nothing from this index on, so it was given only what is below."""
+        self.delivered = below
+        if self.given is not None:
+            self.given.below = min(self.given.below, below)
+
     def drop_read(self) -> None:
         """Forget what was read and not delivered, and the read under way."""
         self.held_back = ()
@@ -122,5 +180,5 @@ class Dispatcher(State):
 
     def stop(self) -> None:
         """End the grant."""
-        self.active = None
+        self.end_grant()
         self.drop_read()

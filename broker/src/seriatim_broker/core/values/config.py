@@ -50,6 +50,11 @@ class BrokerConfig:
             this ago.
         session_poll_us: How often a group with standbys is looked at for a silent active consumer.
         session_ms_max: The longest session that a consumer may ask for.
+        spread_calm_us: Partitions are spread anew so long after the last change of an exclusive group's consumers.
+        spread_return_us: So long a new server waits for the consumer that was active, if all others were standbys.
+        spread_yield_us: So long the active consumer may take to yield a partition. Then it goes on with it.
+        spread_retry_us: After that, it is asked again after this time; each further time after twice as long,
+        spread_retry_us_max: and after this at most.
         serve_margin_us: What a new server waits on top, for clocks that run at slightly different speeds.
         fenced_us: A fenced member that sees no newer chain for so long runs the switch itself.
         planned_switch_us: How long a planned switch may keep new batches waiting.
@@ -159,6 +164,11 @@ class BrokerConfig:
     serve_lease_us: int = 300_000
     session_poll_us: int = 1_000_000
     session_ms_max: int = 600_000
+    spread_calm_us: int = 1_000_000
+    spread_return_us: int = 1_000_000
+    spread_yield_us: int = 10_000_000
+    spread_retry_us: int = 10_000_000
+    spread_retry_us_max: int = 600_000_000
     serve_margin_us: int = 30_000
     fenced_us: int = 200_000
     planned_switch_us: int = 200_000

@@ -348,6 +348,14 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class YieldAsked:
+    """The active consumer is asked to yield the partition to another one; or that attempt is over, and it goes on."""
+
+    number: int
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Granted:
     """Grants for one subscription, with one body that has their messages, grant after grant.
 
@@ -515,6 +523,7 @@ DeliveryEvent = (
     | Granted
     | AcksConfirmed
     | TokensVoid
+    | YieldAsked
 )
 
 

@@ -128,6 +128,7 @@ class CursorRecord:
         at_most_once: Messages are acknowledged when they are granted, so a failure loses them and nothing comes twice.
         repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
             may have been delivered before. 0: in none.
+        is_spread: In exclusive mode: the partitions of the topic are spread over the consumers.
     """
 
     segment_no: int
@@ -150,17 +151,23 @@ class CursorRecord:
     handover: HandOverId = NO_HAND_OVER
     at_most_once: bool = False
     repeated_to: int = 0
+    is_spread: bool = True
 
     @property
     def settings(self) -> ConsumerGroupSettings:
         """How the consumer group is served."""
-        return ConsumerGroupSettings(self.mode, self.retry, self.at_most_once)
+        return ConsumerGroupSettings(self.mode, self.retry, self.at_most_once, self.is_spread)
 
     def with_settings(self, settings: ConsumerGroupSettings) -> CursorRecord:
         """This record with these settings. A base of 0 says that no tokens of keys were given."""
         base = max(self.term_base, 1) if self.mode.is_keyed and not settings.mode.is_keyed else self.term_base
         return replace(
-            self, mode=settings.mode, retry=settings.retry, at_most_once=settings.at_most_once, term_base=base
+            self,
+            mode=settings.mode,
+            retry=settings.retry,
+            at_most_once=settings.at_most_once,
+            is_spread=settings.is_spread,
+            term_base=base,
         )
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
@@ -702,7 +709,9 @@ class ConsumerJoin:
 
     `in_flight_max`: not in exclusive mode, at most so many messages are granted to it and not ended. `run_max`: at most
     so many messages of a key are in one grant; 0: no limit of its own. `on_demand`: nothing is granted to it before the
-    first `ConsumerDemand`.
+    first `ConsumerDemand`. `spread_over`: it reads all partitions of the topic, of which it knows so many; 0: it does
+    not, or does not know of spreading. `number`: the partition's number in the topic, if `spread_over` is not 0.
+    `was_standby`: when it left the server before, another consumer was active.
     """
 
     stream: int
@@ -716,6 +725,9 @@ class ConsumerJoin:
     in_flight_max: int = 1_000
     run_max: int = 0
     on_demand: bool = False
+    spread_over: int = 0
+    number: int = 0
+    was_standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -733,6 +745,26 @@ class ConsumerAck:
     stream: int
     subscription: int
     token: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpreadOver:
+    """The topic has more partitions, and the consumer reads all of them: as `ConsumerJoin.spread_over`."""
+
+    stream: int
+    subscription: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerYielded:
+    """The consumer answers a `YieldAsked`: under this grant its application gets nothing from `offset` on."""
+
+    stream: int
+    subscription: int
+    token: int
+    number: int
     offset: int
 
 
@@ -1035,6 +1067,8 @@ Event = (
     | ConsumerNack
     | ConsumerDemand
     | ConsumerExtend
+    | ConsumerSpreadOver
+    | ConsumerYielded
     | ConsumerCredit
     | ConsumerPing
     | ConsumerGone

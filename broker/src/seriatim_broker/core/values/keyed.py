@@ -112,11 +112,13 @@ class ConsumerGroupSettings:
         mode: How its consumers share the messages.
         retry: Not in exclusive mode: what happens to a message on which a consumer fails.
         at_most_once: Messages are acknowledged when they are granted.
+        is_spread: In exclusive mode: the partitions of the topic are spread over the consumers.
     """
 
     mode: ConsumerMode = ConsumerMode.EXCLUSIVE
     retry: RetryPolicy = RETRY_DEFAULT
     at_most_once: bool = False
+    is_spread: bool = True
 
 
 SETTINGS_DEFAULT: Final = ConsumerGroupSettings()
@@ -129,6 +131,7 @@ class WantedSettings:
     mode: ConsumerMode | None = None
     retry: RetryPolicy | None = None
     at_most_once: bool | None = None
+    is_spread: bool | None = None
 
     def over(self, settings: ConsumerGroupSettings) -> ConsumerGroupSettings:
         """The settings after the change.
@@ -137,7 +140,7 @@ class WantedSettings:
 
         Raises:
             BadRequestError: An exclusive consumer group would have a retry policy, or one with at-most-once delivery
-                would have retries.
+                would have retries. Or a group of another mode would have a spread.
         """
         mode = settings.mode if self.mode is None else self.mode
         if self.retry is not None and not mode.is_keyed:
@@ -151,7 +154,15 @@ class WantedSettings:
             if self.retry is not None and not self.retry.has_only_grants:
                 raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
             retry = RetryPolicy(grant_ms=retry.grant_ms)
-        return ConsumerGroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once)
+        if self.is_spread is not None and mode is not ConsumerMode.EXCLUSIVE:
+            raise BadRequestError(
+                f"a group that is {mode.name.lower()} has no spread: each of its consumers gets messages of all "
+                "partitions; only groups that are exclusive have one"
+            )
+        is_spread = settings.is_spread if self.is_spread is None else self.is_spread
+        if mode is not ConsumerMode.EXCLUSIVE:
+            is_spread = SETTINGS_DEFAULT.is_spread
+        return ConsumerGroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once, is_spread)
 
 
 NOTHING_WANTED: Final = WantedSettings()

@@ -36,6 +36,7 @@ class TimerKind(enum.StrEnum):
     RESUME = "resume"
     ROOM = "room"
     SESSION = "session"
+    SPREAD = "spread"
     SETTLE = "settle"
     STEP = "step"
     SWITCH = "switch"

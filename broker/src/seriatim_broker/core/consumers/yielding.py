@@ -1,0 +1,140 @@
+"""Yielding: a consumer that reads a partition hands it over to the one that should read it (`spreading`).
+
+The server takes no partition from a consumer that works on it. It asks the active consumer to yield:
+
+    ask ──▶ nothing more is read ──▶ YieldAsked ──▶ Yielded(offset) ──▶ all before it is acknowledged ──▶ the other one
+     │                                                                                                    is active
+     └── `spread_yield_us` is over, or the other consumer is gone ──▶ YieldAsked(is_over): the active one goes on
+
+All of it is in the memory of this server. If the consumer group crosses or is rewound, or if another member takes the
+right, it is forgotten. Then the consumer that was active is active again, as it says itself when it joins.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import split_offset
+
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Yielding
+from ..state.ledger import Ledger
+from ..state.partition import Partition
+from ..values.effects import YieldAsked
+from ..values.events import ConsumerYielded
+from ..values.kinds import TimerKind
+from . import spreading, subscribing
+from .consumer_group import tell
+
+
+def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """A time is over: after the last change, of a wait for the consumer that was active, or of an attempt to yield."""
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is not None:
+        look(broker, partition, consumer_group)
+
+
+def look(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Time has passed: see whether another consumer should read the partition."""
+    dispatcher, now_us = consumer_group.dispatcher, broker.now.mono_us
+    if consumer_group.phase is not ConsumerGroupPhase.SERVING or consumer_group.keyed is not None:
+        return
+    if dispatcher.active is None:
+        if consumer_group.consumers and now_us >= dispatcher.returns_until_us:
+            subscribing.activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))
+            spreading.changed(broker, partition, consumer_group)
+        return
+    to = spreading.better(broker, consumer_group)
+    yielding = dispatcher.yielding
+    if yielding is not None and (to is not yielding.to or now_us >= yielding.until_us):
+        if now_us >= yielding.until_us:
+            _try_later(broker, partition, consumer_group)
+        spreading.end_attempt(broker, partition, consumer_group)
+    if dispatcher.yielding is not None or to is None:
+        return
+    begin_us = max(dispatcher.changed_us + broker.config.spread_calm_us, dispatcher.yield_again_us)
+    if now_us < begin_us:
+        broker.poll(begin_us - now_us, TimerKind.SPREAD, partition.id, consumer_group.name)
+        return
+    dispatcher.yielding = Yielding(to, now_us + broker.config.spread_yield_us)
+    broker.poll(broker.config.spread_yield_us, TimerKind.SPREAD, partition.id, consumer_group.name)
+    go_on(broker, partition, consumer_group)
+
+
+def _try_later(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """The attempt has taken too long. The next one is later, each time after twice as long."""
+    dispatcher, config = consumer_group.dispatcher, broker.config
+    wait_us = min(config.spread_retry_us << min(dispatcher.yields_failed, 16), config.spread_retry_us_max)
+    dispatcher.yields_failed += 1
+    dispatcher.yield_again_us = broker.now.mono_us + wait_us
+    assert dispatcher.active is not None
+    name = dispatcher.active.name
+    broker.out.note("not yielded", partition.id, group=consumer_group.name, consumer=name, retry_s=wait_us // 1_000_000)
+
+
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Go on with the attempt to yield that is under way: ask when nothing is read any more, and end it when it is done.
+
+    Rule `yields-when-done` (I2, I9): another consumer is active only when all that the application of the active one
+    was given is acknowledged, on every eligible member. Without it:
+      1. c1 was given 1:0 to 1:9. It is asked to yield, and works on 1:4.
+      2. c2 is active, and is given 1:4 too: twice, and two consumers work on the partition at the same time.
+
+    Rule `held-back-first` (I1): what was read before is delivered before the question. Without it:
+      1. The group is at most once. 1:0 to 1:9 are read for c1, and acknowledged because they are about to be given.
+      2. c1 yields before that is durable. c2 is active, and begins at 1:10: 1:0 to 1:9 are given to no consumer.
+    """
+    dispatcher, ledger = consumer_group.dispatcher, consumer_group.ledger
+    yielding, active = dispatcher.yielding, dispatcher.active
+    if yielding is None or active is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    if not yielding.number:
+        if not dispatcher.reading and not dispatcher.held_back:
+            yielding.number = broker.new_serial()
+            tell(broker, active, YieldAsked(yielding.number))
+        return
+    if yielding.below is None or not _is_done(ledger, yielding.below):
+        return
+    to = yielding.to
+    broker.out.note("yielded", partition.id, group=consumer_group.name, consumer=active.name, to=to.name)
+    dispatcher.take_back(yielding.below)
+    dispatcher.end_grant()
+    subscribing.stand_by(broker, consumer_group, active)
+    subscribing.activate(broker, partition, consumer_group, to)
+
+
+def _is_done(ledger: Ledger, below: int) -> bool:
+    return min(ledger.acked, ledger.safe_acked) >= below
+
+
+def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded) -> None:
+    """The active consumer says from which index on it gives its application nothing.
+
+    Rule `only-the-asked` (I9): only the answer to the last question counts. Without it:
+      1. c1 is asked. Its answer, 1:5, takes longer than `spread_yield_us`. The server tells c1 to go on.
+      2. The application of c1 is given 1:5. c1 is asked once more. Its first answer arrives, and 1:4 is acknowledged.
+      3. c2 is given 1:5 as a first delivery.
+    """
+    consumer_group = subscribing.consumer_group_with(partition, event.stream, event.subscription)
+    if consumer_group is None or consumer_group.keyed is not None:
+        return
+    dispatcher = consumer_group.dispatcher
+    yielding, active = dispatcher.yielding, dispatcher.active
+    no, index = split_offset(event.offset)
+    if (
+        yielding is None
+        or active is None
+        or (active.stream, active.subscription, dispatcher.token) != (event.stream, event.subscription, event.token)
+        or not _is_answer(yielding, event)
+        or no != consumer_group.segment_no
+    ):
+        return
+    # In an at-most-once group all that was delivered is acknowledged. So the consumer answers when its application has
+    # all of it, and names the end.
+    lowest = dispatcher.delivered if consumer_group.is_at_most_once else consumer_group.ledger.acked
+    if lowest <= index <= dispatcher.delivered:
+        yielding.below = index
+        go_on(broker, partition, consumer_group)
+
+
+def _is_answer(yielding: Yielding, event: ConsumerYielded) -> bool:
+    return yielding.number == event.number > 0
