@@ -33,6 +33,7 @@ from seriatim_broker.core.values.events import (
 )
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.coordinator import Coordinator, Delete, KeyValue, Put
+from seriatim_broker.runtime import membership
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory
 from seriatim_broker.runtime.keys import Keys
@@ -174,6 +175,16 @@ async def test_a_newer_cluster_is_refused(coordinator: Coordinator) -> None:
     await coordinator.txn((), [Put(KEYS.cluster_record, record.SerializeToString())])
     with pytest.raises(NewerFormatError):
         await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
+
+
+async def test_a_new_cluster_refuses_code_of_the_last_level(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with an empty disk, which no passport refuses (rule `level-refuses`)."""
+    await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
+    monkeypatch.setattr(membership, "FORMAT_LEVEL", membership.FORMAT_LEVEL - 1)
+    with pytest.raises(NewerFormatError):
+        await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")))
 
 
 class Taker:

@@ -33,12 +33,13 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import storage_pb2
 
-FORMAT_VERSION: Final = 2
-"""The format of all files in the directory. It is raised when an older version could not read them. Each start writes
-the format of its own version.
+FORMAT_VERSION: Final = 3
+"""The format of all files in the directory. It is raised when older code could not read them, or would read them
+wrongly (docs/contributing/formats.md). Each start writes the format of its own version, before anything else.
 
 1   up to version 0.2.0
 2   append times in producers' windows, idle blocks, chains, bodies that are stored apart from their batches
+3   rows of ledgers beside control records, lists in chunks, hand-overs with grants, settings in control records
 """
 
 _FILE: Final = "passport"

@@ -9,11 +9,11 @@ from .keys import Keys
 
 
 async def all_read(coordinator: Coordinator, keys: Keys, form: int) -> Compare | None:
-    """What a transaction compares so that every registered broker reads that form; None if one does not."""
+    """What a transaction compares so that every registered broker reads that form, or all of them; None: not all do."""
     listing = await coordinator.list(keys.members)
     for item in listing.items:
         record = records_pb2.MemberRecord.FromString(item.value)
         # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
-        if record.forms_run != record.run or not record.forms & form:
+        if record.forms_run != record.run or record.forms & form != form:
             return None
     return unchanged_under(keys.members, listing.revision) if listing.items else None

@@ -41,7 +41,14 @@ from .keys import Keys
 from .operators import Guard, unguarded
 from .records import member_from_record, member_to_record
 
-FORMAT_LEVEL = 1
+FORMAT_LEVEL = 2
+"""The level of the records in the coordinator. It is raised when older code would read them wrongly: code that knows a
+lower level does not join (docs/contributing/formats.md). The controller writes it when all brokers read all forms.
+
+1   up to version 0.2.0
+2   cursors with modes, lists and hand-overs; publications; ranges of deleted partitions; retention in chains
+"""
+
 PROTOCOL_MIN = PROTOCOL_MAX = 1
 """Protocol versions for clients and peers, as registered."""
 

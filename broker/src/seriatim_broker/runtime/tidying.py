@@ -1,5 +1,7 @@
 """Tidying: the controller removes records from the coordinator that nothing can need any more.
 
+It also raises the format level, once all brokers know it.
+
 **Death certificates.** A certificate of run R of a disk says that R and all runs of that disk before it have ended,
 because a run begins only when the one before has ended. So a certificate can go if there is one of a later run of the
 same disk. A switch that asks for R's certificate accepts the later one. In the end one certificate stays for each disk
@@ -21,12 +23,15 @@ import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.v1 import records_pb2
 
+from ..core.values.messages import FORMS
 from ..interfaces.clock import Clock
-from ..interfaces.coordinator import Coordinator, Delete, KeyValue, mod_revision_is
+from ..interfaces.coordinator import Coordinator, Delete, KeyValue, Put, mod_revision_is
 from .caretaker import CaretakerSettings
 from .election import Election
 from .expiry import Expiry
+from .forms import all_read
 from .keys import Keys
+from .membership import FORMAT_LEVEL
 
 CERTIFICATE_KEPT_S = 3600.0
 """How long a certificate is kept after its issue, by the issuer's clock."""
@@ -48,15 +53,44 @@ class Tidying:
         self._election = election
         self._clock = clock
         self._tidy_s = settings.tidy_s
+        self._is_level_raised = False
         self._expiry = Expiry(coordinator, keys, election, clock, settings.deleted_kept_s)
 
     async def run(self) -> None:
         """Make a pass every `tidy_s` until cancelled."""
         while True:
             await asyncio.sleep(self._tidy_s)
+            await self.raise_level()
             await self.remove_certificates()
             await self._expiry.remove_cursors()
             await self._expiry.remove_tombstones()
+
+    async def raise_level(self) -> None:
+        """Raise the cluster's format level to the one of this version, when every registered broker is as new.
+
+        Rule `level-refuses` (K2): code that would misread records in the coordinator is refused when it joins. Without
+        it:
+          1. A cluster is rolled back. A broker of the older code gets a new, empty disk, so no passport refuses it.
+          2. It serves a group in which order is by key, and does not know what its cursor says of lists.
+          3. The group is given messages again that it has acknowledged.
+        """
+        if self._is_level_raised:
+            return
+        found = await self._coordinator.get(self._keys.cluster_record)
+        if found is None:
+            return
+        record = records_pb2.ClusterRecord.FromString(found.value)
+        if record.format_level < FORMAT_LEVEL:
+            understood = await all_read(self._coordinator, self._keys, FORMS)
+            if understood is None:
+                return  # a broker of an older version is registered, and may start again
+            before, record.format_level = record.format_level, FORMAT_LEVEL
+            unchanged = mod_revision_is(found.key, found.mod_revision)
+            put = Put(found.key, record.SerializeToString())
+            if not (await self._election.txn([understood, unchanged], [put])).succeeded:
+                return
+            _log.info("format_level_raised", before=before, after=FORMAT_LEVEL)
+        self._is_level_raised = True
 
     async def remove_certificates(self) -> int:
         """Make one pass over the death certificates. Returns how many were removed."""

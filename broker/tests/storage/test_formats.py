@@ -1,0 +1,105 @@
+"""What older code would read wrongly has a number by which it refuses (docs/contributing/formats.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from seriatim_api.errors import NewerFormatError
+from seriatim_api.v1 import storage_pb2
+from seriatim_broker.adapters import passport
+from seriatim_broker.adapters.crc import crc32c
+from seriatim_broker.adapters.rocks import codec, keys
+from seriatim_broker.core.values import ledger_rows as rows
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, KeyPhase, RetryPolicy
+from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState
+from seriatim_broker.core.values.producers import Entry, IdleBlock, pack_window
+
+from .build import ATTEMPT, SegmentBuilder, preparation, segment_record
+
+HEADER_BYTES = 12  # magic and checksum, since the first version
+FORMATS = Path(__file__).parent / "formats"
+PARKS = ConsumerGroupSettings(
+    ConsumerMode.KEY_ORDERED, RetryPolicy(3, delays_ms=(100, 1_000), exhausted=Exhausted.PARK_KEY)
+)
+
+
+def _samples() -> Iterator[tuple[str, bytes]]:
+    """A row of each kind, as this code writes it."""
+    batch = SegmentBuilder(1).batch(4, 2)
+    window = pack_window((Entry(1, 0, 2, 10), Entry(1, 2, 1, 12)), 1_000)
+    for number, part in enumerate(codec.batch_parts(batch, 1, 3)):
+        yield f"batch part {number}", bytes(part)
+    yield "window", codec.write_window(window)
+    yield "idle block", IdleBlock.of([(b"q" * 16, window)]).data
+    yield "segment", codec.write_segment(segment_record(2, sealed_len=9))
+    yield "preparation", codec.write_preparation(preparation(2))
+    cursor = CursorState(2, "g", 3, 7, 9, 5, 4, 6, PARKS, 8, 11)
+    yield "control record", codec.write_cursor(cursor)
+    row = (rows.key_name(b"k"), b"v")
+    yield "hand-over", codec.write_handover(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
+    yield "ledger block", rows.block_name(1) + rows.write_block(0b1011)
+    yield (
+        "ledger key",
+        rows.key_name(b"k") + rows.write_key(rows.KeyRecord(KeyPhase.RETRY, 1, 2, 1_000, 3, 4, 5, "broken")),
+    )
+    yield "ledger list", rows.aside_name(b"k", 1) + rows.write_aside((7, 9, 300))
+    yield "ledger grant", b"".join(rows.write_grant(rows.CarriedGrant(1, b"k", "c", 2, 50, is_started=True)))
+    yield "ledger forwarder", b"".join(rows.write_forwarder(6))
+    yield "key of a batch", keys.batch_key(1, 2, 3)
+    yield "key of a preparation", keys.meta_key(1, keys.PREPARATION, 2, ATTEMPT)
+    yield "key of a control record", keys.cursor_key(1, 2, "g")
+    yield "key of a ledger row", keys.ledger_key(1, 2, "g", b"n")
+    yield "key of a hand-over", keys.handover_key(1, 2, "g")
+
+
+def _fields(message: Descriptor) -> Iterator[str]:
+    for field in message.fields:
+        of = field.message_type.full_name if field.message_type is not None else field.type
+        yield f"{message.name}.{field.name} = {field.number}, {of}"
+    for nested in message.nested_types:
+        yield from _fields(nested)
+
+
+def _written() -> str:
+    messages = storage_pb2.DESCRIPTOR.message_types_by_name.values()
+    lines = [line for message in messages for line in _fields(message)]
+    lines += [f"{name}: {value.hex()}" for name, value in _samples()]
+    return "\n".join(lines) + "\n"
+
+
+def test_rows_on_the_disk_are_as_their_format_says() -> None:
+    path, written = FORMATS / f"{passport.FORMAT_VERSION}.txt", _written()
+    if os.environ.get("REWRITE_FORMATS") == "1":
+        path.write_text(written, encoding="utf-8")
+    known = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert written == known, (
+        "what brokers write on disks has changed: read docs/contributing/formats.md, raise FORMAT_VERSION if older "
+        "code would read it wrongly, and run this test with REWRITE_FORMATS=1"
+    )
+
+
+def test_each_format_since_the_third_has_its_rows() -> None:
+    found = sorted(int(path.stem) for path in FORMATS.glob("*.txt"))
+    assert found == list(range(3, passport.FORMAT_VERSION + 1))
+
+
+@pytest.mark.parametrize("known", range(1, passport.FORMAT_VERSION))
+def test_code_of_an_older_format_refuses_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
+) -> None:
+    """It was started and ended in order: nothing but the number in the passport can tell."""
+    directory = passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+    directory.create("c", "g0-0")
+    directory.raise_run()
+    directory.mark_clean()
+    directory.release()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert storage_pb2.StoredPassport.FromString(before["passport"][HEADER_BYTES:]).format_version > known
+    monkeypatch.setattr(passport, "FORMAT_VERSION", known)
+    with pytest.raises(NewerFormatError):
+        passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was changed"
