@@ -633,6 +633,19 @@ async def test_rows_within_the_limits_of_the_topic_are_published(is_told: bool) 
     assert record.state is WriterState.DONE
 
 
+async def test_an_epoch_from_before_a_rebuild_does_not_come_again() -> None:
+    """An emptied coordinator begins its revisions anew."""
+    cluster = await begun()
+    rebuilt = records_pb2.ClusterRecord(cluster="c", id="id", rebuilt_at_ms=1_700_000_000_000)
+    await cluster.coordinator.txn((), [Put(KEYS.cluster_record, rebuilt.SerializeToString())])
+    _, record = await cluster.publisher.open("orders", INCARNATION, "nightly")
+    assert record.epoch > 1_700_000_000_000
+    _, later = await cluster.publisher.open("orders", INCARNATION, "nightly")
+    assert later.epoch > record.epoch
+    with pytest.raises(errors.WriterFencedError):
+        await cluster.publish(cluster.wanted(epoch=500))
+
+
 async def test_each_opening_raises_the_epoch() -> None:
     cluster = await begun()
     before = 0

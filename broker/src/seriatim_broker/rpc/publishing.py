@@ -110,6 +110,7 @@ class Known(NamedTuple):
     record: WriterRecord | None
     floors: dict[int, int]
     revision: int
+    rebuilt_at_ms: int
 
 
 class Carried(NamedTuple):
@@ -147,7 +148,11 @@ class Publisher:
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
             new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
-            record = writers.opened(known.record, topic, writer, new_id, known.revision, int(time.time() * 1000))
+            # Rule `epochs-grow` (P7): revisions begin anew after a rebuild, so its time is added. Without it: 1. A
+            # program opens the writer, in epoch 500, and is frozen. 2. The coordinator is rebuilt. Another program
+            # opens the writer at revision 499, in epoch 500. 3. The first one wakes, and publishes too.
+            revision = known.revision + known.rebuilt_at_ms
+            record = writers.opened(known.record, topic, writer, new_id, revision, int(time.time() * 1000))
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
             if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares, known.lost):
                 return Writer(known.topic.incarnation, writer), record
@@ -580,9 +585,16 @@ class Publisher:
         key = keys.writer(known.incarnation, writer)
         nameless = keys.lost_writers(known.incarnation, writers.name_digest(writer))
         result = await services.coordinator.txn(
-            (), [Get(keys.topic(topic)), Get(key), GetPrefix(keys.stage_floors), GetPrefix(nameless)]
+            (),
+            [
+                Get(keys.topic(topic)),
+                Get(key),
+                GetPrefix(keys.stage_floors),
+                GetPrefix(nameless),
+                Get(keys.cluster_record),
+            ],
         )
-        found, written, floors, rebuilt = result.responses
+        found, written, floors, rebuilt, cluster = result.responses
         record = records_pb2.TopicRecord.FromString(found.item.value) if found.item is not None else None
         if record is None or found.item is None or record.incarnation != known.incarnation:
             raise UnknownTopicError(f"there is no topic {topic!r} any more", topic=topic)
@@ -603,6 +615,7 @@ class Publisher:
                 for floor in floors.items
             },
             result.revision,
+            records_pb2.ClusterRecord.FromString(cluster.item.value).rebuilt_at_ms if cluster.item is not None else 0,
         )
 
     async def _write(

@@ -245,7 +245,7 @@ def opened(
         topic: The name of the topic.
         writer: The name of the writer.
         new_id: 4 random bytes, for the producer id of a new record.
-        revision: The coordinator's revision when the record was read.
+        revision: The coordinator's revision when the record was read, and after a rebuild the time of it added.
         now_ms: Wall time.
     """
     before = record if record is not None else WriterRecord(_producer(writer, new_id), topic)
