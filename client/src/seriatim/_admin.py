@@ -23,7 +23,7 @@ from seriatim_api.ids import TopicIncarnation, is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
-from seriatim._arguments import check_whole
+from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_whole
 from seriatim._consumer_group_keys import ConsumerGroupKeys
 from seriatim._consumer_group_settings import (
     GroupMode,
@@ -173,6 +173,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         }
         given = {field: value for field, value in changes.items() if value is not None}
         _check_values(given)
+        if partition_count is not None:
+            check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
         request = broker_pb2.UpdateTopicRequest(
             name=name,
             partition_count=partition_count or 0,
@@ -216,7 +218,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             UnknownTopicError: The cluster has no such topic.
             PartitionOutOfRangeError: The topic has fewer partitions.
         """
-        check_whole("partition", partition, 0)
+        check_whole("partition", partition, 0, NUMBER_MAX)
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         return chain_of(await self._caller.admin("DescribeChain", request, DEADLINE_S))
 
@@ -226,7 +228,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             SeriatimError: The stream from the broker broke. Call again to go on.
         """
-        check_whole("partition", partition, 0)
+        check_whole("partition", partition, 0, NUMBER_MAX)
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         async for record in self._caller.admin_stream("WatchChain", request):
             yield chain_of(record)
@@ -260,6 +262,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
             BadRequestError: `start` is no place, or an offset comes without its one partition.
         """
+        check_partitions(partitions or None)
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions or ())
         if isinstance(start, str) and start in STARTS:
             request.start = STARTS[start]
@@ -401,6 +404,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             group: The broker group that gets the open segment. Empty: the next one of the send chain.
             master: The member of it that becomes the master. Empty: the member whose turn it is.
         """
+        check_whole("partition_id", partition_id, 1, NUMBER_MAX)
         request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id, target_group=group, target_master=master)
         return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
 
@@ -422,6 +426,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             RunAliveError: The member run still answers. Nothing was written.
         """
+        check_whole("run", run, 1, RUN_MAX)
         request = broker_pb2.DeclareDeadRequest(
             broker=broker, run=run, issuer=issuer, incarnation=incarnation, evidence=evidence
         )
@@ -494,6 +499,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             PreconditionError: The segment is open, a member of it runs, or a member run of it has no death certificate.
         """
+        check_whole("partition", partition, 0, NUMBER_MAX)
+        check_whole("segment", segment, 1, NUMBER_MAX)
         request = broker_pb2.DeclareGapRequest(topic=topic, partition=partition, segment=segment, issuer=issuer)
         await self._caller.admin("DeclareGap", request, DEADLINE_S)
 

@@ -13,6 +13,10 @@ from seriatim_api.errors import BadRequestError
 
 T = TypeVar("T")
 
+NUMBER_MAX: Final = 2**32 - 1
+"""The highest number of a partition or a segment, and the highest partition id, that a request can carry."""
+
+RUN_MAX: Final = 2**64 - 1
 _OTHER_NAMES: Final = {
     "acks": "ack_level",
     "auto_offset_reset": "start",
@@ -94,7 +98,7 @@ def check_partitions(partitions: object) -> None:
     if not partitions:
         raise BadRequestError("partitions names no partition: leave it out to get all of them")
     for number in partitions:
-        check_whole("a partition's number", number, 0)
+        check_whole("a partition's number", number, 0, NUMBER_MAX)
 
 
 def settings_of(kind: type[T], options: Mapping[str, Any], what: str) -> T:

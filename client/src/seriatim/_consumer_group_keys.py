@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.v1 import broker_pb2
 
+from seriatim._arguments import NUMBER_MAX, check_whole
 from seriatim._consumer_group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
 from seriatim._group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAUSE_S, GroupOperations
 
@@ -52,6 +53,8 @@ class ConsumerGroupKeys(GroupOperations):
             UnsupportedModeError: The group is of a mode without keys that wait.
             PartitionOutOfRangeError: The topic has fewer partitions.
         """
+        if partition is not None:
+            check_whole("partition", partition, 0, NUMBER_MAX)
         numbers = [partition] if partition is not None else await self._partitions_of(topic, group)
         for number in numbers:
             request = broker_pb2.ListGroupKeysRequest(

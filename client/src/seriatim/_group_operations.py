@@ -27,6 +27,7 @@ from seriatim_api.errors import (
 from seriatim_api.ids import OFFSET_MAX
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
+from seriatim._arguments import check_partitions
 from seriatim._broker_groups import BrokerGroupAdmin
 from seriatim._consumer_group_settings import settings_of
 from seriatim._descriptions import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
@@ -107,6 +108,7 @@ class GroupOperations(BrokerGroupAdmin):
             PartitionOutOfRangeError: The topic has fewer partitions.
             BadRequestError: There is no such target.
         """
+        check_partitions(partitions or None)
         request = broker_pb2.PlanGroupMoveRequest(
             topic=topic,
             group=group,
@@ -236,7 +238,12 @@ class GroupOperations(BrokerGroupAdmin):
     async def _rows_of(
         self, topic: str, group: str, partitions: Sequence[int] | None
     ) -> list[broker_pb2.OperatedPartition]:
-        """These partitions, or all on which the consumer group has a cursor."""
+        """These partitions, or all on which the consumer group has a cursor.
+
+        Raises:
+            BadRequestError: There is no such number.
+        """
+        check_partitions(partitions or None)
         if partitions is None:
             described = await self.describe_group(topic, group)
             partitions = [row.partition for row in described.partitions if row.has_cursor]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,17 @@ main(sys.argv[1:])
 """
 
 
-def started(*words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(*words: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which does not outlive the test."""
+    with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words], cwd=Path(__file__).parent, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=stderr, text=True,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -37,21 +45,20 @@ def started(*words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]
     ],
 )
 def test_commands_end_when_their_reader_has_ended(words: tuple[str, ...]) -> None:
-    process = started(*words)
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(30) == 141
-    assert process.stderr is not None
-    with process.stderr as err:
-        told = err.read()
+    with started(*words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert process.stderr is not None
+        told = process.stderr.read()
     assert "rror" not in told, told
     assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("words", [("topic", "list"), ("--help",), ("--output", "json", "topic", "describe", "t")])
 def test_output_without_a_reader_is_no_error(words: tuple[str, ...]) -> None:
-    process = started(*words, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(30) == 141
+    with started(*words, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(30) == 141

@@ -73,6 +73,23 @@ OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
     "change": (lambda client: client.admin().update_topic("t", retention_ms="1h"), "a whole number, not '1h'"),
     "topic": (lambda client: client.admin().create_topic("u", "3"), "partition_count is a whole number, not '3'"),
     "size": (lambda client: client.admin().create_topic("u", 0), "partition_count is between 1 and 100000, not 0"),
+    "new size": (lambda client: client.admin().update_topic("t", 10**11), "partition_count is between 1 and 100000"),
+    "chain too far": (lambda client: client.admin().describe_chain("t", 10**11), "partition is between 0 and"),
+    "gap too far": (lambda client: client.admin().declare_gap("t", 0, 10**11, "me"), "segment is between 1 and"),
+    "gap elsewhere": (lambda client: client.admin().declare_gap("t", 10**11, 1, "me"), "partition is between 0 and"),
+    "run": (lambda client: client.admin().declare_dead("g0-0", 10**20, "me"), "run is between 1 and"),
+    "partition id": (lambda client: client.admin().switch_partition(10**11), "partition_id is between 1 and"),
+    "places too far": (
+        lambda client: client.offsets("t", partitions=[10**11]),
+        "a partition's number is between 0 and",
+    ),
+    "new group": (lambda client: client.admin().create_group("t", "g", partitions=[10**11]), "a partition's number is"),
+    "rewind": (
+        lambda client: client.admin().plan_move("t", "g", "earliest", partitions=[10**11]),
+        "a partition's number is",
+    ),
+    "pause": (lambda client: client.admin().pause_group("t", "g", partitions=[10**11]), "a partition's number is"),
+    "keys": (lambda client: anext(client.admin().group_keys("t", "g", partition=10**11)), "partition is between 0 and"),
 }
 
 
