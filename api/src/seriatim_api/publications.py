@@ -237,10 +237,9 @@ class Manifest:
                 return True
         return False
 
-    @cached_property
-    def chunks(self) -> frozenset[bytes]:
-        """The ids of the chunks that it names. The first call takes as long as `read_manifest`."""
-        return frozenset(chunk for part in self.parts for _, _, _, chunk in _BATCH.iter_unpack(part.batches.packed))
+    def chunks(self) -> set[bytes]:
+        """The ids of the chunks that it names. It takes as long as `read_manifest`."""
+        return {chunk for part in self.parts for _, _, _, chunk in _BATCH.iter_unpack(part.batches.packed)}
 
     @property
     def size_bytes(self) -> int:

@@ -258,7 +258,7 @@ class Publisher:
         writers.check_rebuilt(known.record, wanted, manifest)
         await self._check_staged(wanted.manifest, manifest, until)
         limits = self._services.topic_limits.of_settings(known.topic.settings)
-        if limits is not None and not writers.check_sizes(manifest, limits):
+        if limits is not None and not await asyncio.to_thread(writers.check_sizes, manifest, limits):
             await self._check_sizes(manifest, limits)
         record = writers.decided(
             known.record,

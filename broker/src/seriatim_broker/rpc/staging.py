@@ -300,7 +300,7 @@ class Staging:
             raise UnavailableError("the manifest is not the one that the publication names")
         manifest = read_manifest(data)
         assert manifest.spans, "it names something"
-        _ = manifest.names_a_batch_twice, manifest.chunks
+        _ = manifest.names_a_batch_twice
         return manifest
 
     def _keep(self, place: ManifestPlace, manifest: Manifest) -> None:

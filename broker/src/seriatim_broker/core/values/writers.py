@@ -414,7 +414,7 @@ def check_sizes(manifest: Manifest, limits: SizeLimits) -> bool:
         MessageTooLargeError: A chunk has larger batches or messages.
     """
     is_known = True
-    for chunk in sorted(manifest.chunks):
+    for chunk in sorted(manifest.chunks()):
         sizes = limits_of_chunk(chunk)
         is_known &= sizes is not None
         error = refusal(limits, *sizes) if sizes is not None else None
