@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -661,8 +661,7 @@ class KeyedConsumer:
             call = handlers.limited(cast("Callable[[Message], Awaitable[object]]", handler), timeout_s)
             await self._run_workers(lambda number: self._work(call, None, number), concurrency)
             return
-        with _threads(concurrency, pool) as workers:
-            calls = PoolCalls(handler, workers, timeout_s)
+        with _threads(concurrency, pool) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
             await self._run_workers(lambda number: self._work(None, calls, number), concurrency, calls)
 
     async def run_batches(
@@ -703,8 +702,7 @@ class KeyedConsumer:
     ) -> None:
         """As `run_batches`, with a plain function: for the client for programs without asyncio."""
         _check_limits(concurrency, timeout_s)
-        with _threads(concurrency, None) as workers:
-            calls = PoolCalls(handler, workers, timeout_s)
+        with _threads(concurrency, None) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
             await self._run_workers(lambda number: self._work_on_batches(None, calls, number), concurrency, calls)
 
     async def _run_workers(

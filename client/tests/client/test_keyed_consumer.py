@@ -799,6 +799,27 @@ async def test_messages_that_waited_for_a_thread_go_back_unseen(monkeypatch: Any
         assert sum(row.attempts for row in group.rows) == 1
 
 
+def _nothing(_message: Message) -> None:
+    pass
+
+
+@pytest.mark.timeout(120)
+async def test_a_message_that_waits_for_a_process_to_start_is_not_begun() -> None:
+    context = get_context("spawn")
+    opened = context.Event()
+    with ProcessPoolExecutor(1, context, initializer=opened.wait) as pool:
+        try:
+            async with consuming("a") as (group, consumer), handling(consumer, _nothing, 2, pool=pool, timeout_s=0.5):
+                await until(lambda: len(group.grants) == 1)
+                await asyncio.sleep(0.7)  # longer than the limit
+                assert not any(grant.is_started for grant in group.grants.values())
+                opened.set()
+                await until(lambda: not group.values_left, 60)
+                assert not group.nacks
+        finally:
+            opened.set()
+
+
 async def _sleep(_message: Message) -> None:
     await asyncio.sleep(0)
 

@@ -30,6 +30,10 @@ DELAY_S_MAX: Final = 40 * 86_400
 """The longest delay that a broker takes."""
 
 
+NOT_PLAIN: Final = "not plain"
+"""What `call_in_pool` returns if the result would have to be awaited or iterated: the function's work is not done."""
+
+
 class Retry(Exception):  # noqa: N818 - not an error: the handler asks for another attempt
     """Raise it in a handler to choose when the message comes again.
 
@@ -137,6 +141,20 @@ def check_reason(reason: object) -> None:
 def cut(reason: str) -> str:
     """The beginning of a reason, in at most 200 bytes of UTF-8."""
     return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
+
+
+def call_in_pool(function: Callable[[Any], object], given: Any) -> tuple[float | None, str, bool] | str | None:
+    """Call a function in a thread or process of a pool. Returns None, how it failed, or `NOT_PLAIN`."""
+    try:
+        result = function(given)
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            if isinstance(result, CoroutineType):
+                result.close()
+            return NOT_PLAIN
+    except Exception as error:
+        failed = failed_by(error)
+        return failed.delay_s, failed.reason, failed.is_last
+    return None
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
