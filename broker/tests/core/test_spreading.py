@@ -204,6 +204,31 @@ def reading_without_question(kind: type[Spread]) -> Spread:
     return bench
 
 
+def test_added_partitions_are_counted_when_all_consumers_know_them() -> None:
+    """Until then the one that does not know them is not connected to all, so it yields to no other one."""
+    more = next(n for n in (8, 12, 16) if reader_of(TO_FIRST, n, [FIRST, SECOND_ONE]) == SECOND_ONE)
+    bench = reading_without_question(Own)
+    bench.do(ev.ConsumerSpreadOver(OTHER, 1, more))
+    bench.passes(3 * SECOND)
+    assert not bench.delivered(fx.YieldAsked)
+    bench.do(ev.ConsumerSpreadOver(STREAM, 1, more))
+    bench.passes(SECOND + 100 * MS)
+    assert bench.delivered(fx.YieldAsked)
+
+
+def test_spread_counts_from_its_setting_on() -> None:
+    bench = reading_without_question(NotSpread)
+    bench.is_spread = True
+    bench.cursor(revision=9)
+    bench.passes(SECOND + 100 * MS)
+    assert not bench.asked.is_over
+    bench.is_spread = False
+    bench.cursor(revision=10)
+    bench.passes(SECOND + 100 * MS)
+    assert bench.asked.is_over
+    assert bench.active == FIRST
+
+
 class Once(Spread):
     at_most_once = True
 

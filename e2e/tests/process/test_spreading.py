@@ -47,13 +47,13 @@ class Readers:
         described = await self.client.admin().describe_group(TOPIC, GROUP)
         return [row.active_consumer for row in sorted(described.partitions, key=lambda row: row.partition)]
 
-    async def until_shared(self, *names: str) -> None:
-        """Wait until each of these consumers, and no other one, reads its share."""
+    async def until_shared(self, *names: str, count: int = PARTITIONS) -> None:
+        """Wait until each of these consumers, and no other one, reads its share of so many partitions."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 found = await self.shares()
-                most = -(-PARTITIONS // len(names))
-                if set(found) == set(names) and max(Counter(found).values()) <= most:
+                most = -(-count // len(names))
+                if len(found) == count and set(found) == set(names) and max(Counter(found).values()) <= most:
                     print(f"{time.monotonic() - self.begun_s:5.1f} s: {' '.join(found)}")
                     return
                 await asyncio.sleep(0.1)
@@ -95,6 +95,8 @@ async def test_partitions_are_shared_and_nothing_comes_twice(cluster: LocalClust
         await readers.until_shared("one", "two")
         await add("three")
         await readers.until_shared("one", "two", "three")
+        await client.admin().update_topic(TOPIC, 2 * PARTITIONS)
+        await readers.until_shared("one", "two", "three", count=2 * PARTITIONS)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await producer.flush()
