@@ -95,3 +95,69 @@ print(time.time() - float(sys.argv[1]), time.monotonic() - float(sys.argv[2]))
     shims.shift_clock("b", 0)
     wall, _ = map(float, run(shims, program, str(time.time()), str(time.monotonic())).split())
     assert wall == pytest.approx(0, abs=20)
+
+
+CALLS = """
+import asyncio, sys, time
+import grpc
+
+async def main():
+    server = grpc.aio.server()
+    seen = []
+
+    async def answer(request, context):
+        seen.append(context.time_remaining())
+        if request == b"slow":
+            await asyncio.sleep(30)
+        return request
+
+    handlers = {"Call": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/s/Call")
+        began = time.monotonic()
+        await call(b"a", timeout=20)
+        took = time.monotonic() - began
+        began = time.monotonic()
+        try:
+            await call(b"slow", timeout=0.5)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED, error
+        print(seen[0], took, time.monotonic() - began)
+    await server.stop(None)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("shift_s", [0.0, 3600.0, -3600.0, 9 * 86_400.0])
+def test_calls_of_a_process_whose_clock_jumped_keep_their_deadlines(shims: Shims, shift_s: float) -> None:
+    shims.shift_clock("b", shift_s)
+    remaining, took, failed_after = map(float, run(shims, CALLS).split())
+    assert 0 < remaining <= 20, "as the server sees it"
+    assert took < 10, "it was answered"
+    assert 0.4 < failed_after < 15, "a deadline still ends a call"
+
+
+THREADS = """
+import threading, time
+ended = threading.Event()
+busy = threading.Thread(target=lambda: [None for _ in iter(ended.is_set, True)])
+busy.start()
+began = time.monotonic()
+for _ in range(20):
+    time.sleep(0.001)
+print(threading.Event().wait(0.2), time.monotonic() - began)
+ended.set()
+busy.join()
+"""
+
+
+@pytest.mark.parametrize("shift_s", [3600.0, -3600.0])
+def test_threads_wait_as_long_as_before_a_jump(shims: Shims, shift_s: float) -> None:
+    shims.shift_clock("b", shift_s)
+    result, took = run(shims, THREADS).split()
+    assert result == "False"
+    assert 0.2 <= float(took) < 15
