@@ -98,6 +98,7 @@ class Silences:
         self._begins: dict[int, list[float]] = {}
         self._ends: dict[int, list[float]] = {}
         self._open: Mapping[int, float] = {}
+        self._open_at = -inf
 
     def add(self, partition: int, begin: float, end: float) -> None:
         """Add a silence that ended. No end of a partition is below the one before it."""
@@ -107,9 +108,13 @@ class Silences:
         self._begins.setdefault(partition, []).append(begin)
         ends.append(end)
 
-    def lasting(self, since: Mapping[int, float]) -> None:
-        """Note the silences that last: by partition, when they began."""
-        self._open = since
+    def lasting(self, since: Mapping[int, float], at: float) -> None:
+        """Note the silences that lasted at that time: by partition, when they began.
+
+        What happened after that time is not known yet. So a silence counts up to it only. Otherwise the age of the
+        report, up to 0.1 s, would count as silence.
+        """
+        self._open, self._open_at = since, at
 
     def of(self, partition: int) -> list[tuple[float, float]]:
         """All silences of a partition that ended, oldest first."""
@@ -118,11 +123,11 @@ class Silences:
     def gap_s(self, partition: int, begin: float, end: float) -> float:
         """Return the longest silence that overlaps [begin, end], in seconds, from its true begin to its true end.
 
-        A silence that still lasts counts up to `end`.
+        A silence that still lasts counts up to `end`, but not beyond what is known.
         """
         assert begin <= end
         begins, ends = self._begins.get(partition, []), self._ends.get(partition, [])
-        longest = max(0.0, end - self._open.get(partition, end))
+        longest = max(0.0, min(end, self._open_at) - self._open.get(partition, inf))
         for at in range(bisect_left(ends, begin), len(ends)):
             if begins[at] > end:
                 break

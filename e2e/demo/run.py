@@ -245,7 +245,7 @@ class Demo:
             step = max(0, int((at - self._begin) / scene.rate_step_s))
             scene.rates += [0] * (step + 1 - len(scene.rates))
             scene.rates[step] += count
-        self._silences.lasting(dict(line["waiting"]))
+        self._silences.lasting(dict(line["waiting"]), line["at"])
 
     def _consumer_says(self, line: dict[str, Any]) -> None:
         if line["k"] == "progress":

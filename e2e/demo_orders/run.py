@@ -282,7 +282,7 @@ class Demo:
             self.scene.sent, self.scene.acknowledged = line["sent"], line["ok"]
             for partition, at, _count, since in line["acks"]:
                 self._silences.add(partition, since, at)
-            self._silences.lasting(dict(line["waiting"]))
+            self._silences.lasting(dict(line["waiting"]), line["at"])
             if self.scene.sent >= self._held_from and not self._is_held:
                 self._is_held = True
                 self._producer.tell(rate=0)

@@ -197,8 +197,9 @@ def test_a_gap_ends_with_the_work() -> None:
     assert found.gap_s(0, 1.1, 60.0) == pytest.approx(0.5), "nothing was sent after 1.9"
     assert found.gap_s(0, 1.95, 60.0) == 0
     assert found.gap_s(0, 1.0, 1.2) == pytest.approx(0.4), "from its true begin to its true end"
-    found.lasting({0: 3.0})
+    found.lasting({0: 3.0}, 7.0)
     assert found.gap_s(0, 1.1, 7.0) == pytest.approx(4.0), "it lasts"
+    assert found.gap_s(0, 1.1, 7.1) == pytest.approx(4.0), "the age of the report is no silence"
     assert found.worst_gap_s([1, 0], 1.1, 7.0) == pytest.approx(4.0)
     assert found.worst_gap_s([], 1.1, 7.0) is None
 
@@ -215,7 +216,7 @@ def test_a_fault_hits_only_between_messages_that_are_under_way(struck_at: float,
 
 def test_a_message_that_waits_is_under_way() -> None:
     found = silences((1.0, 1.4))
-    found.lasting({0: 9.0})
+    found.lasting({0: 9.0}, 9.4)
     assert found.is_under_way(0, 9.5)
     assert not found.was_struck(0, 9.5), "it may never be acknowledged"
     found.add(0, 9.0, 12.0)
