@@ -395,6 +395,7 @@ class Broker:
             topic_limits=(topic_limits := TopicLimits(settings.batch_size_bytes_max)),
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
             disk_state=self._core.disk_state,
+            note_revision=runtime.looking_back.note,
             quarantined_logs=self._core.quarantined_logs,
             is_alive=self._links.is_alive,
         )

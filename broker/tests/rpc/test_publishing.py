@@ -78,6 +78,7 @@ class Cluster:
         self.bodies = self
         self.largest = 0  # bytes of the largest message of what is read
         self.read_count = 0
+        self.note_revision: Callable[[int], Any] | None = None
         self.stage_topic = STAGE_TOPIC
         self.master = "g0-0"
         self.known: set[bytes] = set()  # ids of manifests that this broker remembers
@@ -631,6 +632,20 @@ async def test_rows_within_the_limits_of_the_topic_are_published(is_told: bool) 
     record = await cluster.record()
     assert record is not None
     assert record.state is WriterState.DONE
+
+
+async def test_a_decision_is_on_the_disk_before_it_is_carried_out() -> None:
+    cluster = await begun()
+    noted: list[tuple[int, int]] = []
+
+    async def note(revision: int) -> None:
+        item = await cluster.coordinator.get(KEY)
+        assert item is not None
+        noted.append((revision - item.mod_revision, len(cluster.asked)))
+
+    cluster.note_revision = note
+    await cluster.publish(cluster.wanted())
+    assert noted == [(0, 0)], "the revision of the decision, and no master was asked"
 
 
 async def test_an_epoch_from_before_a_rebuild_does_not_come_again() -> None:

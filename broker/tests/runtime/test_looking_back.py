@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from seriatim_api.errors import StorageError
@@ -104,6 +105,34 @@ async def test_the_highest_revision_is_noted_once_a_minute_and_only_if_it_grew()
     for _ in range(2 * NOTE_LOOKS):
         await bench.look()
     assert len(bench.kept) == 3
+
+
+async def test_the_revision_of_a_decision_is_noted_at_once() -> None:
+    bench = Bench()
+    await bench.write()
+    await bench.look()
+    await bench.back.note(40)
+    assert bench.kept[-1].revision == 40
+    await bench.back.note(30)
+    assert [seen.revision for seen in bench.kept][1:] == [40], "it never falls, and nothing is written twice"
+    assert problem_in(await bench.look()).endswith("this broker has seen 40"), "an older copy"
+
+
+async def test_a_read_that_began_before_a_decision_is_no_older_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await bench.write()
+    await bench.look()
+    read = bench.coordinator.txn
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        result = await read(*arguments, **options)
+        monkeypatch.setattr(bench.coordinator, "txn", read)
+        await bench.back.note(await bench.write())
+        return result
+
+    monkeypatch.setattr(bench.coordinator, "txn", slow)
+    assert await bench.look() == []
+    assert await bench.look() == []
 
 
 async def test_a_disk_that_takes_no_note_ends_nothing() -> None:

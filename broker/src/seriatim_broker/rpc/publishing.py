@@ -227,6 +227,8 @@ class Publisher:
             if verdict is Verdict.FINISH:
                 assert known.item is not None
                 assert known.record is not None
+                if self._services.note_revision is not None:
+                    await self._services.note_revision(known.revision)
                 try:
                     carried = known.record.manifest.id, await self.finish(writer, known.item, until)
                 except NotServingError as exc:  # another publisher was faster: read what it wrote

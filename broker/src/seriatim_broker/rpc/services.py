@@ -59,6 +59,7 @@ class Services:
         in_flight_bytes: Bytes of batches that the core has and has not answered, over all streams.
         stream_count: Number of append, consume and range streams.
         is_stopping: A graceful stop has begun: there are no new streams.
+        note_revision: Keeps on the disk how far the coordinator has come (`LookingBack.note`).
         quarantined_logs: See `BrokerCore.quarantined_logs`.
         disk_state: What is wrong with a member's disk: "full", "hangs", or empty.
         is_alive: Whether a run is linked to this broker and answers within so many seconds (`Links.is_alive`).
@@ -80,6 +81,7 @@ class Services:
     stream_count_max: int = STREAM_COUNT_MAX
     in_flight_bytes: int = 0
     stream_count: int = 0
+    note_revision: Callable[[int], Awaitable[None]] | None = None
     is_stopping: bool = field(default=False)
     is_alive: Callable[[RunId, float], Awaitable[bool]] | None = None
     disk_state: Callable[[MemberId], str] = lambda _member: ""

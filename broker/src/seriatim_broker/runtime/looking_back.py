@@ -6,7 +6,8 @@ below the broker's own run, and a revision below the highest that was seen. They
 rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew.
 
 The core is told of a rebuild too, because it may not have noticed that anything was lost. The disk keeps the highest
-revision, noted once a minute. After an outage the core also compares the chain records of its partitions.
+revision, noted once a minute, and before a decided publication is carried out. After an outage the core also compares
+the chain records of its partitions.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ LOOK_DEADLINE_S = 2.0
 
 NOTE_LOOKS = 30
 """After so many reads the highest revision is noted on the disk, if it has grown: once a minute."""
+
+NOTE_DEADLINE_S = 2.0
+"""A decision waits for its note at most twice so long. A disk that hangs is the concern of others."""
 
 Remember = Callable[[Seen], Awaitable[None]]
 """`remember(seen)`: keep it on the disk. Raises `StorageError` if that fails."""
@@ -58,6 +62,8 @@ class LookingBack:
         self._looks_until_note = 0
         self._was_away = False
         self._problem = ""
+        self._writing = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
 
     @property
     def seen(self) -> Seen:
@@ -72,6 +78,7 @@ class LookingBack:
 
     async def look(self) -> None:
         """Read once, and tell the core what changed."""
+        before = self._seen  # what is noted while the read is under way may be newer than what it gives
         try:
             result = await self._coordinator.txn(
                 (), [Get(self._key), Get(self._cluster_key)], deadline_s=LOOK_DEADLINE_S
@@ -83,7 +90,7 @@ class LookingBack:
         record = records_pb2.ClusterRecord.FromString(cluster.value) if cluster is not None else None
         rebuilt_at_ms = record.rebuilt_at_ms if record is not None else 0
         problem = self._problem_of(mine.value if mine is not None else None) or self._fall(
-            result.revision, rebuilt_at_ms
+            before, result.revision, rebuilt_at_ms
         )
         if self._was_away or problem not in ("", self._problem):
             self._emit(CompareChains())
@@ -94,18 +101,40 @@ class LookingBack:
         if not problem:
             if rebuilt_at_ms > self._seen.rebuilt_at_ms:
                 self._emit(CoordinatorRebuilt())
+            begins_anew = rebuilt_at_ms > before.rebuilt_at_ms
+            revision = result.revision if begins_anew else max(result.revision, self._seen.revision)
             self._seen = replace(
-                self._seen, registered_run=self._identity.run, revision=result.revision, rebuilt_at_ms=rebuilt_at_ms
+                self._seen, registered_run=self._identity.run, revision=revision, rebuilt_at_ms=rebuilt_at_ms
             )
             await self._note()
 
-    def _fall(self, revision: int, rebuilt_at_ms: int) -> str:
+    async def note(self, revision: int) -> None:
+        """Keep on the disk that the coordinator has come so far, before something rests on what it decided.
+
+        If the disk does not take it, the log says so, and nothing else happens. The call takes at most 4 s.
+
+        Rule `decision-noted` (ALARM): the disk knows the revision of a publication's decision. Without it:
+          1. A publication is decided and carried out. All brokers are killed within the minute.
+          2. The coordinator is restored as it was some seconds before the decision. No chain has changed since.
+          3. The brokers start, and notice nothing. The program is told the sequence before, and publishes other rows
+             under the one that stands.
+        """
+        if self._problem:
+            return
+        self._seen = replace(self._seen, revision=max(revision, self._seen.revision))
+        for _ in range(2):  # a write that is under way may have begun with a lower one
+            if self._noted.revision >= revision:
+                return
+            if self._keeping is None or self._keeping.done():
+                self._keeping = asyncio.create_task(self._keep(), name="revision")
+            await asyncio.wait((self._keeping,), timeout=NOTE_DEADLINE_S)
+
+    def _fall(self, seen: Seen, revision: int, rebuilt_at_ms: int) -> str:
         """How the coordinator's revision contradicts what was seen of it; empty if it does not.
 
         Rule `revision-floor` (ALARM). Without it: 1. An older copy of the coordinator is restored. 2. No chain record
         changed in between, but cursors, topics and certificates did. 3. Only the revision tells that they are lost.
         """
-        seen = self._seen
         if rebuilt_at_ms < seen.rebuilt_at_ms:
             return "it is a copy from before it was rebuilt"
         if rebuilt_at_ms == seen.rebuilt_at_ms and revision < seen.revision:
@@ -119,12 +148,19 @@ class LookingBack:
         if not is_due or self._seen == self._noted:
             return
         self._looks_until_note = NOTE_LOOKS
-        try:
-            await self._remember(self._seen)
-        except StorageError as exc:
-            _log.warning("coordinator_revision_not_noted", error=str(exc))  # an older floor proves less, nothing wrong
-            return
-        self._noted = self._seen
+        await self._keep()
+
+    async def _keep(self) -> None:
+        async with self._writing:
+            seen = self._seen
+            if seen == self._noted:
+                return
+            try:
+                await self._remember(seen)
+            except StorageError as exc:
+                _log.warning("coordinator_revision_not_noted", error=str(exc))  # an older floor proves less
+                return
+            self._noted = seen
 
     def _problem_of(self, value: bytes | None) -> str:
         me = self._identity
