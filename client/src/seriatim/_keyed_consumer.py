@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -89,6 +89,12 @@ class KeyedMessage:
         self._has_counted = False
         self._message = run.messages[run.at]
 
+    def __del__(self) -> None:
+        """The program has let go of it without a word: no part of it works on the message."""
+        run = getattr(self, "_run", None)
+        if run is not None and run.at == self._at and not run.is_over:
+            self._consumer.let_go(run)
+
     @property
     def message(self) -> Message:
         """The message. Who reads it begins to work on it: if this process ends then, that is a failed attempt."""
@@ -165,7 +171,8 @@ class KeyedMessage:
         """Keep the message for so many seconds from now, also if that is less than before.
 
         A message of `receive` comes again if it is not acknowledged until then. Messages of an iteration or a handler
-        are kept by themselves as long as the event loop runs; use this before work that stops the event loop.
+        are kept by themselves as long as the event loop runs and the program has this object; use this before work that
+        stops the event loop.
 
         Returns:
             False if its grant has ended: then the message comes again, here or elsewhere.
@@ -309,6 +316,7 @@ class KeyedConsumer:
         )
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
         self.check_home = channels.home.check
+        self._loop = asyncio.get_running_loop()
         self._closed = False
         self._left = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
@@ -577,6 +585,20 @@ class KeyedConsumer:
                 runs.do_not_wake(wake)
                 if timer is not None:
                     timer.cancel()
+
+    def let_go(self, run: Grant) -> None:
+        """The program has dropped the object of the next message of a run. It is called in any thread.
+
+        Without it: 1. A loop takes a message, and an exception ends the loop before the message is acknowledged. 2. The
+        consumer extends the grant for ever, and no consumer gets the key again.
+        """
+        with suppress(RuntimeError):  # the event loop is closed, and with it the consumer
+            self._loop.call_soon_threadsafe(self._stop_extending, run, run.at)
+
+    @staticmethod
+    def _stop_extending(run: Grant, at: int) -> None:
+        if run.at == at:
+            run.hold(None, is_manual=True)
 
     def go_on_with(self, run: Grant) -> None:
         """The next message of a run can be worked on, or the run is done."""

@@ -738,6 +738,21 @@ async def test_a_close_that_is_cancelled_has_left() -> None:
         assert sum(row.is_given for row in group.rows) == 2, "others are no repeats"
 
 
+async def test_a_message_that_the_program_let_go_of_is_extended_no_more() -> None:
+    async with consuming("ab", grant_ms=150) as (group, consumer):
+        items = aiter(consumer)
+        held = await anext(items)
+        gone = await anext(items)
+        offset = gone.message.offset
+        del gone
+        again = await anext(items)
+        assert (again.message.offset, again.message.attempt) == (offset, 2)
+        assert again.ack()
+        assert held.ack(), "what the program holds is extended"
+        await until(lambda: not group.values_left)
+        await items.aclose()
+
+
 # ---- pools: an attempt begins with the function -------------------------------------------------------------------
 
 
