@@ -166,7 +166,7 @@ class RootGroup(click.Group):
 
 
 def _note_origin(ctx: click.Context, error: Exception) -> None:
-    """Say at an error without an answer that nobody named the addresses, if that is so."""
+    """At an error without an answer, say where the addresses come from if no option named them."""
     found = expected_error(error)
     if isinstance(found, UnavailableError) and isinstance(ctx.obj, Settings) and ctx.obj.origin:
         found.add_note(ctx.obj.origin)

@@ -54,7 +54,7 @@ class Settings:
         bootstrap: Addresses of brokers, `host:port`. It is enough if one of them answers.
         as_json: Whether to print JSON for programs instead of text for people.
         tls: The files for TLS; None: plain text.
-        origin: If nobody named the addresses and no local cluster was found: where the command looked, for people.
+        origin: If no option named the addresses and no local cluster was found: where the command looked, for people.
     """
 
     bootstrap: tuple[str, ...]
