@@ -83,8 +83,9 @@ def _part_missing() -> list[Patch]:
     """A message counts as complete although its last part has not arrived."""
     real = peer_frames.ControlReader._take_part
 
-    def take_part(self: Any, part: bytes, parts_left: int) -> list[Any]:
-        return real(self, part, 0 if parts_left == 1 else parts_left) if parts_left or not self._parts else []
+    def take_part(self: Any, part: bytes, parts_left: int, *, is_piece: bool) -> list[Any]:
+        left = 0 if parts_left == 1 else parts_left
+        return real(self, part, left, is_piece=is_piece) if parts_left or not self._parts else []
 
     return [(peer_frames.ControlReader, "_take_part", take_part)]
 
@@ -93,7 +94,7 @@ def _parts_mixed() -> list[Patch]:
     """Parts of all links are kept in one place and not checked: those of two preparations become one."""
     together: list[bytes] = []
 
-    def take_part(self: Any, part: bytes, parts_left: int) -> list[Any]:
+    def take_part(self: Any, part: bytes, parts_left: int, **_kind: bool) -> list[Any]:
         together.append(part)
         if parts_left:
             return []

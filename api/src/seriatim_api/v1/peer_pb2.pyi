@@ -109,10 +109,13 @@ class PeerFrame(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     PARTS_LEFT_FIELD_NUMBER: _builtins.int
+    IS_PIECE_FIELD_NUMBER: _builtins.int
     part: _builtins.bytes
     """of an encoded PeerMessage"""
     parts_left: _builtins.int
     """how many more parts of it follow"""
+    is_piece: _builtins.bool
+    """each part is a PeerMessage: put one behind the other, or merged, they are the whole message"""
     @_builtins.property
     def hello(self) -> Global___PeerHello: ...
     @_builtins.property
@@ -124,10 +127,11 @@ class PeerFrame(_message.Message):
         messages: _abc.Iterable[_builtins.bytes] | None = ...,
         part: _builtins.bytes = ...,
         parts_left: _builtins.int = ...,
+        is_piece: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "messages", b"messages", "part", b"part", "parts_left", b"parts_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "is_piece", b"is_piece", "messages", b"messages", "part", b"part", "parts_left", b"parts_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

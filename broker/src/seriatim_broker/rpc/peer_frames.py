@@ -37,6 +37,9 @@ CONTROL_FRAME_SIZE_BYTES = 64 << 10
 PART_SIZE_BYTES: Final = 1 << 20
 """A larger control message travels in parts of this size. A heartbeat waits for one part, some milliseconds."""
 
+PIECE_SIZE_BYTES: Final = 512 << 10
+"""Bytes of rows in one piece of a message with many rows: some milliseconds to encode or to decode."""
+
 PARTS_SIZE_BYTES_MAX: Final = 256 << 20
 """Largest message in parts: as many bytes as may wait for a peer. The core keeps its tables smaller
 (`table_bytes_max`)."""
@@ -103,6 +106,15 @@ def write_control_frames(
     encoded: list[bytes] = []
     size = 0
     for message in messages:
+        pieces = codec.pieces_of(message, PIECE_SIZE_BYTES) if forms & m.FORM_PARTS else ()
+        if pieces:
+            if encoded:
+                yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
+                encoded, size = [], 0
+            for number, piece in enumerate(pieces):
+                left = len(pieces) - 1 - number
+                yield peer_pb2.PeerFrame(part=piece(), parts_left=left, is_piece=True).SerializeToString()
+            continue
         data = codec.encode(message, forms)
         if len(data) > part_size_bytes and forms & m.FORM_PARTS:
             if encoded:
@@ -137,6 +149,8 @@ class ControlReader:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._parts_left = 0
+        self._parts_read = 0
+        self._pieces: codec.Pieces | None = None  # of a message that comes so
 
     def read(self, data: bytes) -> list[m.Message]:
         """The messages that are complete with this frame.
@@ -150,26 +164,32 @@ class ControlReader:
             raise BadRequestError("a peer's control frame cannot be read") from exc
         messages = [codec.decode(message) for message in frame.messages]
         if frame.part:
-            messages += self._take_part(frame.part, frame.parts_left)
+            messages += self._take_part(frame.part, frame.parts_left, is_piece=frame.is_piece)
         return messages
 
-    def _take_part(self, part: bytes, parts_left: int) -> list[m.Message]:
+    def _take_part(self, part: bytes, parts_left: int, *, is_piece: bool) -> list[m.Message]:
         # Rule `parts-mixed` (I13): only parts of this link, and each the next one. Without it: 1. Two switchers send
         # large preparations to one member. 2. The member joins parts of both. 3. It reads no message, or a table that
         # no member ever had: the switch fails, or repeats are stored again (I9).
-        if self._parts and parts_left != self._parts_left - 1:
+        if self._parts_read and (parts_left != self._parts_left - 1 or is_piece != (self._pieces is not None)):
             raise BadRequestError(f"{self._parts_left - 1} parts of a peer's message are to follow, not {parts_left}")
-        if (len(self._parts) + 1 + parts_left) * PART_SIZE_BYTES > PARTS_SIZE_BYTES_MAX or len(part) > PART_SIZE_BYTES:
+        if (self._parts_read + 1 + parts_left) * PART_SIZE_BYTES > PARTS_SIZE_BYTES_MAX or len(part) > PART_SIZE_BYTES:
             raise BadRequestError(f"a peer's message in parts has at most {PARTS_SIZE_BYTES_MAX} bytes")
-        self._parts.append(part)
+        if is_piece:
+            self._pieces = self._pieces or codec.Pieces()
+            self._pieces.add(part)
+        else:
+            self._parts.append(part)
         self._parts_left = parts_left
+        self._parts_read += 1
         # Rule `part-missing` (I13): the message is complete only with its last part. Without it: 1. All parts but one
         # have arrived. 2. They are decoded as the message. 3. That fails and breaks the link, and each retry breaks it
         # again: the switch never ends.
         if parts_left:
             return []
-        whole, self._parts = b"".join(self._parts), []
-        return [codec.decode(whole)]
+        whole, pieces = b"".join(self._parts), self._pieces
+        self._parts, self._pieces, self._parts_read = [], None, 0
+        return [codec.decode(whole) if pieces is None else pieces.message()]
 
 
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
