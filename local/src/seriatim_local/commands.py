@@ -166,7 +166,7 @@ def up(
     logs = f"{directory}/logs"
     if not _wants_json():
         plural = "s" * (count != 1)
-        click.echo(f"starting {count} broker{plural} and the coordinator; their logs are in {logs}", err=True)
+        echo(f"starting {count} broker{plural} and the coordinator; their logs are in {logs}", err=True)
     if detach:
         _print_up(directory, config, runner.detach(config))
         return
