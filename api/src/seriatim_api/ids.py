@@ -86,6 +86,11 @@ class TopicIncarnation(str):
         return bytes.fromhex(self.replace("-", ""))
 
 
+def partition_name(topic: str, number: int) -> str:
+    """What a partition is called in logs, events, errors and metrics. Its id is only for brokers among themselves."""
+    return f"{topic}/{number}"
+
+
 def make_offset(segment_no: int, index: int) -> int:
     """The offset of message `index` of segment `segment_no`."""
     assert 0 <= segment_no <= SEGMENT_NO_MAX, segment_no

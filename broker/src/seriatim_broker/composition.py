@@ -563,16 +563,23 @@ class Broker:
         quarantine = DISK_CONTRADICTS.line(self._quarantine_warning())
         return "\n".join(filter(None, (refusal, self._disk_warning(), quarantine)))
 
+    def partition_name(self, partition: int) -> str | None:
+        """What people call a partition; None if this broker has no record of it."""
+        known = self._core.partitions.get(PartitionId(partition))
+        record = None if known is None else known.chain or known.kept
+        return None if record is None else record.name
+
     def _quarantine_warning(self) -> str:
         """The warning about quarantined segments; empty if there are none."""
         kept = self._core.quarantined
         if not kept:
             return ""
         (partition, segment), count = next(iter(kept.items()))
+        name = self.partition_name(partition) or f"partition id {partition}"
         return (
             f"{len(kept)} segments on {self.settings.broker} have messages beyond the length that the chain decided, "
             "because an older copy of another disk gave that length; the first is segment "
-            f"{segment} of partition {partition}, of which {count} messages are kept here. This broker keeps these "
+            f"{segment} of {name}, of which {count} messages are kept here. This broker keeps these "
             "segments and does not serve them. Keep this disk, and follow the runbook disk-contradicts"
         )
 

@@ -13,16 +13,37 @@ import os
 import select
 import sys
 from collections import deque
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
+
+_NAMED: Final = ("partition", "stage_partition")
+_name_of: list[Callable[[int], str | None]] = []
 
 LINES_MAX: Final = 1_000
 """At most so many lines wait for stderr to take them. The oldest ones are dropped then, and counted."""
 
 LINE_BYTES_MAX: Final = 4_096
 """A pipe that is ready takes so many bytes at once without a wait. A longer line is written in parts."""
+
+
+def name_partitions(name_of: Callable[[int], str | None]) -> None:
+    """From now on lines name partitions by this function of their id. It returns None for an id without a name."""
+    _name_of.append(name_of)
+
+
+def named(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Give the partitions of a line their names for people: `topic/number`. An id without a name is called an id."""
+    for field in _NAMED:
+        if isinstance(id_ := event.get(field), int):
+            name = next(filter(None, (name_of(id_) for name_of in _name_of)), None)
+            if name is None:
+                event[f"{field}_id"] = event.pop(field)
+            else:
+                event[field] = name
+    return event
 
 
 class LogFile:
@@ -128,6 +149,7 @@ def configure(level: str = "info", **context: object) -> None:
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        named,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -56,6 +56,7 @@ def _tell_supervisor(exc: Exception) -> None:
 async def _broker(settings: BrokerSettings) -> None:
     exposition = Exposition()
     running = Broker(settings, exposition)
+    logs.name_partitions(running.partition_name)
     running.open_certificates()
     admin = None
     # The admin port opens before the start: a start may wait for the coordinator, and /readyz says so. If another

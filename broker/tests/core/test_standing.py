@@ -181,6 +181,12 @@ def test_the_master_decides_about_an_open_segment(standing: Standing | None, exp
     assert verdict(first_chain(), M01, {(M01, 1): say(Standing.IN_STEP)}) is Verdict.UNKNOWN, "not asked"
 
 
+def test_the_text_names_the_partition() -> None:
+    (need,) = needs(first_chain(), M01)
+    found = judge(need, {(M00, P, 1): say(Standing.IN_STEP)}, EVERYBODY.__contains__)
+    assert found.text == "all members of segment 1 of orders/0 have all messages below its commit"
+
+
 @pytest.mark.parametrize(
     ("standing", "expected"),
     [

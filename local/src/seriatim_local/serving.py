@@ -97,6 +97,7 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
                 {},
             )
             member = Broker(settings, exposition)
+            logs.name_partitions(member.partition_name)
             await member.start()
             brokers.append(member)
         logs.say(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}")

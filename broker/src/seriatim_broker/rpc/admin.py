@@ -22,7 +22,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnknownTopicError,
 )
-from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId, partition_name
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from ..core.values.effects import LogsListed, Resolved
@@ -124,7 +124,7 @@ class AdminServicer(ConsumerGroupKeys):
         await guard_of_call(self._services, context)()
         chains = await self._services.chains([request.partition_id])
         if not chains:
-            raise UnknownTopicError(f"there is no partition {request.partition_id}", partition=request.partition_id)
+            raise UnknownTopicError(f"there is no partition id {request.partition_id}", partition=request.partition_id)
         master = chains[0].open_segment.master.broker
         if master != self._services.identity.member.broker:
             if is_forwarded(context):
@@ -316,12 +316,12 @@ class AdminServicer(ConsumerGroupKeys):
         segment = chain.segment(request.segment)
         if segment is None:
             raise BadRequestError(
-                f"partition {request.partition} of {request.topic!r} has no segment {request.segment}"
+                f"{partition_name(request.topic, request.partition)} has no segment {request.segment}"
             )
         for member in segment.members:
             self._check_gone(member)
         if segment.state not in (SegmentState.OPEN, SegmentState.LOST):
-            what = f"segment {segment.no} of partition {request.partition} of {request.topic!r} was declared a gap"
+            what = f"segment {segment.no} of {partition_name(request.topic, request.partition)} was declared a gap"
             await declare_lost_disks(services.coordinator, services.keys, segment.members, request.issuer, what)
         reply = await services.ask_core(
             lambda number: DeclareGap(number, partition, request.segment), remaining_s(context)

@@ -22,7 +22,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownGroupError,
 )
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, partition_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, records_pb2
 
@@ -226,16 +226,14 @@ class ConsumerGroupAdmin(TopicAdmin):
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
             if not row.has_cursor:
                 continue  # it cannot have consumers there
+            name = partition_name(request.topic, row.partition)
             if row.HasField("error") and row.error.number != PositionUnknownError.number:
                 raise UnavailableError(
-                    f"{row.server_broker} does not say whether a consumer reads partition {row.partition}: "
-                    f"{row.error.message}"
+                    f"{row.server_broker} does not say whether a consumer reads {name}: {row.error.message}"
                 )
             if row.active_consumer or row.standby_consumers:
                 who = row.active_consumer or row.standby_consumers[0]
-                raise PreconditionError(
-                    f"{who} reads partition {row.partition}: nothing was deleted; stop the group's consumers first"
-                )
+                raise PreconditionError(f"{who} reads {name}: nothing was deleted; stop the group's consumers first")
 
     @typed_errors
     async def ListConsumerGroups(  # noqa: N802
@@ -386,9 +384,7 @@ def _check_same_settings(
             what = "with another retry policy, or another setting of at most once or of spread"
         else:
             continue
-        raise PreconditionError(
-            f"group {group} exists on partition {chain.number} {what}: configure it instead of making it again"
-        )
+        raise PreconditionError(f"group {group} exists on {chain.name} {what}: configure it instead of making it again")
 
 
 def _now_ms() -> int:

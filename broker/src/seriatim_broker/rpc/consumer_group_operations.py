@@ -128,7 +128,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         for chain in chains:
             cursor = cursors.standing(chain.partition)
             if cursor is None:
-                error = UnknownGroupError(f"group {request.group} has no position on partition {chain.number} yet")
+                error = UnknownGroupError(f"group {request.group} has no position on {chain.name} yet")
                 results[chain.number] = _failed(chain.number, error)
                 continue
             if cursor.external:

@@ -172,7 +172,7 @@ class Forwards:
         if answer.error is not None:
             raise answer.error
         if answer.route is None or not answer.route.master:
-            raise NotServingError(f"partition {partition} has no master at the moment", retry_after_ms=50)
+            raise NotServingError(f"partition id {partition} has no master at the moment", retry_after_ms=50)
         return answer.route
 
     async def _append_there(

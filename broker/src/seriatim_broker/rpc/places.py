@@ -111,9 +111,7 @@ class Places:
         # 120. 2. A job asks the slave for the end, and reads to 100. 3. The job says that it has read everything that
         # was sent before it began, and 20 messages are missing.
         if surveyed.commit is None:
-            raise NotServingError(
-                f"partition {chain.number} of {chain.topic!r} is moving to another broker", retry_after_ms=50
-            )
+            raise NotServingError(f"{chain.name} is moving to another broker", retry_after_ms=50)
         return Place(chain.open_segment.no, surveyed.commit), False
 
     async def end_of(self, chain: Chain, deadline_s: float) -> int:
@@ -202,7 +200,7 @@ class Places:
                 said = exc
         names = ", ".join(member.broker for member in segment.members)
         raise UnavailableError(
-            f"segment {segment.no} of partition {chain.number} is on {names}, and none of them answers"
+            f"segment {segment.no} of {chain.name} is on {names}, and none of them answers"
             + (f" ({said.message})" if said is not None else "")
         )
 

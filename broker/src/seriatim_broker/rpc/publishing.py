@@ -298,7 +298,7 @@ class Publisher:
                 segment = chain.segment(no) if chain is not None else None
                 is_there = segment is not None and segment.state in (SegmentState.OPEN, SegmentState.SEALED)
                 if chain is None or segment is None or not is_there or first < segment.start:
-                    raise StagedDataGoneError(f"segment {no} of stage partition {partition} is gone: stage anew")
+                    raise StagedDataGoneError(f"segment {no} of stage partition id {partition} is gone: stage anew")
                 request = ranges_pb2.FindPlacesRequest(
                     partition_id=partition, segment=no, from_index=first, to_index=end
                 )
@@ -446,7 +446,7 @@ class Publisher:
         by_master: dict[str, dict[int, tuple[int, ManifestPart]]] = {}
         wanted = {part.partition: part for part in parts}
         failed: dict[int, tuple[int, SeriatimError]] = {
-            partition: (0, NotServingError(f"partition {partition} has no chain")) for partition in wanted
+            partition: (0, NotServingError(f"partition id {partition} has no chain")) for partition in wanted
         }
         for chain_record in await self._services.chain_records(list(wanted)):
             segment = chain_record.segments[-1]

@@ -21,7 +21,7 @@ from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
 )
-from seriatim_api.ids import PartitionId, format_offset, make_offset
+from seriatim_api.ids import PartitionId, format_offset, make_offset, partition_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
@@ -129,7 +129,7 @@ class RangesServicer:
                 by_master.setdefault(chain_record.segments[-1].members[0].broker, []).append(chain_record)
             gone = set(waiting) - {chain_record.partition for chain_record in chain_records}
             for number in gone:
-                error = NotServingError(f"partition {number} has no chain", retry_after_ms=50)
+                error = NotServingError(f"{partition_name(topic.name, number)} has no chain", retry_after_ms=50)
                 found[number] = _failed(number, topic.partition_ids[number], error)
             answers = await asyncio.gather(
                 *(self._ask_master(master, request, topic, own, until) for master, own in by_master.items())
@@ -277,7 +277,8 @@ class RangesServicer:
         if is_forwarded(context):
             surveyed = await self._places.survey(partition_id, request.epoch, max(until - time.monotonic(), 0.05))
             return await self._plan(request, topic, surveyed, start, end, until)
-        said: SeriatimError = NotServingError(f"partition {request.partition} has no chain", retry_after_ms=50)
+        name = partition_name(topic.name, request.partition)
+        said: SeriatimError = NotServingError(f"{name} has no chain", retry_after_ms=50)
         while time.monotonic() < until:
             for chain_record in await self._services.chain_records([partition_id]):
                 try:
@@ -319,7 +320,7 @@ class RangesServicer:
         last, _ = self._places.end(surveyed)
         if end > last:
             raise OffsetOutOfRangeError(
-                f"offset {_text(end)} is behind the end of partition {chain.number}, which is {_text(last)}",
+                f"offset {_text(end)} is behind the end of {chain.name}, which is {_text(last)}",
                 end=make_offset(*last),
             )
         page = ranges_pb2.PlanRangeResponse(incarnation=topic.incarnation, partition_id=chain.partition)
@@ -396,7 +397,7 @@ class RangesServicer:
         }
         places: dict[PartitionId, tuple[int, int]] = {}
         for row in request.partitions:
-            places[ids[row.partition]] = _reported(row, chain_records.get(row.partition))
+            places[ids[row.partition]] = _reported(topic.name, row, chain_records.get(row.partition))
         cursors = ConsumerGroupCursors(self._services.coordinator, self._services.keys, request.group)
         for _ in range(REPORT_ROUNDS_MAX):
             await cursors.read(list(ids.values()))
@@ -434,20 +435,23 @@ class RangesServicer:
         return topic
 
 
-def _reported(row: ranges_pb2.PartitionProgress, chain_record: records_pb2.ChainRecord | None) -> tuple[int, int]:
+def _reported(
+    topic: str, row: ranges_pb2.PartitionProgress, chain_record: records_pb2.ChainRecord | None
+) -> tuple[int, int]:
     """The place that an external group reports.
 
     Raises:
         OffsetOutOfRangeError: There is no such place in the partition.
         NotServingError: The partition has no chain yet.
     """
+    name = partition_name(topic, row.partition)
     if chain_record is None:
-        raise NotServingError(f"partition {row.partition} has no chain", retry_after_ms=50)
+        raise NotServingError(f"{name} has no chain", retry_after_ms=50)
     place = place_of(row.offset)
     segment = next((segment for segment in chain_record.segments if segment.no == place.segment_no), None)
     is_long = segment is not None and segment.HasField("sealed_len") and place.index > segment.sealed_len
     if not 0 < place.segment_no <= chain_record.segments[-1].no or is_long:
-        raise OffsetOutOfRangeError(f"partition {row.partition} has no offset {_text(place)}", partition=row.partition)
+        raise OffsetOutOfRangeError(f"{name} has no offset {_text(place)}", partition=row.partition)
     return place
 
 

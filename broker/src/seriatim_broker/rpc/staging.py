@@ -174,7 +174,7 @@ class Staging:
         if segment is not None and segment.state is SegmentState.LOST:
             return await self.read_here(staged), True  # this raises, and says from the newest record that it is gone
         raise UnavailableError(
-            f"no broker gives what was staged at {no}:{index} of stage partition {partition}"
+            f"no broker gives what was staged at {no}:{index} of stage partition id {partition}"
             + (f" ({said.message})" if said is not None else "")
         )
 
@@ -223,10 +223,10 @@ class Staging:
             if isinstance(event, fx.RangeBatches):
                 return event.batches[0]
             if isinstance(event, (fx.RangeGap, fx.RangeDropped)):
-                raise StagedDataGoneError(f"segment {no} of stage partition {staged.partition} is gone")
+                raise StagedDataGoneError(f"segment {no} of stage partition id {staged.partition} is gone")
         if answer.error is not None:
             raise answer.error
-        raise NotServingError(f"segment {no} of stage partition {staged.partition} is not on this broker")
+        raise NotServingError(f"segment {no} of stage partition id {staged.partition} is not on this broker")
 
     async def _read_there(self, broker: str, staged: StagedBatch) -> Batch:
         request = publications_pb2.ReadStagedRequest(
@@ -236,7 +236,7 @@ class Staging:
             broker, "ReadStaged", request, READ_DEADLINE_S
         )
         if answer.is_gone:
-            raise StagedDataGoneError(f"what was staged on stage partition {staged.partition} is gone")
+            raise StagedDataGoneError(f"what was staged on stage partition id {staged.partition} is gone")
         try:
             return Batch(parse_header(answer.header), answer.body)
         except HeaderError as exc:
@@ -254,7 +254,7 @@ class Staging:
         """The chain as the coordinator has it."""
         surveyed = (await self._places.survey_all([partition], READ_DEADLINE_S)).get(partition)
         if surveyed is None:
-            raise UnavailableError(f"there is no chain of stage partition {partition}")
+            raise UnavailableError(f"there is no chain of stage partition id {partition}")
         return self._keep_chain(partition, surveyed.chain, is_read=True)
 
     def _keep_chain(self, partition: PartitionId, chain: Chain, *, is_read: bool) -> Chain:

@@ -43,6 +43,7 @@ from .records import (
     parse_page,
     parse_record,
     put_page_numbers,
+    record_name,
     segments_from_record,
     segments_to_record,
 )
@@ -167,7 +168,7 @@ class ChainArchive:
         for number, digest in digests.items():
             if number in read:
                 if (read[number].partition_id, read[number].page) != (partition, number):
-                    raise CorruptionError(f"the pages of partition {partition} are not those of its record")
+                    raise CorruptionError(f"the pages of {record_name(record)} are not those of its record")
                 paged.extend(segments_from_record(read[number].segments))
             elif kept.digests.get(number) == digest and number in held:
                 paged.extend(held[number])
@@ -176,7 +177,7 @@ class ChainArchive:
         newest = chain_from_record(record)
         chain = replace(newest, segments=(*paged, *newest.segments))
         if any(later.previous_no != earlier.no for earlier, later in pairwise(chain.segments)):
-            raise CorruptionError(f"segments of partition {partition} are missing between its pages")
+            raise CorruptionError(f"segments of {record_name(record)} are missing between its pages")
         self._kept[partition] = _Kept(tuple(paged), digests)
         self._revisions[partition] = revision
         return chain

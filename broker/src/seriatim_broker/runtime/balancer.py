@@ -291,27 +291,29 @@ class Balancer:
     async def _make(self, move: Move) -> str:
         """How the move ended: `done`, `failed`, or `stale` if the plan does not fit any more."""
         partition = move.open_segment.partition
-        if not await self._still_meant(move):
+        chain = await self._still_meant(move)
+        if chain is None:
             return "stale"
         self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: it is not tried again at once
         reply = await self._switch(PlanSwitch(0, partition, move.to_broker_group, move.to_master))
         if reply is None or reply.error is not None:
-            _log.info("head_not_moved", partition=partition, to=move.to_master, error=str(reply and reply.error))
+            _log.info("head_not_moved", partition=chain.name, to=move.to_master, error=str(reply and reply.error))
             return "failed"
-        _log.info("head_moved", partition=partition, source=move.open_segment.master, to=move.to_master)
+        _log.info("head_moved", partition=chain.name, source=move.open_segment.master, to=move.to_master)
         return "done"
 
-    async def _still_meant(self, move: Move) -> bool:
-        """Both broker groups are steady, and the open segment is where it was and older than `steady_s`."""
+    async def _still_meant(self, move: Move) -> Chain | None:
+        """The chain, if both groups are steady, and the open segment is where it was and older than `steady_s`."""
         steady = {share.name for share in self._steady_broker_groups()[0]}
         if not {move.open_segment.broker_group, move.to_broker_group} <= steady:
-            return False
+            return None
         chain = (await self._chains([move.open_segment.partition])).get(move.open_segment.partition)
         if chain is None:
-            return False
+            return None
         segment = chain.open_segment
         open_s = (self._clock.wall_ms() - segment.opened_at_ms) / 1e3
-        return segment.master.broker == move.open_segment.master and open_s >= self._settings.steady_s
+        is_meant = segment.master.broker == move.open_segment.master and open_s >= self._settings.steady_s
+        return chain if is_meant else None
 
     async def _switch(self, event: PlanSwitch) -> Resolved | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

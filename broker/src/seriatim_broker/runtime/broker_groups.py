@@ -278,7 +278,7 @@ class BrokerGroups:
                 # record names a disk that never comes back, and segment 3 has one copy of its tail for good.
                 if member in holders(segment):
                     raise PreconditionError(
-                        f"the disk of {broker} is needed for segment {segment.no} of partition {chain.partition}",
+                        f"the disk of {broker} is needed for segment {segment.no} of {chain.name}",
                         broker=broker,
                         partition=chain.partition,
                         segment=segment.no,

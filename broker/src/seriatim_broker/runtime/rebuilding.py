@@ -289,10 +289,10 @@ def _plan_chains(
         if not known and partition not in current:
             continue
         planned = rebuild.plan_chain(partition, known, current.get(partition))
-        name = f"partition {partition}"
+        chain = planned.chain or planned.current or next(iter(known.values()))
+        name = chain.name
         if planned.conflict:
             plan.conflicts.append(f"{name}: {planned.conflict}")
-        chain = planned.chain or planned.current or next(iter(known.values()))
         topics.setdefault(chain.topic, {})[chain.number] = chain
         if planned.chain is not None:
             _plan_chain(plan, keys, items, chains.archive, planned)
@@ -324,7 +324,7 @@ def _plan_chain(
         operations.append(Delete(page) if value is None else Put(page, value))
     was = f"epoch {planned.current.epoch}" if planned.current is not None else "nothing"
     text = (
-        f"the chain of partition {chain.partition} ({chain.topic} {chain.number}): epoch {chain.epoch}, segment "
+        f"the chain of {chain.name}: epoch {chain.epoch}, segment "
         f"{chain.open_segment.no} open on {chain.open_segment.broker_group}, as {planned.told_by} knows it; was {was}"
     )
     revision = items[key].mod_revision if key in items else 0

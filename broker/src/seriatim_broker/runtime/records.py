@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId
+from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId, partition_name
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.values.chain import Chain
@@ -141,14 +141,14 @@ def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
     if not record.page_count:
         return range(0)
     if record.page_count > PAGES_MAX:
-        raise CorruptionError(f"the chain record of partition {record.partition_id} says {record.page_count} pages")
+        raise CorruptionError(f"the chain record of {record_name(record)} says {record.page_count} pages")
     last = (record.segments[0].no - 1) // PAGE_SEGMENTS if record.segments else -1
     numbers: Sequence[int] = range(last + 1 - record.page_count, last + 1)
     if record.page_numbers and record.page_digests_at == record.epoch:
         numbers = tuple(record.page_numbers)
     is_ascending = all(earlier < later for earlier, later in pairwise(numbers))
     if len(numbers) != record.page_count or numbers[0] < 0 or numbers[-1] > last or not is_ascending:
-        raise CorruptionError(f"the chain record of partition {record.partition_id} cannot have that many pages")
+        raise CorruptionError(f"the chain record of {record_name(record)} cannot have that many pages")
     return numbers
 
 
@@ -170,7 +170,7 @@ def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
     numbers = page_numbers(record)
     parsed = [parse_page(page) for page in pages]
     if [(page.partition_id, page.page) for page in parsed] != [(record.partition_id, number) for number in numbers]:
-        raise CorruptionError(f"the pages of partition {record.partition_id} are not those of its record")
+        raise CorruptionError(f"the pages of {record_name(record)} are not those of its record")
     if not parsed:
         return record
     newest = list(record.segments)
@@ -181,8 +181,13 @@ def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
     record.page_count = 0
     del record.page_numbers[:]
     if any(later.no != earlier.no + 1 + later.folded for earlier, later in pairwise(record.segments)):
-        raise CorruptionError(f"segments of partition {record.partition_id} are missing between its pages")
+        raise CorruptionError(f"segments of {record_name(record)} are missing between its pages")
     return record
+
+
+def record_name(record: records_pb2.ChainRecord) -> str:
+    """What the partition of a chain record is called, for people."""
+    return partition_name(record.topic, record.partition)
 
 
 def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
@@ -192,7 +197,7 @@ def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
         CorruptionError: It has a segment state that this version does not know, or no segment at all.
     """
     if not record.segments:
-        raise CorruptionError(f"the chain record of partition {record.partition_id} has no segment")
+        raise CorruptionError(f"the chain record of {record_name(record)} has no segment")
     return Chain(
         partition=PartitionId(record.partition_id),
         epoch=record.epoch,

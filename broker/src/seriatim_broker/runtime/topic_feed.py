@@ -22,7 +22,7 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from ..interfaces.coordinator import Coordinator, Event, EventKind, KeyValue
 from .keys import CHAINS_PER_PAGE, Keys, partition_of
 from .pages import read_whole
-from .records import join_pages, members_from_record
+from .records import join_pages, members_from_record, record_name
 
 WATCHERS_MAX = 64
 """Watchers are operators and consoles. There are few of them."""
@@ -360,7 +360,7 @@ class WatchedTopics:
 def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
     """The short form of a chain."""
     if not record.segments:
-        raise CorruptionError(f"the chain record of partition {record.partition_id} has no segment")
+        raise CorruptionError(f"the chain record of {record_name(record)} has no segment")
     states = [segment.state for segment in record.segments]
     last = record.segments[-1]
     settled = record.segments[0].base

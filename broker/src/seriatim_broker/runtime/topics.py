@@ -25,7 +25,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from seriatim_api.ids import PartitionId, TopicIncarnation
+from seriatim_api.ids import PartitionId, TopicIncarnation, partition_name
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.effects import Resolved
@@ -412,6 +412,7 @@ class Topics:
     ) -> None:
         """Have the core make a partition, unless it exists already."""
         width = record.settings.chain_width or CHAIN_WIDTH_DEFAULT
+        name = partition_name(record.name, number)
         async with self._creates:
             for attempt in range(CREATE_RETRIES):
                 if await self._coordinator.get(self._keys.chain(partition)) is not None:
@@ -423,9 +424,14 @@ class Topics:
                 )
                 if reply is not None and reply.error is None:
                     return
-                _log.info("partition_not_made", partition=partition, attempt=attempt, error=str(reply and reply.error))
+                _log.info(
+                    "partition_not_made",
+                    partition=partition_name(record.name, number),
+                    attempt=attempt,
+                    error=str(reply and reply.error),
+                )
                 await asyncio.sleep(RETRY_S)
-        raise UnavailableError(f"partition {partition} of topic {record.name!r} could not be made")
+        raise UnavailableError(f"{name} could not be made")
 
     async def _ask(self, event_of: Callable[[int], CreatePartition]) -> Resolved | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from seriatim_api.errors import SeriatimError, UnknownTopicError
+from seriatim_api.ids import partition_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._core.producer import Resolve, Route
@@ -198,8 +199,8 @@ class Routes:
         except Exception:
             # A question changes nothing, so it can be asked again, whatever failed.
             _log.warning(
-                "the client could not ask for the master of partition id %d; it asks again",
-                partition.partition_id,
+                "the client could not ask for the master of %s; it asks again",
+                partition_name(self._topic, partition.number),
                 exc_info=True,
             )
             return None

@@ -190,7 +190,7 @@ async def ask_gate(brokers: Brokers, broker: str) -> GateView:
         )
     verdict = operations_pb2.RestartVerdict.Name(answer.verdict).removeprefix("RESTART_VERDICT_")
     where = f" ({answer.segments_checked} segments checked"
-    where += f"; up to {answer.segment}:{answer.index} of partition {answer.partition_id}, epoch {answer.epoch})"
+    where += f"; up to {answer.segment}:{answer.index}, epoch {answer.epoch})"
     is_safe = answer.verdict == operations_pb2.RESTART_VERDICT_SAFE
     return GateView(broker, is_safe, verdict, (answer.text or verdict) + where)
 

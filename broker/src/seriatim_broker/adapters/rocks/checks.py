@@ -57,4 +57,4 @@ def _verify_content(batch: Batch, checksum: Checksum) -> None:
 
 
 def _name(header: BatchHeader) -> str:
-    return f"partition {header.partition} batch {header.segment}:{header.base_index}"
+    return f"partition id {header.partition} batch {header.segment}:{header.base_index}"

@@ -379,7 +379,7 @@ def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
     no = stored.open_segment
     while no >= stored.first_segment:
         if no not in segments:
-            raise CorruptionError(f"the chain of partition {stored.head.partition_id} lacks a segment")
+            raise CorruptionError(f"the chain of partition id {stored.head.partition_id} lacks a segment")
         found.append(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])))
         no = found[-1].previous_no
     record = stored.head

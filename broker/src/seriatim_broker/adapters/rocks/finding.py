@@ -91,9 +91,9 @@ def _place_at(
         header = read_header(row[1])
         if header.base_index <= index < header.end_index:
             if not chain_is_intact(header, checksum):
-                raise CorruptionError(f"partition {partition} batch {segment}:{header.base_index}: a damaged header")
+                raise CorruptionError(f"partition id {partition} batch {segment}:{header.base_index}: a damaged header")
             return _place(header, read_prefix(row[1])[1])
-    raise CorruptionError(f"partition {partition} segment {segment}: the batch with index {index} is missing")
+    raise CorruptionError(f"partition id {partition} segment {segment}: the batch with index {index} is missing")
 
 
 def _place(header: BatchHeader, bytes_before: int) -> BatchPlace:

@@ -134,7 +134,7 @@ class Reader:
                 continue
             if log.cuts == cuts:
                 return self._noted(log, found)
-        raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
+        raise DeadlineExceededError(f"partition id {partition} segment {segment} changes faster than it can be read")
 
     async def find(
         self, partition: int, segment: int, until_index: int, measure: Measure, value: int
@@ -169,7 +169,7 @@ class Reader:
                 continue
             if log.cuts == cuts:
                 return earlier if earlier is not None else found
-        raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
+        raise DeadlineExceededError(f"partition id {partition} segment {segment} changes faster than it can be read")
 
     def _noted(self, log: ExtentLog, found: list[Batch]) -> list[Batch]:
         """Note the staged batches among those that were read, because another log may adopt their bodies."""

@@ -128,7 +128,7 @@ class Recovery:
             elif kind == keys.CHAIN:
                 chain[segment] = value
             else:
-                raise CorruptionError(f"partition {partition}: a record of unknown kind {kind!r}")
+                raise CorruptionError(f"partition id {partition}: a record of unknown kind {kind!r}")
         segments = tuple(
             self._segment(partition, record, tuple(runs.pop(no, ())), tuple(windows.pop(no, ())))
             for no, record in sorted(records.items())
@@ -170,7 +170,7 @@ class Recovery:
             for extent in run.extents:
                 if extent not in self._table.extents:
                     raise CorruptionError(
-                        f"partition {partition} segment {segment}: its batches from {run.start} on are in extent "
+                        f"partition id {partition} segment {segment}: its batches from {run.start} on are in extent "
                         f"{extent}, which is missing"
                     )
         last = last_of_run(self._engine, self._checksum, partition, segment, runs[-1])

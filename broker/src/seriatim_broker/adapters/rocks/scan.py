@@ -177,8 +177,8 @@ class Scan:
 
     def _missing(self, extent: int, index: int) -> CorruptionError:
         return CorruptionError(
-            f"partition {self._partition} segment {self._segment}: batches from index {index} on are missing in extent "
-            f"{extent}"
+            f"partition id {self._partition} segment {self._segment}: batches from index {index} on are missing in "
+            f"extent {extent}"
         )
 
 
@@ -194,7 +194,7 @@ def read_stored(engine: Database, checksum: Checksum, key: bytes, value: bytes) 
         found = engine.get_from_extent(body.extent, body.key)
         if found is None:
             raise CorruptionError(
-                f"partition {header.partition} batch {header.segment}:{header.base_index}: its body is missing in "
+                f"partition id {header.partition} batch {header.segment}:{header.base_index}: its body is missing in "
                 f"extent {body.extent}"
             )
         body = found
@@ -248,7 +248,7 @@ def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: i
         found = cursor.at_or_before(high)
     if found is None or not low <= found[0] < high or split_batch_key(found[0])[2] < run.start:
         raise CorruptionError(
-            f"partition {partition} segment {segment}: the index names batches from {run.start} on in extent "
+            f"partition id {partition} segment {segment}: the index names batches from {run.start} on in extent "
             f"{run.extent}, which are not there"
         )
     return read_stored(engine, checksum, *found)

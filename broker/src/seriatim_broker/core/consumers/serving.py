@@ -71,7 +71,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         consumer_group.forwards_alone = False
     is_new = record is None or record.deleted
     if is_new:  # an operation makes no consumer group, and a person's question does not either
-        error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
+        error = errors.UnknownGroupError(f"group {group} has no position in {partition.name}")
         operations.fail(broker, consumer_group, error)
         waiting_keys.fail(broker, consumer_group, error)
     if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):
@@ -395,7 +395,7 @@ def _wait_for_rebuild(
       3. This member grants all of segment 2 again, also what is confirmed, and under lower tokens. The rows that it
          writes are not kept beside the later control record.
     """
-    why = f"group {consumer_group.name} was in a later segment of partition {partition.id} than {record.segment_no}"
+    why = f"group {consumer_group.name} was in a later segment of {partition.name} than {record.segment_no}"
     error = errors.CoordinatorBehindError(
         f"the coordinator has lost decisions: {why}. Nothing is delivered to the group here. Remedy: run seriatim "
         "coordinator rebuild"
@@ -792,7 +792,7 @@ def _refuse(
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:
     """The partition does not exist, or no longer: refuse everything that waits for its consumer groups."""
-    error = errors.UnknownTopicError(f"there is no partition {partition.id}")
+    error = errors.UnknownTopicError(f"there is no {partition.name}")
     for consumer_group in list(partition.consumer_groups.values()):
         for consumer in consumer_group.consumers:
             tell(broker, consumer, SubscriptionRefused(error, 0, ""))

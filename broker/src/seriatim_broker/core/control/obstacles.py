@@ -54,7 +54,7 @@ def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
         else:
             text = ""
         if text:
-            yield segment, f"segment {segment.no} of {chain.topic}, partition {chain.number}, {text}"
+            yield segment, f"segment {segment.no} of {chain.name} {text}"
 
 
 def _open_segment(segment: Segment, around: Around) -> str:

@@ -48,6 +48,7 @@ class Need(NamedTuple):
     """
 
     partition: PartitionId
+    name: str  # of the partition, for people
     segment_no: int
     epoch: int
     state: SegmentState
@@ -83,7 +84,7 @@ def needs(chain: Chain, member: MemberId) -> list[Need]:
             ask = tuple(dict.fromkeys(m for m in (*segment.eligible, *segment.members) if m != member))
         else:
             ask = ()
-        found.append(Need(chain.partition, segment.no, chain.epoch, segment.state, ask))
+        found.append(Need(chain.partition, chain.name, segment.no, chain.epoch, segment.state, ask))
     return found
 
 
@@ -95,7 +96,7 @@ def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) ->
         reports: The answers.
         is_there: Whether a member is admitted and runs, as far as is known.
     """
-    place = f"segment {need.segment_no} of partition {need.partition}"
+    place = f"segment {need.segment_no} of {need.name}"
     if need.state is SegmentState.UNSETTLED:
         return Finding(Verdict.LAST_COPY, f"the length of {place} is not known yet, and this disk may be needed", need)
     answers = {

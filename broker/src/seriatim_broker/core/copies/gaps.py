@@ -39,7 +39,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
         if failed:
             _answer(broker, partition, no, errors.CoordinatorUnavailableError("the chain could not be read: ask again"))
         elif chain is None:
-            _answer(broker, partition, no, errors.UnknownTopicError(f"there is no partition {partition.id}"))
+            _answer(broker, partition, no, errors.UnknownTopicError(f"there is no {partition.name}"))
         elif (refusal := _refusal(broker, chain, no)) is not None:
             _answer(broker, partition, no, refusal)
         elif chain.segment(no).state is SegmentState.LOST:  # type: ignore[union-attr]
@@ -51,7 +51,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
 def _refusal(broker: BrokerState, chain: Chain, no: int) -> errors.SeriatimError | None:
     segment = chain.segment(no)
     if segment is None:
-        return errors.BadRequestError(f"partition {chain.number} has no segment {no}", segment=no)
+        return errors.BadRequestError(f"{chain.name} has no segment {no}", segment=no)
     if segment.state is SegmentState.OPEN:
         return errors.PreconditionError(f"segment {no} is open: it is not lost, and a switch will seal it")
     if segment.state is SegmentState.LOST:

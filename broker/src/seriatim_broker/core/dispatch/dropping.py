@@ -22,7 +22,7 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
     The outcome of a batch in the log is unknown, because consumers may have been given it before the topic was deleted.
     A batch that a planned switch held back was never stored, so it is refused.
     """
-    deleted = errors.UnknownTopicError(f"the topic of partition {partition.id} was deleted")
+    deleted = errors.UnknownTopicError(f"the topic of {partition.name} was deleted")
     if partition.quiescence is not None:
         for event in partition.quiescence.queued:
             broker.out.emit(AppendRefused(event.request, deleted, None))

@@ -140,13 +140,13 @@ def _read_later(broker: BrokerState, partition: Partition) -> None:
 def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
     """There is no record, so no partition: refuse everything that waits for it."""
     for waiter in partition.waiters:
-        error = errors.UnknownTopicError(f"there is no partition {partition.id}")
+        error = errors.UnknownTopicError(f"there is no {partition.name}")
         broker.out.emit(Resolved(waiter.request, None, error))
     partition.waiters = ()
     partition.wanted_rights = NOTHING
     for held in partition.rights.values():
         held.joining = NOTHING
-    ranges.fail_all(broker, partition, errors.UnknownTopicError(f"there is no partition {partition.id}"))
+    ranges.fail_all(broker, partition, errors.UnknownTopicError(f"there is no {partition.name}"))
     partition.copies = NOTHING
     serving.on_no_partition(broker, partition)
 

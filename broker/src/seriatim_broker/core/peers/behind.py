@@ -48,7 +48,7 @@ def problem(broker: BrokerState, partition: Partition, chain: Chain | None, dele
     known = partition.decided
     if deleted or known is None or (not floor.epoch and partition.id not in broker.coordinator.behind):
         return ""
-    name = f"partition {partition.id} ({known.topic} {known.number})"
+    name = known.name
     if chain is None:
         return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor.epoch else ""
     # Rule `told-floor` (I7): a record that a member told before the read began counts, even if its changes could not be
@@ -92,7 +92,7 @@ def contradiction(known: Chain, other: Chain) -> str:
     """Why the other record, which is not older, cannot have followed the known one; empty if it can have followed."""
     last = min(known.open_segment.no, other.open_segment.no)
     if known.is_folded(last) and other.epoch >= known.epoch:
-        what = f"partition {known.partition} ({known.topic} {known.number})"
+        what = known.name
         return f"its record of {what} ends with segment {last}, but this broker knows that it was empty and left behind"
     if other.is_folded(last):
         return _folded_contradiction(known, other, last)
@@ -100,9 +100,9 @@ def contradiction(known: Chain, other: Chain) -> str:
     if mine is None or theirs is None:
         return ""
     if other.epoch > known.epoch and (other.open_segment.no < known.open_segment.no or _is_undone(mine, theirs)):
-        what = f"partition {known.partition} ({known.topic} {known.number})"
+        what = known.name
         return f"its record of {what} ends with segment {other.open_segment.no}, but this broker knows of a later state"
-    name = f"segment {last} of partition {known.partition} ({known.topic} {known.number})"
+    name = f"segment {last} of {known.name}"
     if mine.switch_attempt != theirs.switch_attempt:
         return f"{name} was opened twice: on {mine.broker_group} and on {theirs.broker_group}"
     if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
@@ -117,7 +117,7 @@ def _folded_contradiction(known: Chain, other: Chain, last: int) -> str:
     """
     mine = known.segment(last)
     if mine is not None and mine.sealed_len:
-        return f"segment {last} of partition {known.partition} was sealed twice: at {mine.sealed_len} and as empty"
+        return f"segment {last} of {known.name} was sealed twice: at {mine.sealed_len} and as empty"
     return ""
 
 
@@ -138,9 +138,7 @@ def hear(broker: BrokerState, partition: Partition, told: Chain, sender: str) ->
     if known is None or told.epoch > known.epoch or told.open_segment.no <= known.open_segment.no:
         return
     no = told.open_segment.no
-    why = (
-        f"{sender} knows segment {no} of partition {partition.id} (epoch {told.epoch}), which its record does not have"
-    )
+    why = f"{sender} knows segment {no} of {partition.name} (epoch {told.epoch}), which its record does not have"
     begin(broker, partition.id, why, no)
 
 

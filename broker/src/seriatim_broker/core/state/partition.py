@@ -232,6 +232,12 @@ class Partition(State):
     # ---- what can be said of it ----
 
     @property
+    def name(self) -> str:
+        """What the partition is called, for people; its id if this broker has no record of it."""
+        known = self.chain or self.kept
+        return known.name if known is not None else f"partition id {self.id}"
+
+    @property
     def is_idle(self) -> bool:
         """Whether this object may be forgotten: it has no data, and nothing is under way."""
         return not (

@@ -137,7 +137,7 @@ def contradict(broker: BrokerState, partition: Partition, switch: Switch, sender
     #   3. The switcher opens segment 2 on C: the number is used twice.
     no = switch.segment_no + 1
     if switch.contradicted:
-        why = f"{sender.broker} holds segment {no} of partition {partition.id}, which its record does not have"
+        why = f"{sender.broker} holds segment {no} of {partition.name}, which its record does not have"
         behind.begin(broker, partition.id, why, no)
         tries.wait_for_writes(broker, partition, switch)
     elif partition.reading:

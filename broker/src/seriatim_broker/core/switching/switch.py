@@ -37,7 +37,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None
         opening.prepare_next(broker, partition, switch)
         return
     if chain is None:
-        tries.give_up(broker, partition, switch, errors.UnknownTopicError(f"there is no partition {partition.id}"))
+        tries.give_up(broker, partition, switch, errors.UnknownTopicError(f"there is no {partition.name}"))
         return
     chain = partition.chain  # the record that was read, or a newer one that arrived meanwhile
     assert chain is not None

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, partition_name
 
 from .placement import CHAIN_WIDTH_DEFAULT
 from .segment import Segment, SegmentState, Start
@@ -42,6 +42,11 @@ class Chain:
     def __post_init__(self) -> None:
         if not isinstance(self.segments, Segments):
             object.__setattr__(self, "segments", Segments.of(self.segments))
+
+    @property
+    def name(self) -> str:
+        """What the partition is called, for people."""
+        return partition_name(self.topic, self.number)
 
     @property
     def parts(self) -> Segments:
@@ -497,7 +502,7 @@ def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...]
 
 def _require(chain: Chain, no: int) -> Segment:
     segment = chain.segment(no)
-    assert segment is not None, f"segment {no} is not in the chain of partition {chain.partition}"
+    assert segment is not None, f"segment {no} is not in the chain of {chain.name}"
     return segment
 
 

@@ -395,8 +395,8 @@ def check_manifest(
         lowest = make_offset(no, span.first)
         if lowest < floors.get(partition, 0):
             raise StagedDataGoneError(
-                f"the rows that were staged at {format_offset(lowest)} of stage partition {partition} are too old and "
-                "may be gone: nothing was published; stage the rows anew"
+                f"the rows that were staged at {format_offset(lowest)} of stage partition id {partition} are too old "
+                "and may be gone: nothing was published; stage the rows anew"
             )
 
 
