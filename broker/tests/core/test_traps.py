@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.peers import right
@@ -25,6 +27,7 @@ from .support import (
     MS,
     SECOND,
     STREAM,
+    TOPIC,
     UNKNOWN,
     Bench,
     P,
@@ -428,3 +431,41 @@ def test_consumers_and_questions_of_a_deleted_topic_are_answered_and_nothing_is_
     assert not bench.all(fx.ReadChain)
     assert not bench.all(fx.ReadCursor)
     assert P not in bench.core.partitions
+
+
+def test_a_server_that_gave_up_its_right_confirms_nothing() -> None:
+    """Rule `no-right-confirms-nothing`: the member that took the right over may have been joining, or listed."""
+    bench = Serving(eligible=(M00,))
+    bench.begin()
+    bench.deliver()
+    bench.ack(1)
+    bench.clear()
+    taken = replace(segment_of(bench.chain, 1), server=M01, server_epoch=9, eligible=(M01,))
+    newer = replace(bench.chain, epoch=9, segments=(taken, *bench.chain.segments[1:]))
+    bench.link(M01)
+    bench.hear(M01, msg.ChainChanges(replace(newer, segments=(taken,)), 0, newer.epoch, (), newer.parts.digest))
+    bench.persist()
+    bench.wait(SECOND)
+    bench.persist()
+    assert not bench.delivered(fx.AckConfirmed)
+    bench.read_chain(newer)
+    assert bench.delivered(fx.Revoked)
+
+
+def test_a_cursor_read_before_a_group_was_forgotten_counts_no_more() -> None:
+    """Rule `left-is-known`: the answer comes after the cursor has moved and the consumer group is forgotten."""
+    bench = Serving(eligible=(M00,))
+    bench.begin()
+    bench.deliver()
+    bench.ack(4)
+    bench.persist()
+    (move,) = bench.all(fx.WriteCursor)
+    bench.do(ev.CursorWritten(P, GROUP, move.serial, DONE, 9))
+    bench.cursor(no=2, revision=9)
+    bench.join(subscription=2)
+    bench.clear()
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC), 5, known_revision=5))
+    assert not bench.delivered(fx.Joined)
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 9, known_revision=9))
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert refused.segment_no == 2

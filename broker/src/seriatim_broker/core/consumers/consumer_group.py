@@ -26,6 +26,13 @@ def consumer_group_of(
     consumer_group = partition.consumer_groups.get(group)
     if consumer_group is None:
         consumer_group = ConsumerGroup(group, start, mode)
+        # Rule `left-is-known` (I4, K1): a read that began before a consumer group was forgotten here arrives late, if
+        # it gives an older cursor. Without it:
+        #   1. This member serves segment 1. It begins to read the cursor, for a question.
+        #   2. It writes that the cursor moves to segment 2, and forgets the consumer group.
+        #   3. A consumer that has not heard of segment 2 joins here. Then the answer arrives: segment 1.
+        #   4. This member grants k:5 again, which it has handed over to the server of segment 2.
+        consumer_group.cursor_revision = partition.left_revision
         partition.consumer_groups = put(partition.consumer_groups, group, consumer_group)
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
@@ -57,7 +64,13 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
         or (consumer_group.keyed is not None and consumer_group.keyed.forwards)  # they go on without consumers
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
-        partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
+        forget(partition, consumer_group)
         given = consumer_group.dispatcher.given
         if given is not None and max((given.below, *(end for end, _ in given.ends))) <= consumer_group.ledger.acked:
             partition.given = drop(partition.given, consumer_group.name)  # all that was given is acknowledged
+
+
+def forget(partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Forget what this member knows of a consumer group, but for the revision of its cursor (`left-is-known`)."""
+    partition.left_revision = max(partition.left_revision, consumer_group.cursor_revision)
+    partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)

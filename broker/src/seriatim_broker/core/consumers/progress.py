@@ -91,7 +91,17 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
 
 
 def finish_replication(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> None:
-    """If all members have the control record, it counts from now on: tell the consumer, and continue."""
+    """If all members have the control record, it counts from now on: tell the consumer, and continue.
+
+    Rule `no-right-confirms-nothing` (J2): a server that gave up its right confirms nothing, because it no longer knows
+    which members are joining. Without it:
+      1. A lists B as eligible, and gets no answer. So A counts B as joining. B takes the right over.
+      2. A cannot apply what B tells it, so it gives up its right (`changes-end-a-right`), and reads the coordinator.
+      3. A takes an acknowledgement of k:5, waits for its own disk only, and confirms it.
+      4. B grants k:5 again.
+    """
+    if consumer_group.segment_no not in partition.rights:
+        return
     ledger, active = consumer_group.ledger, consumer_group.dispatcher.active
     replication = ledger.replications[serial]
     confirms = replication.confirms

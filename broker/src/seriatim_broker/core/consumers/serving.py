@@ -19,7 +19,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Revoked, SubscriptionRefused
-from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
+from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition, WriteOutcome
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import has_forwards, write_forwarder
@@ -27,7 +27,7 @@ from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_GROUP_SETTINGS, FORM_KEY_ORDERED, PassRequest
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import Segment, SegmentState
-from ..values.states import NOTHING, drop, put
+from ..values.states import NOTHING, put
 from ..values.tokens import TERM_MAX
 from . import (
     crossing,
@@ -43,7 +43,7 @@ from . import (
     subscribing,
     waiting_keys,
 )
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from .consumer_group import consumer_group_of, forget, forget_if_unused, read_cursor, tell
 
 # ---- where the cursor is --------------------------------------------------------------------------------
 
@@ -141,6 +141,8 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     if consumer_group is None or consumer_group.crossing_serial != event.serial:
         return
     consumer_group.crossing_serial = 0
+    if event.outcome is WriteOutcome.DONE:
+        consumer_group.cursor_revision = max(consumer_group.cursor_revision, event.revision)
     if consumer_group.writing is not None:
         operations.on_written(broker, partition, consumer_group, event.outcome, event.revision)
     elif consumer_group.phase is ConsumerGroupPhase.SERVING:
@@ -722,7 +724,7 @@ def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     if consumer_group.consumers or consumer_group.is_asked:
         read_cursor(broker, partition, consumer_group)
     else:
-        partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
+        forget(partition, consumer_group)
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
@@ -755,10 +757,11 @@ def on_caught_up(broker: BrokerState, partition: Partition) -> None:
       3. The rebuild writes that the cursor is in segment 8. This member serves segment 2 for ever.
     This happens after each rebuild, also if this member has not noticed a loss.
     """
+    partition.left_revision = 0  # the revisions may count from a lower one on
     for consumer_group in list(partition.consumer_groups.values()):
         if _is_under_way(consumer_group):
             continue  # its place is found when the outcome is known
-        consumer_group.cursor_revision = 0  # the revisions may count from a lower one on
+        consumer_group.cursor_revision = 0
         if consumer_group.phase is not ConsumerGroupPhase.LOADING:
             segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
             _revoke(broker, partition, consumer_group, segment)

@@ -120,6 +120,7 @@ class Partition(State):
         "kept",
         "ledger_rows",
         "ledger_versions",
+        "left_revision",
         "logs",
         "offer",
         "pace",
@@ -169,6 +170,8 @@ class Partition(State):
         self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
         # the rows that a server sent last, by consumer group
         self.ledger_versions: Mapping[str, LedgerVersion] = NOTHING
+        # the newest revision of the cursors of consumer groups that were forgotten here; 0: none was
+        self.left_revision = 0
         self.handovers: Mapping[str, HandOverState] = NOTHING  # the newest one of each consumer group
         # hand-overs that other members must keep, by consumer group, and the members that have not said so
         self.handing: Mapping[str, Handing] = NOTHING
