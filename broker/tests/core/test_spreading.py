@@ -330,3 +330,33 @@ def test_leaving_consumer_is_followed_by_the_one_of_the_spread() -> None:
     bench.comes(SECOND_ONE, OTHER)
     bench.do(ev.ConsumerGone(STREAM))
     assert bench.active == reader_of(bench.number, OVER, ["c2", "c3"])
+
+
+def test_standby_that_comes_back_soon_after_a_change_does_not_wait_for_ever() -> None:
+    """The time at which the server looks at the spread, set before the group was forgotten here, is not the time that
+    the wait takes."""
+    bench = Spread()
+    bench.begin()
+    bench.comes(SECOND_ONE, OTHER)
+    bench.passes(700 * MS)
+    bench.do(ev.ConsumerGone(OTHER))
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.comes(SECOND_ONE, OTHER, 2, was_standby=True)
+    bench.cursor()
+    bench.persist()
+    bench.confirm_replications()
+    assert not bench.active
+    bench.passes(3 * SECOND)
+    assert bench.active == SECOND_ONE
+
+
+def test_answer_below_what_is_acknowledged_counts() -> None:
+    """Consumers acknowledge indexes without a message for their application before it asks for what is behind them."""
+    bench = reading()
+    bench.ack(2)
+    bench.passes(100 * MS)
+    bench.yields(1)
+    bench.passes(100 * MS)
+    assert bench.active == SECOND_ONE
+    bench.deliver()
+    assert bench.delivered(fx.Batches)[-1].from_index == 3

@@ -39,7 +39,11 @@ def look(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     if consumer_group.phase is not ConsumerGroupPhase.SERVING or consumer_group.keyed is not None:
         return
     if dispatcher.active is None:
-        if consumer_group.consumers and now_us >= dispatcher.returns_until_us:
+        if now_us < dispatcher.returns_until_us:
+            # An earlier look, of a change before this wait began, may have kept `waits_for_return` from setting this
+            # time. Without it, the standbys would wait until another consumer comes or goes.
+            _look_at(broker, partition, consumer_group, dispatcher.returns_until_us)
+        elif consumer_group.consumers:
             subscribing.activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))
             spreading.changed(broker, partition, consumer_group)
         return
@@ -49,15 +53,22 @@ def look(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
         if now_us >= yielding.until_us:
             _try_later(broker, partition, consumer_group)
         spreading.end_attempt(broker, partition, consumer_group)
-    if dispatcher.yielding is not None or to is None:
+    if dispatcher.yielding is not None:
+        _look_at(broker, partition, consumer_group, dispatcher.yielding.until_us)
+        return
+    if to is None:
         return
     begin_us = max(dispatcher.changed_us + broker.config.spread_calm_us, dispatcher.yield_again_us)
     if now_us < begin_us:
-        broker.poll(begin_us - now_us, TimerKind.SPREAD, partition.id, consumer_group.name)
+        _look_at(broker, partition, consumer_group, begin_us)
         return
     dispatcher.yielding = Yielding(to, now_us + broker.config.spread_yield_us)
-    broker.poll(broker.config.spread_yield_us, TimerKind.SPREAD, partition.id, consumer_group.name)
+    _look_at(broker, partition, consumer_group, dispatcher.yielding.until_us)
     go_on(broker, partition, consumer_group)
+
+
+def _look_at(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, at_us: int) -> None:
+    broker.poll(at_us - broker.now.mono_us, TimerKind.SPREAD, partition.id, consumer_group.name)
 
 
 def _try_later(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -129,10 +140,11 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
     ):
         return
     # In an at-most-once group all that was delivered is acknowledged. So the consumer answers when its application has
-    # all of it, and names the end.
-    lowest = dispatcher.delivered if consumer_group.is_at_most_once else consumer_group.ledger.acked
+    # all of it, and names the end. In other groups the answer may be below what is acknowledged: consumers acknowledge
+    # what they pass over (repeats, and what retention dropped), and the last message of the application may be before.
+    lowest = dispatcher.delivered if consumer_group.is_at_most_once else 0
     if lowest <= index <= dispatcher.delivered:
-        yielding.below = index
+        yielding.below = max(index, consumer_group.ledger.acked)
         go_on(broker, partition, consumer_group)
 
 
