@@ -347,7 +347,7 @@ def _begin(
         _wait_for_rebuild(broker, partition, consumer_group, record)
         return
     if record.mode.is_keyed and record.term_base + segment.server_epoch > TERM_MAX:
-        text = f"group {consumer_group.name} has used up its tokens in partition {partition.id}"
+        text = f"group {consumer_group.name} has used up its tokens in {partition.name}"
         _refuse(
             broker, partition, consumer_group, errors.PreconditionError(f"{text}: consume under another group name")
         )
