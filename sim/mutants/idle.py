@@ -46,8 +46,8 @@ def _missing_is_empty() -> list[Patch]:
     """A preparation does not wait for blocks that it names: missing blocks count as empty."""
     init: Any = producers.ProducerTable.__init__
 
-    def without_missing(self: Any, table: Any = producers.NO_TABLE, newer: Any = (), known: Any = NOTHING) -> None:
-        init(self, replace(table, blocks=tuple(name for name in table.blocks if name.id in known)), newer, known)
+    def without_missing(self: Any, table: Any = producers.NO_TABLE, newer: Any = (), blocks: Any = NOTHING) -> None:
+        init(self, replace(table, blocks=tuple(name for name in table.blocks if name.id in blocks)), newer, blocks)
 
     return [
         (producers.ProducerTable, "__init__", without_missing),

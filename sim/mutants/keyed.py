@@ -39,9 +39,9 @@ def _any_token_counts() -> list[Patch]:
 def _failed_goes_behind() -> list[Patch]:
     real = KeyedDispatcher.note_failure
 
-    def note_failure(self: KeyedDispatcher, key: Any, *arguments: Any) -> None:
+    def note_failure(self: KeyedDispatcher, key: Any, *arguments: Any, **named: Any) -> None:
         """The message goes behind the others of its key."""
-        real(self, key, *arguments)
+        real(self, key, *arguments, **named)
         key.live = key.live[1:] + key.live[:1]
 
     return [(KeyedDispatcher, "note_failure", note_failure)]
@@ -282,9 +282,9 @@ def _older_place_is_served() -> list[Patch]:
 def _earlier_is_written() -> list[Patch]:
     real = cursors._keep
 
-    def keep(broker: Any, of: Any, cursor: CursorState, *change: Any) -> None:
+    def keep(broker: Any, of: Any, cursor: CursorState, change: Any = None) -> None:
         """A control record is written, if this disk has a later one too. The rows beside it are not."""
-        real(broker, of, cursor, *change)
+        real(broker, of, cursor, change)
         if of.cursors.get(cursor.consumer_group) is not cursor:
             broker.out.write(PutCursor(of.id, cursor))
 
@@ -303,8 +303,8 @@ def _told_is_told() -> list[Patch]:
 
 
 def _settings_not_written() -> list[Patch]:
-    def without(*fields: Any) -> CursorState:
-        return CursorState(*fields[:8])
+    def without(*fields: Any, **named: Any) -> CursorState:
+        return replace(CursorState(*fields, **named), settings=None, term_base=0)
 
     return [(cursors, "CursorState", without)]
 

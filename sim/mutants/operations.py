@@ -30,9 +30,11 @@ def _chain_is_not_compared() -> list[Patch]:
         consumer_group: ConsumerGroup,
         record: CursorRecord,
         revision: int,
-        _chain: int = 0,
+        chain_revision: int = 0,
+        *,
+        is_new: bool = False,
     ) -> None:
-        _WRITE_CURSOR(broker, partition, consumer_group, record, revision)
+        _WRITE_CURSOR(broker, partition, consumer_group, record, revision, is_new=is_new)
 
     return [(crossing, "write_cursor", write)]
 
@@ -56,12 +58,12 @@ def _epochs_are_merged() -> list[Patch]:
 
     real = cursors._keep
 
-    def keep(broker: BrokerState, partition: Partition, cursor: CursorState, *more: Any) -> None:
+    def keep(broker: BrokerState, partition: Partition, cursor: CursorState, change: Any = None) -> None:
         known = partition.cursor_in(cursor.segment_no, cursor.consumer_group)
         if known is not None:
             acked, reserved = max(known.acked, cursor.acked), max(known.reserved, cursor.reserved)
             cursor = replace(cursor, acked=acked, reserved=reserved)
-        real(broker, partition, cursor, *more)
+        real(broker, partition, cursor, change)
 
     return [(cursors, "_keep", keep)]
 

@@ -310,9 +310,15 @@ def _older_chain() -> list[Patch]:
 
 def _certificate() -> list[Patch]:
     def write(
-        self: partition.Partition, broker: Any, owner: WriteOwner, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition,
+        broker: Any,
+        owner: WriteOwner,
+        chain: Any,
+        detail: int = 0,
+        certificate: Any = None,
+        cursors_revision: int = 0,
     ) -> None:
-        real_write(self, broker, owner, chain, detail)
+        real_write(self, broker, owner, chain, detail, None, cursors_revision)
 
     def certified(broker: Any, of: Any, run: RunId, exists: bool | None) -> None:
         real(broker, of, run, True)
@@ -335,12 +341,18 @@ def _old_certificate() -> list[Patch]:
             sealing.on_certificate(broker, of, wanted, True)
 
     def write(
-        self: partition.Partition, broker: Any, owner: WriteOwner, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition,
+        broker: Any,
+        owner: WriteOwner,
+        chain: Any,
+        detail: int = 0,
+        certificate: Any = None,
+        cursors_revision: int = 0,
     ) -> None:
         ended = broker.directory.ended.get(certificate.member) if certificate is not None else None
         if ended is not None and ended < certificate.run:
             certificate = RunId(certificate.member, ended)
-        real_write(self, broker, owner, chain, detail, certificate)
+        real_write(self, broker, owner, chain, detail, certificate, cursors_revision)
 
     return [(sealing, "_ask_certificate", ask), (partition.Partition, "write_chain", write)]
 
@@ -458,8 +470,8 @@ def _own_death() -> list[Patch]:
 def _contradicted_is_cut() -> list[Patch]:
     """The log is cut to the length in the chain, as an uncertain tail is."""
 
-    def forget(log: segment_log.SegmentLog, segment: Any) -> bool:
-        log.commit = min(log.commit, segment.sealed_len)
+    def forget(log: segment_log.SegmentLog, sealed_len: int) -> bool:
+        log.commit = min(log.commit, sealed_len)
         return False
 
     return [(quarantine, "contradicts", forget)]
