@@ -69,7 +69,13 @@ class Grant:
         return self.subscription.core.at_most_once
 
     def begin(self) -> bool:
-        """The application begins to work on the next message. Returns whether the grant counts."""
+        """The application begins to work on the next message. Returns whether the grant counts.
+
+        Rule `started-when-begun` (K5): a message is reported as begun when the application begins it. Without it:
+          1. A consumer is given k:1. It waits for a handler that is busy, but is reported as begun.
+          2. The process dies. This counts as a failed attempt of k:1.
+          3. After some such deaths k:1 is parked or a dead letter, and no application has ever worked on it.
+        """
         self.begun = self.at
         return not self._is_given_back and self.subscription.begin(self.token)
 
