@@ -566,14 +566,25 @@ def test_a_member_that_is_not_the_server_answers_a_hand_over_of_the_server_only(
     bench.link(M10)
     assert bench.chain.segments[0].server == M00
     handover = msg.HandOver(P, HandOverState(1, GROUP, 1, HandOverId(2, 1), ()))
+    told = len(bench.sent(msg.ChainUpdate, M10))
     bench.hear(M10, handover)  # it knows that this member is the server by now, and would take an answer for all's
     bench.persist()
     assert bench.writes(PutHandOver)
     assert bench.all(fx.ReadChain)
     assert not bench.sent(msg.HandOverKept)
+    assert len(bench.sent(msg.ChainUpdate, M10)) > told, "or M10, if it is the one that knows too little, asks for ever"
     bench.hear(M00, handover)
     bench.persist()
     assert [kept.id for kept in bench.sent(msg.HandOverKept, M00)] == [HandOverId(2, 1)]
+
+
+def test_chain_is_read_if_the_next_server_is_gone() -> None:
+    bench = handing_over()
+    following = bench.chain.segments[1].server
+    bench.unlink(following)
+    before = len(bench.all(fx.ReadChain))
+    bench.wait(3_000 * MS, (M01,))
+    assert len(bench.all(fx.ReadChain)) > before, "another member may serve the segment now"
 
 
 # ---- what counts as an attempt ------------------------------------------------------------------------------------

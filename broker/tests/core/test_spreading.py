@@ -332,7 +332,7 @@ def test_leaving_consumer_is_followed_by_the_one_of_the_spread() -> None:
     assert bench.active == reader_of(bench.number, OVER, ["c2", "c3"])
 
 
-def test_standby_that_comes_back_soon_after_a_change_does_not_wait_for_ever() -> None:
+def test_standby_that_comes_back_after_a_change_becomes_active() -> None:
     """The time at which the server looks at the spread, set before the group was forgotten here, is not the time that
     the wait takes."""
     bench = Spread()

@@ -148,6 +148,16 @@ def test_a_term_that_may_have_been_written_is_taken_up() -> None:
     assert tokens.term_of(later.token) == bench.term + 1
 
 
+def test_conflict_at_the_next_term_has_the_chain_read() -> None:
+    """Else the server writes the term under the revision that it knows for ever, and grants nothing."""
+    bench = few_tokens()
+    bench.nack(bench.runs()[0], delay_ms=0)
+    bench.deliver()
+    reads = len(bench.all(fx.ReadChain))
+    bench.answer_write(ev.WriteOutcome.CONFLICT, 0)
+    assert len(bench.all(fx.ReadChain)) == reads + 1
+
+
 def test_nothing_is_granted_when_a_term_has_no_more_tokens() -> None:
     bench = Term("ab")
     bench.begin(credit=0)

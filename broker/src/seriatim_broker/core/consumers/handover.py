@@ -103,6 +103,9 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         # so no consumer gets them until one joins or leaves, or a broker ends.
         broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
         keyed.rests_until_us = now_us + PAUSE_US
+        to = keyed.handover.to if keyed.handover is not None else None
+        if to is not None and not broker.is_linked(to):
+            partition.read_chain(broker)  # rule `hand-over-finds-server`: it cannot say that it was replaced
         keyed.handover = None
         handling.thaw(broker, partition, consumer_group)
         return
@@ -308,6 +311,10 @@ def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, me
         if sender == segment.server:
             broker.out.when_durable_send(sender, _kept(partition, handover))
         else:
+            # Rule `hand-over-finds-server` (I13): one of both does not know the newest record. Without it:
+            #   1. Segment 2 is empty. Its server was replaced, and a switch folds it.
+            #   2. The server of segment 1 was not told. It sends the hand-over to the replaced one, for ever.
+            updates.tell_member(broker, partition, sender)
             partition.read_chain(broker)  # the sender asks again
         return
     members = dict.fromkeys((*segment.eligible, *right.joining(partition, no)))

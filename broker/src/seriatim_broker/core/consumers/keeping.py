@@ -120,8 +120,13 @@ def on_written(
     if outcome is WriteOutcome.DONE:
         _note(broker, partition, consumer_group, revision)
     elif outcome is WriteOutcome.CONFLICT:
+        # Rule `term-reads-chain`: the transaction may have compared the chain too, so that is read again. Without it:
+        #   1. This member was not told of a change of the chain record. It writes the next term.
+        #   2. After the conflict it reads the cursor, which has not changed, and begins anew.
+        #   3. It writes the next term under the same revision, for ever, and grants nothing.
         consumer_group.look_again()
         consumer_group.reads_chain_first = True
+        partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
         return
     elif outcome is WriteOutcome.UNKNOWN:
