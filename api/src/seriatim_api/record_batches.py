@@ -1,7 +1,7 @@
 """The metadata of a body: does it describe a record batch of our columns, and how many bytes does it unpack to?
 
 A body is an encapsulated Arrow IPC message: a continuation marker, the length of the metadata, the metadata (a
-flatbuffer `Message`), and the buffers. Whoever sent it wrote all of that, so it may say anything. `read_layout` refuses
+flatbuffer `Message`), and the buffers. The sender wrote all of that, so it may say anything. `read_layout` refuses
 every message that is not laid out as ours are, before Arrow sees it and before anything is unpacked. It does not look
 into the buffers: `bodies.read_body` does both.
 

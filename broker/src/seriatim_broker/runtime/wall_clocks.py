@@ -1,6 +1,6 @@
 """The earliest wall clock of the live brokers: what the controller goes by before it removes what may be in use.
 
-Rule `earliest-clock` (I13): the clock of one broker alone removes nothing that someone may use. Without it:
+Rule `earliest-clock` (I13): the clock of one broker alone removes nothing that a client may still use. Without it:
   1. A consumer of a broadcast group is connected. Its server noted an hour ago that it is here.
   2. A broker whose clock is nine days ahead is elected. To it, the note is nine days old, and it removes the cursor.
   3. The consumer reconnects, and begins at the end: it misses all messages between.

@@ -419,7 +419,7 @@ def _frame_for(
 ) -> Frame | None:
     """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
     assert consumer_group.cursor is not None
-    average_bytes = max(keyed.average_bytes, 1)  # a guess, so that little is granted in vain: see `frames-by-size`
+    average_bytes = max(keyed.average_bytes, 1)  # a guess, so that few grants come back: see `frames-by-size`
     most = max(_room_bytes(broker, consumer) // average_bytes, 1)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
     longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)

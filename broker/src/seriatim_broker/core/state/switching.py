@@ -80,7 +80,7 @@ class Asked(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """A segment whose master was asked for a sign of life, when, and whether this broker has looked once in vain."""
+    """A segment whose master this broker has asked for a sign of life, and when it asked."""
 
     segment_no: int
     at_us: int
