@@ -55,6 +55,15 @@ async def test_up_starts_as_many_groups_as_the_directory_has(tmp_path: Path, mon
     assert begun == [(3, 2), (2, 2), (4, 3)]
 
 
+async def test_up_says_that_it_starts_brokers_only_if_no_cluster_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "detach", lambda config: ())
+    assert "starting 6 brokers" in (await run(tmp_path, "up")).output
+    async with controlled(tmp_path):
+        assert "starting" not in (await run(tmp_path, "up")).output
+
+
 async def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
     async with controlled(tmp_path) as (cluster, down):
         socket = tmp_path / "control.sock"

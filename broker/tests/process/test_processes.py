@@ -118,7 +118,9 @@ async def test_bad_requests_have_numbers(cluster: Cluster) -> None:
         unknown = broker_pb2.GetTopicRequest(topic="nobody")
         assert (await refusal(admin.routing.GetTopic(unknown))).number == errors.UnknownTopicError.number
         chain = broker_pb2.DescribeChainRequest(topic="taken", partition=1)
-        assert (await refusal(admin.admin.DescribeChain(chain))).number == errors.PartitionOutOfRangeError.number
+        outside = await refusal(admin.admin.DescribeChain(chain))
+        assert outside.number == errors.PartitionOutOfRangeError.number
+        assert outside.message == "topic 'taken' has 1 partition, and none with the number 1: the first one is 0"
         resolve = broker_pb2.ResolveProducerRequest(partition_id=999_999)
         assert (await refusal(admin.routing.ResolveProducer(resolve))).number == errors.UnknownTopicError.number
 

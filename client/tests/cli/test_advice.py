@@ -41,6 +41,14 @@ UNREACHABLE = "failed to connect to all addresses; last error:"
         (f"{UNREACHABLE} UNKNOWN: ipv6:[::1]:1: recvmsg:Connection reset by peer (104)", "Connection reset by peer"),
         ("getsockopt(SO_ERROR): Connection reset by peer", "Connection reset by peer"),
         ("Socket closed", "Socket closed"),
+        (
+            "errors resolving no:70: [field:hostname lookup error:lookup failed for no:70: Domain name not found]",
+            "the name has no address: Domain name not found",
+        ),
+        (
+            "DNS resolution failed for no:70: C-ares status is not ARES_SUCCESS qtype=A name=no: Domain name not found",
+            "the name has no address: Domain name not found",
+        ),
         (None, "no reason given"),
     ],
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,10 +53,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 def run(cluster: MemoryCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "100")
 
-    def call(*words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
-        read_end, write_end = os.pipe()
-        os.write(write_end, stdin or b"")
-        os.close(write_end)
+    def call(*words: str, stdin: bytes | int | None = None) -> tuple[int, str, str]:
+        if isinstance(stdin, int):
+            read_end = stdin  # a descriptor, which is closed at the end
+        else:
+            read_end, write_end = os.pipe()
+            os.write(write_end, stdin or b"")
+            os.close(write_end)
         with monkeypatch.context() as patch, os.fdopen(read_end) as file:
             patch.setattr(sys, "stdin", file)
             status = 0
@@ -241,6 +246,31 @@ def test_a_line_without_the_separator_ends_the_command(run: Run, cluster: Memory
     assert run("produce", "t", "--key-separator", ":", "--count", "2", stdin=lines)[0] == 0, "line 3 is not looked at"
     status, _, err = run("produce", "t", "--key-separator", "", stdin=lines)
     assert (status, "--key-separator is empty" in err) == (2, True)
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_the_live_line_waits_for_the_end_of_typing(
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, is_typed: bool
+) -> None:
+    """A line that is refreshed while a person types would run into what is typed."""
+    shown: list[str] = []
+
+    @asynccontextmanager
+    async def live_line(_settings: object, text: Callable[[], str]) -> AsyncIterator[None]:
+        shown.append(text())
+        yield
+
+    monkeypatch.setattr("seriatim.cli.produce.live_line", live_line)
+    cluster.make("t")
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"one\ntwo\n\x04")
+    status, _, err = run("produce", "t", stdin=terminal if is_typed else b"one\ntwo\n")
+    os.close(keyboard)
+    if not is_typed:
+        os.close(terminal)
+    assert status == 0
+    assert "2 sent: 2 ok" in err
+    assert ["acked 0  waiting 0" in text for text in shown] == [not is_typed]
 
 
 def test_a_rate_is_kept_and_a_count_ends(run: Run, cluster: MemoryCluster) -> None:

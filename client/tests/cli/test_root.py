@@ -29,6 +29,14 @@ def probe(settings: Settings) -> None:
     click.echo(json.dumps([settings.bootstrap, settings.as_json]))
 
 
+@click.command()
+def wordy() -> None:
+    """A plugin whose first sentence is longer than a line of a terminal, as it often is in practice.
+
+    The second paragraph is not in the list.
+    """
+
+
 not_a_command = 7
 
 
@@ -36,10 +44,11 @@ not_a_command = 7
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     here = f"{__name__}_plugins"
     module = type(_root)(here)
-    module.probe, module.not_a_command = probe, not_a_command  # type: ignore[attr-defined]
+    module.probe, module.wordy, module.not_a_command = probe, wordy, not_a_command  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, here, module)
     points = {
         "probe": EntryPoint("probe", f"{here}:probe", _root.ENTRY_POINT_GROUP),
+        "wordy": EntryPoint("wordy", f"{here}:wordy", _root.ENTRY_POINT_GROUP),
         "missing": EntryPoint("missing", "no_such_module_anywhere:command", _root.ENTRY_POINT_GROUP),
         "wrong": EntryPoint("wrong", f"{here}:not_a_command", _root.ENTRY_POINT_GROUP),
     }
@@ -76,6 +85,16 @@ def test_a_plugin_that_is_missing_or_wrong_is_one_clear_line(run: Run) -> None:
     assert "produce" in out
     assert "Raise what the test asks for" in out
     assert "broken" in out
+
+
+def test_lists_of_commands_show_whole_sentences(run: Run) -> None:
+    for words in ([], ["group"], ["chain"], ["topic"], ["dead-letter"]):
+        status, out, _ = run(*words, "--help")
+        assert status == 0
+        assert "..." not in out.partition("\nCommands:\n")[2], words
+    assert "A plugin whose first sentence is longer than a line of a terminal, as it often is in practice." in " ".join(
+        run("--help")[1].split()
+    )
 
 
 def test_an_error_of_the_catalogue_is_one_line_and_a_remedy(run: Run) -> None:

@@ -164,7 +164,7 @@ def up(
     )
     count = config.groups * config.members
     logs = f"{directory}/logs"
-    if not _wants_json():
+    if not _wants_json() and not is_running(directory):  # else the runner refuses, and nothing is started
         plural = "s" * (count != 1)
         echo(f"starting {count} broker{plural} and the coordinator; their logs are in {logs}", err=True)
     if detach:

@@ -108,11 +108,7 @@ class AdminServicer(ConsumerGroupKeys):
     async def _chain_key(self, request: broker_pb2.DescribeChainRequest) -> str:
         topic = await self._services.topic(request.topic, or_stage=True)
         if request.partition >= len(topic.partition_ids):
-            raise PartitionOutOfRangeError(
-                f"topic {request.topic!r} has {len(topic.partition_ids)} partitions",
-                partition=request.partition,
-                partition_count=len(topic.partition_ids),
-            )
+            raise _out_of_range(request.topic, request.partition, len(topic.partition_ids))
         return self._services.keys.chain(PartitionId(topic.partition_ids[request.partition]))
 
     @typed_errors
@@ -308,9 +304,7 @@ class AdminServicer(ConsumerGroupKeys):
             raise BadRequestError("a declared gap names its issuer: set `issuer`")
         topic = await services.topic(request.topic, or_stage=True)
         if request.partition >= len(topic.partition_ids):
-            raise PartitionOutOfRangeError(
-                f"topic {request.topic!r} has {len(topic.partition_ids)} partitions", topic=request.topic
-            )
+            raise _out_of_range(request.topic, request.partition, len(topic.partition_ids))
         partition = PartitionId(topic.partition_ids[request.partition])
         chain = (await services.chains([partition]))[0]
         segment = chain.segment(request.segment)
@@ -340,3 +334,13 @@ class AdminServicer(ConsumerGroupKeys):
                 f"seriatim member declare-dead {member.broker} --run {run.run}",
                 broker=member.broker,
             )
+
+
+def _out_of_range(topic: str, number: int, count: int) -> PartitionOutOfRangeError:
+    plural = "s" * (count != 1)
+    return PartitionOutOfRangeError(
+        f"topic {topic!r} has {count} partition{plural}, and none with the number {number}: the first one is 0",
+        topic=topic,
+        partition=number,
+        partition_count=count,
+    )

@@ -13,6 +13,8 @@ _PREAMBLE: Final = re.compile(
 )
 _SYSTEM_CALL: Final = re.compile(r"^(?:recvmsg|sendmsg|getsockopt\(SO_ERROR\)): ?(.*?)(?: \(\d+\))?\Z")
 
+_UNRESOLVED: Final = re.compile(r"^(?:errors resolving|DNS resolution failed for) .*: ?([^:\]]+)\]*\Z")
+
 _CLOSED: Final = "Socket closed"
 """gRPC's only detail if a client with plain text connects to a broker with TLS."""
 
@@ -36,6 +38,7 @@ def explain(details: str | None, certificates: Certificates | None) -> tuple[str
     """
     text = details or "no reason given"
     reason = _SYSTEM_CALL.sub(r"\1", _PREAMBLE.sub("", text))
+    reason = _UNRESOLVED.sub(r"the name has no address: \1", reason)
     if any(mark in reason for mark in _FOREIGN_MARKS):
         return FOREIGN, False
     if _MUTE in reason:

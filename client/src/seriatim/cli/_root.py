@@ -66,6 +66,10 @@ def _noticing_the_readers_end() -> Iterator[None]:
         raise
 
 
+SUMMARY_MAX: Final = 300
+"""Characters of a command's first sentence in the list of commands: each is shown whole, on several lines if needed."""
+
+
 class RootGroup(click.Group):
     """Loads a sub-command's module only when it is used. So a missing or broken module does not harm the others."""
 
@@ -90,7 +94,7 @@ class RootGroup(click.Group):
         for name in self.list_commands(ctx):
             command = None if name in _OWN_COMMANDS else self.get_command(ctx, name)
             if command is not None and not command.hidden:
-                others.append((name, command.get_short_help_str(limit=60)))
+                others.append((name, command.get_short_help_str(limit=SUMMARY_MAX)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
         if others:
@@ -184,6 +188,8 @@ def _forget_unwritten() -> None:
 def _with_output(command: click.Command) -> click.Command:
     """Let a command and its sub-commands take --output too, because people write it at the end of the line.
 
+    The list of the sub-commands shows the whole first sentence of each.
+
     A command that has its own --output keeps it, for example `consume`.
     """
     if not any("--output" in parameter.opts for parameter in command.params):
@@ -195,6 +201,7 @@ def _with_output(command: click.Command) -> click.Command:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             _with_output(below)
+            below.short_help = below.get_short_help_str(limit=SUMMARY_MAX)  # click would cut it at 45 characters
     return command
 
 

@@ -140,8 +140,9 @@ def consume(
     """Print the messages of TOPIC, in order unless the mode says otherwise.
 
     With --group, the command is a consumer of this group, and acknowledges the messages that it has printed. In mode
-    exclusive, one consumer of a group is active on each partition. The others are standbys, and one of them takes over
-    when it ends. The other modes share a partition among consumers, or give each of them all messages.
+    exclusive, the partitions are spread over the consumers of the group. One consumer is active on each partition. The
+    others are standbys there, and one of them takes over when it ends. The other modes share a partition among
+    consumers, or give each of them all messages.
 
     Without --group, the command reads from one place to another, one partition after the other. It acknowledges
     nothing, and makes or moves no group. Times are append times: when the broker took a message.

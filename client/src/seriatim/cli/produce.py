@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -78,6 +78,8 @@ class ProduceOptions:
     count: int | None
     size_bytes: int | None
     verbose: bool
+    typed: bool = False
+    """Whether a person types the messages. Meanwhile no live line is shown, because it would run into what is typed."""
 
 
 class _Lines(click.File):
@@ -101,7 +103,9 @@ class _Lines(click.File):
     help="The text between the key and the value in each line, for example ':'. A line without it ends the command.",
 )
 @click.option(
-    "--partition", type=click.IntRange(0), help="Send all to this partition. [default: by key; without keys in turn]"
+    "--partition",
+    type=click.IntRange(0),
+    help="Send all to this partition. [default: by key; without keys, 100 messages to each partition in turn]",
 )
 @click.option("--rate", type=_Rate(), help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
@@ -151,10 +155,11 @@ def produce(
         count=count,
         size_bytes=size_bytes,
         verbose=verbose,
+        typed=file is None and size_bytes is None and sys.stdin is not None and sys.stdin.isatty(),
     )
     if size_bytes is None and file is None and sys.stdin is None:
         raise click.UsageError("the standard input is closed: name a FILE, or use --size")
-    if file is None and size_bytes is None and sys.stdin.isatty():
+    if options.typed:
         echo(TERMINAL_HINT, err=True)
     source = -1 if file is None and sys.stdin is None else (file or sys.stdin).fileno()
     with ExitStack() as stack:
@@ -178,11 +183,16 @@ async def _produce(settings: Settings, options: ProduceOptions, source: int, his
     ):
         production = Production(settings, options, producer, history, tasks)
         try:
-            async with live_line(settings, lambda: production.line(ending=stop.is_set())):
+            async with AsyncExitStack() as shown:
+                line = live_line(settings, lambda: production.line(ending=stop.is_set()))
+                if not options.typed:
+                    await shown.enter_async_context(line)
                 try:
                     await first_of(stop, production.send_all(messages(options, source), stop))
                 except SourceError as error:
                     source_error = error
+                if options.typed:  # nothing is typed any more
+                    await shown.enter_async_context(line)
                 await production.flush()
         except asyncio.CancelledError:  # the second Ctrl-C, or an outcome that cannot be printed or recorded
             production.finish()
