@@ -49,7 +49,7 @@ def test_policies_up_to_the_limits_are_legal(change: dict[str, Any]) -> None:
         ({"attempts_max": -1}, "at most 1,000 attempts"),
         ({"attempts_max": 1_001}, "at most 1,000 attempts"),
         ({"back_off": "random"}, "no back-off 'random'"),
-        ({"delays_ms": (1_000,)}, "two delays"),
+        ({"delays_ms": (1_000,)}, "two delays: the first and the longest one; given: 1"),
         ({"back_off": "fixed"}, "one delay"),
         ({"back_off": "fixed", "delays_ms": ()}, "one delay"),
         ({"back_off": "list", "delays_ms": ()}, "1 to 32 delays"),

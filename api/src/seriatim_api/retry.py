@@ -58,7 +58,8 @@ def check_retry(
     if not least <= len(delays_ms) <= most:
         needs = {"fixed": "one delay", "exponential": "two delays: the first and the longest one"}
         wanted = needs.get(back_off, f"1 to {most} delays")
-        raise BadRequestError(f"a back-off of the kind {back_off} has {wanted}, not {len(delays_ms)}")
+        others = f"fixed has one delay, list has 1 to {DELAY_COUNT_MAX}, exponential (the default) two"
+        raise BadRequestError(f"the back-off {back_off} has {wanted}; given: {len(delays_ms)}. ({others})")
     for delay_ms in delays_ms:
         if not 1 <= delay_ms <= DELAY_MS_MAX:
             raise BadRequestError(f"a delay is 1 ms to {DELAY_MS_MAX:,} ms (7 days), not {delay_ms:,} ms")

@@ -136,27 +136,41 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
             help="How consumers share a partition: one gets all (exclusive), all share it in order within each key "
             "(key-ordered) or in no order (shared), or each gets all (broadcast).",
         ),
-        click.option("--attempts", type=click.IntRange(0, 1000), help="Attempts of a message; 0: no limit."),
-        click.option("--back-off", type=click.Choice(_BACK_OFFS), help="How the delay grows with the attempts."),
+        click.option(
+            "--attempts",
+            type=click.IntRange(0, 1000),
+            help="Attempts of a message; 0: no limit. [default in a new group: 0]",
+        ),
+        click.option(
+            "--back-off",
+            type=click.Choice(_BACK_OFFS),
+            help="How the delay grows with the attempts. [default in a new group: exponential]",
+        ),
         click.option(
             "--delay",
             "delays",
             type=DelayType(),
             multiple=True,
-            help="A delay, such as 500ms, 30s or 5m. Exponential: give the first and the longest one. List: give each.",
+            help="A delay, such as 500ms, 30s or 5m. Exponential: give the first and the longest one. Fixed: give "
+            "one. List: give each. [default in a new group: 1s and 5m]",
         ),
-        click.option("--jitter", type=click.IntRange(0, 100), help="Percent by which a delay is longer or shorter."),
+        click.option(
+            "--jitter",
+            type=click.IntRange(0, 100),
+            help="Percent by which a delay is longer or shorter. [default in a new group: 20]",
+        ),
         click.option(
             "--when-exhausted",
             type=WordType(_EXHAUSTED),
             help="After the last attempt: try for ever, park the key until a person releases it, or send the message "
-            "to the dead-letter topic.",
+            "to the dead-letter topic. [default in a new group: block]",
         ),
         click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. [default: TOPIC.GROUP.dead]"),
         click.option(
             "--grant",
             type=DelayType(),
-            help="How long a consumer has for a message if it does not say more, 1s to 24h.",
+            help="How long a consumer has for a message if it does not say more, 1s to 24h. "
+            "[default in a new group: 30s]",
         ),
         click.option(
             once,
