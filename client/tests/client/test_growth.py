@@ -192,7 +192,7 @@ async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes
             async with AsyncExitStack() as stack:
                 producers = [await stack.enter_async_context(client.producer("t")) for _ in range(20)]
                 await until(lambda: all(producer._growth.is_told for producer in producers))
-                assert cluster.waiting == 1
+                await until(lambda: cluster.waiting == 1)
                 await producers[0].close()
                 assert cluster.waiting == 1
                 cluster.grow_topic("t", 2)
