@@ -17,7 +17,6 @@ from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVer
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
-from .serving import refused_by_chain_alone
 
 K = ("K1", "K2", "K3", "K4", "K5", "K6", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
@@ -374,9 +373,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "further-waits": _mutation(
         "where order is by key, a group is not served at an older place", _older_place_is_served, "keyed-further"
-    ),
-    "refused-unanswered": _mutation(
-        "a control record that is refused is not answered", refused_by_chain_alone, "keyed-words"
     ),
     "hand-over-stays": _mutation(
         "a hand-over stays on the disk when a control record beside it is dropped or replaced",

@@ -52,10 +52,10 @@ def _older_server_counts() -> list[Patch]:
         """A member takes the control records of each server that it has not refused since its start."""
         return known is None or new.group_epoch >= known.group_epoch
 
-    return [(cursors, "replaces", replaces), *refused_by_chain_alone()]
+    return [(cursors, "replaces", replaces), *_refused_by_chain_alone()]
 
 
-def refused_by_chain_alone() -> list[Patch]:
+def _refused_by_chain_alone() -> list[Patch]:
     """A member that has not read the chain record since it started knows of no other server."""
 
     def is_older(of: Any, no: int, server_epoch: int, _groups: Any) -> bool:
@@ -70,7 +70,7 @@ def _refusals_end_at_restart() -> list[Patch]:
         """A member that starts again answers each server until it has read the record."""
 
     # A member that refuses a control record tells its sender the newer chain record, which hides this bug mostly.
-    return [(right, "refuse_at_start", nothing), *refused_by_chain_alone()]
+    return [(right, "refuse_at_start", nothing), *_refused_by_chain_alone()]
 
 
 def _seal_keeps_eligible() -> list[Patch]:
@@ -259,6 +259,12 @@ OVERLAPPING: dict[str, Mutation] = {
     "slave-keeps-run": Mutation("a slave opens only what this run prepared", _slave_keeps_its_run, LOSS, "prepared"),
     "any-session": Mutation(
         "messages of an older connection do not count", _messages_of_any_session, LOSS, "broken-links"
+    ),
+    "refused-unanswered": Mutation(
+        "a control record that is refused is not answered",
+        _refused_by_chain_alone,
+        ("K1", "K2", "J1", "J2"),
+        "keyed-words",
     ),
 }
 """Rules whose absence shows nowhere, because another covers for each.
