@@ -27,6 +27,7 @@ from .support import (
     M11,
     M20,
     M21,
+    MS,
     TOPIC,
     Bench,
     P,
@@ -344,6 +345,90 @@ def test_a_group_crosses_a_stub_and_the_cursor_says_what_nobody_acknowledged() -
     write = bench.all(fx.WriteCursor)[-1]
     assert (write.record.segment_no, write.record.dropped_from) == (2, make_offset(1, 0))
     assert drops(bench) == [(make_offset(1, 0), 5, 5)]
+
+
+def working() -> Serving:
+    """A consumer was sent the whole segment, another one stands by, and then the whole segment is dropped."""
+    bench = begun()
+    works(bench)
+    return bench
+
+
+def works(bench: Serving) -> None:
+    bench.do(ev.ConsumerCredit(1, 1 << 20))
+    bench.deliver()
+    bench.join(2)
+    bench.read_chain(stubbed(bench))
+
+
+def done(bench: Serving, index: int) -> None:
+    """The active consumer is done with all up to and including `index`."""
+    bench.ack(index, bench.part.consumer_groups[GROUP].dispatcher.token)
+
+
+def crossings(bench: Serving) -> list[int]:
+    """The segments to which the group crosses."""
+    return [write.record.segment_no for write in bench.all(fx.WriteCursor)]
+
+
+def goes_on(bench: Serving) -> None:
+    """Some time passes, and the other member is heard."""
+    bench.wait(100 * MS, (M01,))
+    bench.persist()
+    bench.confirm_replications()
+
+
+def test_dropped_segment_is_left_when_its_reader_is_done() -> None:
+    """Rule `works-on-dropped`."""
+    bench = working()
+    done(bench, 3)
+    goes_on(bench)
+    assert not crossings(bench), "the consumer works on 1:4"
+    done(bench, 4)
+    goes_on(bench)
+    assert crossings(bench) == [2]
+
+
+def test_dropped_segment_is_left_when_its_reader_leaves() -> None:
+    bench = working()
+    bench.do(ev.ConsumerLeave(1, 1))
+    goes_on(bench)
+    assert drops(bench) == [(make_offset(1, 0), 5, 5)], "the next one is told"
+    assert crossings(bench) == [2]
+
+
+def test_reader_that_began_anew_is_waited_for_too() -> None:
+    """The same consumer is active again, so what it was sent may still be on its way to its application."""
+    bench = working()
+    group = bench.part.consumer_groups[GROUP]
+    group.look_again()
+    bench.cursor()
+    bench.persist()
+    bench.confirm_replications()
+    goes_on(bench)
+    assert drops(bench) == [(make_offset(1, 0), 5, 5)]
+    assert not crossings(bench)
+    done(bench, 4)
+    goes_on(bench)
+    assert crossings(bench) == [2]
+
+
+def test_dropped_segment_is_left_without_a_reader_that_hangs() -> None:
+    bench = begun()
+    bench.core.state.config = replace(bench.config, dropped_work_us=1000 * MS)
+    works(bench)
+    for _ in range(9):
+        goes_on(bench)
+    done(bench, 0)
+    for _ in range(9):
+        goes_on(bench)
+    assert not crossings(bench), "it acknowledged a message 900 ms ago"
+    for _ in range(2):
+        goes_on(bench)
+    assert crossings(bench) == [2]
+    active = bench.part.consumer_groups[GROUP].dispatcher.active
+    assert active is not None
+    assert active.name == "consumer-1", "it is not taken for gone"
 
 
 def test_a_new_server_tells_what_the_cursor_says() -> None:

@@ -47,6 +47,8 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     # Messages that retention dropped need no acknowledgement.
     if max(consumer_group.ledger.safe_acked, log.start) < log.record.sealed_len:
         return
+    if _waits_for_work(broker, partition, consumer_group, log.record.sealed_len):
+        return
     if consumer_group.keyed is not None and (consumer_group.keyed.has_keys or consumer_group.ledger.dirty):
         return  # messages of keys with records are not done with
     if (
@@ -64,6 +66,30 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     else:
         following_no = next_no(partition, consumer_group.segment_no)
         move_on(broker, partition, consumer_group, following_no, chain_revision=partition.revision)
+
+
+def _waits_for_work(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, sealed_len: int) -> bool:
+    """Whether the active consumer works on messages of a segment whose end retention has dropped.
+
+    Rule `works-on-dropped` (I2): a consumer group crosses a dropped segment only when its active consumer has
+    acknowledged what it was sent. Without it:
+      1. c1 is active. It was sent 1:0 to 1:4, and works on 1:0. c2 stands by. Retention drops all of segment 1.
+      2. The consumer group crosses. c2 hears of it before c1, joins the next server first, and is given 2:0.
+      3. The application of c1 is given 1:1: behind 2:0, and two consumers work on the partition at the same time.
+
+    A consumer that acknowledges nothing for `dropped_work_us` is not waited for. Else stubs would stay in the chain
+    record for as long as its application hangs.
+    """
+    dispatcher, now_us = consumer_group.dispatcher, broker.now.mono_us
+    if not delivery_attempts.works(consumer_group, sealed_len):
+        return False
+    safe_acked = consumer_group.ledger.safe_acked
+    if dispatcher.works_until[0] != safe_acked:
+        dispatcher.works_until = (safe_acked, now_us + broker.config.dropped_work_us)
+    left_us = dispatcher.works_until[1] - now_us
+    if left_us > 0:
+        broker.poll(left_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+    return left_us > 0
 
 
 def next_no(partition: Partition, no: int) -> int:

@@ -87,6 +87,8 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
     assert dispatcher.active is not None
     tell_dropped_to(broker, partition, consumer_group, dispatcher.active, dispatcher.delivered, to_index)
     dispatcher.pass_to(to_index)
+    # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
+    broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
 
 
 def tell_dropped_to(
@@ -235,6 +237,7 @@ def _deliver_run(broker: BrokerState, consumer_group: ConsumerGroup, consumer: C
     )
     tell(broker, consumer, batches)
     dispatcher.pass_to(end)
+    delivery_attempts.note_sent(consumer_group, end)
     # Only sent bytes take credit, because the consumer never gives back credit for skipped batches.
     broker.streams.credits[consumer.stream] = broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run

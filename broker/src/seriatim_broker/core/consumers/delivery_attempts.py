@@ -55,6 +55,20 @@ def delivery_attempt_of(consumer_group: ConsumerGroup, end_index: int) -> int:
     return 1 + sum(count for end, count in consumer_group.dispatcher.given.ends if end >= end_index)
 
 
+def note_sent(consumer_group: ConsumerGroup, end_index: int) -> None:
+    """The active consumer was sent the messages below `end_index`."""
+    assert consumer_group.dispatcher.given is not None
+    consumer_group.dispatcher.given.sent_below = end_index
+
+
+def works(consumer_group: ConsumerGroup, below: int) -> bool:
+    """Whether the active consumer was sent messages below an index that are not safely acknowledged."""
+    dispatcher = consumer_group.dispatcher
+    if dispatcher.active is None or dispatcher.given is None:
+        return False
+    return consumer_group.ledger.safe_acked < min(dispatcher.given.sent_below, below)
+
+
 def forget(partition: Partition, group: str) -> None:
     """Forget the ends: the consumer group has left the segment, or another member serves it."""
     partition.given = drop(partition.given, group)

@@ -95,6 +95,8 @@ class Given(State):
     group_epoch: int
     ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
     below: int = 0  # the present grant has given all below; 0: nothing yet
+    sent_to: tuple[int, int] = (0, 0)  # stream and subscription of the consumer that was active last
+    sent_below: int = 0  # the end of the last message that was sent to it; what it was only told of does not count
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +129,7 @@ class Dispatcher(State):
         "returns_until_us",
         "silent_count",
         "token",
+        "works_until",
         "yield_again_us",
         "yielding",
         "yields_failed",
@@ -142,6 +145,7 @@ class Dispatcher(State):
         self.changed_us = 0  # when a consumer came, went, fell silent or was heard again
         self.silent_count = 0  # consumers that were silent when they were looked at last
         self.returns_until_us = 0  # no consumer is active until the one that was has joined, or until then; 0: no wait
+        self.works_until = (-1, 0)  # index and time: it may work so long on dropped messages if it acknowledges no more
         self.yielding: Yielding | None = None
         self.yields_failed = 0  # attempts of the active consumer to yield
         self.yield_again_us = 0  # not before this time
@@ -151,10 +155,13 @@ class Dispatcher(State):
         self.end_grant()
         self.active = consumer
         self.returns_until_us = self.yields_failed = self.yield_again_us = 0
+        self.works_until = (-1, 0)
         consumer.silent_rounds = 0
         self.token = token
         self.delivered = begin_index
         self.drop_read()
+        if self.given is not None and self.given.sent_to != (consumer.stream, consumer.subscription):
+            self.given.sent_to, self.given.sent_below = (consumer.stream, consumer.subscription), 0
 
     def pass_to(self, index: int) -> None:
         """The active consumer was given, or told of, everything below `index`."""
@@ -172,6 +179,7 @@ class Dispatcher(State):
         self.delivered = below
         if self.given is not None:
             self.given.below = min(self.given.below, below)
+            self.given.sent_below = min(self.given.sent_below, below)
 
     def drop_read(self) -> None:
         """Forget what was read and not delivered, and the read under way."""

@@ -50,6 +50,8 @@ class BrokerConfig:
             this ago.
         session_poll_us: How often a group with standbys is looked at for a silent active consumer.
         session_ms_max: The longest session that a consumer may ask for.
+        dropped_work_us: A consumer group stays in a segment whose end retention has dropped for so long, if its active
+            consumer was sent messages from there and acknowledges none.
         spread_calm_us: Partitions are spread anew so long after the last change of an exclusive group's consumers.
         spread_return_us: So long a new server waits for the consumer that was active, if all others were standbys.
         spread_yield_us: So long the active consumer may take to yield a partition. Then it goes on with it.
@@ -164,6 +166,7 @@ class BrokerConfig:
     serve_lease_us: int = 300_000
     session_poll_us: int = 1_000_000
     session_ms_max: int = 600_000
+    dropped_work_us: int = 600_000_000
     spread_calm_us: int = 1_000_000
     spread_return_us: int = 1_000_000
     spread_yield_us: int = 10_000_000
