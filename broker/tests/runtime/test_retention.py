@@ -39,9 +39,10 @@ def chain_of(id_: int) -> Chain:
 class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.ahead_s = 0.0
 
     def wall_ms(self) -> int:
-        return BEGIN_MS + round(self.now_s * 1000)
+        return BEGIN_MS + round((self.now_s + self.ahead_s) * 1000)
 
     def monotonic_us(self) -> int:
         return round(self.now_s * 1_000_000)
@@ -225,3 +226,21 @@ async def test_without_retention_unread_messages_are_counted_while_it_is_asked_f
     assert bench.duty.unread(lambda _: True) == {("topic", "slow"): Unread(600, BEGIN_MS + 40_000)}
     assert bench.duty.unread(lambda _: False) == {}, "another broker leads the partition now, and counts it"
     assert await bench.look_at(60 + ASKED_S) == ([], set())
+
+
+async def tell_clocks(bench: Bench, at_s: float) -> None:
+    """Three brokers are live. The clock of the first one, which is this one, is a day ahead."""
+    for number, ahead_s in enumerate((86_400, 0, 0)):
+        told = records_pb2.LiveRecord(wall_ms=BEGIN_MS + round((at_s + ahead_s) * 1000))
+        await bench.coordinator.txn((), [Put(KEYS.live(f"g0-{number}"), told.SerializeToString())])
+
+
+async def test_a_master_whose_clock_is_ahead_drops_nothing_early() -> None:
+    """Rule `ahead-drops-nothing`."""
+    bench = Bench({1: 300})
+    bench.clock.ahead_s = 86_400
+    await tell_clocks(bench, 100)
+    assert not (await bench.look_at(100))[0]
+    await tell_clocks(bench, 400)
+    (event,) = (await bench.look_at(400))[0]
+    assert isinstance(event, Trim), "what is old by the others' clocks too goes"

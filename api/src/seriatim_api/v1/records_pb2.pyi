@@ -413,7 +413,7 @@ class LiveRecord(_message.Message):
     WALL_MS_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     wall_ms: _builtins.int
-    """its wall clock when it wrote this, at most 10 minutes ago; 0 from older versions"""
+    """its wall clock when it wrote this, at most 2 minutes ago; 0 from older versions"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property

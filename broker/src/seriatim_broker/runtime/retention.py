@@ -43,6 +43,7 @@ from .mirror import mirror
 from .records import cursor_from_value
 from .stage_floors import StageFloors
 from .unread import WARN_RATIO, Figures, Nearness, Unread, figures_of, nearness, retained, unread_messages
+from .wall_clocks import WallClocks
 
 LED_PER_LIST: Final = 200
 """Partitions that the core names in one step."""
@@ -125,6 +126,8 @@ class Retention:
         self._clock = clock
         self._settings = settings
         self._floors = floors
+        self._clocks = WallClocks(coordinator, keys, clock)
+        self._ahead_ms = 0  # how far this broker's clock is ahead of the others, as of the last scan
         self.figures = Figures()
         self._looked: dict[PartitionId, _Looked] = {}
         self._firsts: dict[PartitionId, tuple[int, BatchPlace]] = {}
@@ -178,6 +181,8 @@ class Retention:
         A partition without retention is scanned only for what its consumer groups have not read, and only if the
         metrics are read.
         """
+        agreed_ms = await self._clocks.agreed_ms()
+        self._ahead_ms = self._clock.wall_ms() - agreed_ms
         after, seen = PartitionId(0), set[PartitionId]()
         keeps_all = _KEEPS_ALL if self._is_asked() else None
         while (self._policies or keeps_all) and (led := await self._list(after)):
@@ -282,9 +287,13 @@ class Retention:
             self._driver.feed(PassConsumerGroup(led.partition, segment_no, group))
         await self._roll_if_long(led, policy)
 
+    def _now_ms(self) -> int:
+        """The wall clock by which messages are old: this broker's, unless it is ahead (rule `ahead-drops-nothing`)."""
+        return self._clock.wall_ms() - self._ahead_ms
+
     async def _first_kept(self, led: Led, limits: Limits) -> tuple[int, Start | None]:
         """The segment of the first message that is kept. If it is the open one, also its new start."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._now_ms()
         no = rules.limited_by_tables(led.chain, rules.first_segment(led.chain, limits, now_ms, led.size_bytes))
         segment = led.chain.open_segment
         if no != segment.no or led.flushed <= segment.start:
@@ -373,7 +382,7 @@ class Retention:
         segment = led.chain.open_segment
         if led.flushed <= segment.start:
             return
-        age_ms = self._clock.wall_ms() - segment.opened_at_ms
+        age_ms = self._now_ms() - segment.opened_at_ms
         is_long = age_ms > self._settings.segment_age_s_max * 1000
         is_long = is_long or led.size_bytes > self._settings.segment_size_bytes_max
         if not is_long and not await self._is_emptied(led, policy, age_ms):
@@ -392,7 +401,7 @@ class Retention:
         ):
             return False
         newest = await self._find(led, Measure.INDEX, led.flushed - 1)
-        return newest is not None and newest.append_time_ms < self._clock.wall_ms() - limit_ms * (1 + SLACK)
+        return newest is not None and newest.append_time_ms < self._now_ms() - limit_ms * (1 + SLACK)
 
     # ---- asking the core ----
 

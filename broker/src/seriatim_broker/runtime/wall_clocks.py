@@ -1,9 +1,15 @@
-"""The earliest wall clock of the live brokers: what the controller goes by before it removes what may be in use.
+"""The wall clocks of the live brokers: no broker removes or drops anything because its own clock alone is ahead.
 
 Rule `earliest-clock` (I13): the clock of one broker alone removes nothing that a client may still use. Without it:
   1. A consumer of a broadcast group is connected. Its server noted an hour ago that it is here.
   2. A broker whose clock is nine days ahead is elected. To it, the note is nine days old, and it removes the cursor.
   3. The consumer reconnects, and begins at the end: it misses all messages between.
+
+Rule `ahead-drops-nothing` (RETAIN): retention does not go by a clock that is ahead of most others. Without it:
+  1. A topic keeps three days. The clock of a broker is nine days ahead, and it leads a partition of the topic.
+  2. To it, all messages are older than three days. It drops them.
+A clock that is behind must not stop retention, because then disks fill. So not the earliest clock counts, but the
+middle one. Of two brokers this is the earlier one.
 
 Each broker writes its wall clock into its live key, at least every `TOLD_S`. The server of a consumer that is here is
 live, and it renews its note by its own clock. So the note is never old by the earliest clock. A broker whose clock is
@@ -12,6 +18,7 @@ behind only delays removals.
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import Final
 
 import structlog
@@ -22,8 +29,8 @@ from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys
 
-TOLD_S: Final = 600.0
-"""Seconds between two notes of a broker's clock in its live key: at 100 brokers a write every 6 s."""
+TOLD_S: Final = 120.0
+"""Seconds between two notes of a broker's clock in its live key: at 100 brokers nearly a write a second."""
 
 DIFFER_MS: Final = 60_000
 """From this difference on, the log says so."""
@@ -32,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class WallClocks:
-    """The wall clocks of the live brokers, for duties of the elected one."""
+    """The wall clocks of the live brokers, for one duty."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys, clock: Clock) -> None:
         self._coordinator = coordinator
@@ -43,6 +50,20 @@ class WallClocks:
     async def earliest_ms(self) -> int | None:
         """The earliest of the clocks, up to `TOLD_S` ago; None: another one is not known, so nothing may be removed."""
         own_ms = self._clock.wall_ms()
+        known = await self._read(own_ms)
+        return min(own_ms, *known) if known else None
+
+    async def agreed_ms(self) -> int:
+        """This broker's clock, or the middle one of all if this one is ahead of it.
+
+        A note may be `TOLD_S` old, so a clock that is less than that ahead counts as it is.
+        """
+        own_ms = self._clock.wall_ms()
+        known = await self._read(own_ms)
+        return min(own_ms, median_low(known) + round(TOLD_S * 1000)) if known else own_ms
+
+    async def _read(self, own_ms: int) -> list[int]:
+        """The clocks of the live brokers, up to `TOLD_S` ago; empty: none of another broker, or not all, are known."""
         known: dict[str, int] = {}
         for item in (await self._coordinator.list(self._keys.lives)).items:
             broker = item.key.removeprefix(self._keys.lives)
@@ -51,9 +72,9 @@ class WallClocks:
             except DecodeError:
                 known[broker] = 0
         if len(known) < 2 or not all(known.values()):
-            return None  # this broker is alone, or an older version does not say it
+            return []  # this broker is alone, or an older version does not say it
         self._tell(own_ms, known)
-        return min(own_ms, *known.values())
+        return list(known.values())
 
     def _tell(self, own_ms: int, known: dict[str, int]) -> None:
         """Log once which broker's clock is furthest from this one's, if it is far."""
@@ -65,7 +86,7 @@ class WallClocks:
                 "clocks_differ",
                 broker=broker,
                 ahead_s=far[broker] // 1000,
-                consequence="positions of consumers that are away stay until the earliest clock says that they are old",
+                consequence="what is old by one clock alone is kept",
                 remedy="synchronise the clocks of the brokers",
             )
         self._told = told
