@@ -19,6 +19,7 @@ import pytest
 from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
 from seriatim import _keyed_consumer as keyed
 from seriatim._consuming import handlers
+from seriatim._consuming.pools import PoolCalls
 from seriatim._settings import ConsumerSettings
 from seriatim._topics import topic_of
 from seriatim_api import errors
@@ -343,6 +344,23 @@ async def test_a_process_that_dies_ends_run_and_the_messages_come_again() -> Non
         async with handling(consumer, finish, 1):
             await until(lambda: not group.values_left)
     assert max(row.attempts for row in group.rows) == 1, "an attempt was begun, and counts"
+
+
+async def test_a_cancelled_call_that_began_in_a_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process died, and another call heard of it first."""
+    monkeypatch.setattr("seriatim._consuming.pools.LOOK_S", 600.0)
+    begun: list[bool] = []
+    async with processes(1) as pool:
+        calls = PoolCalls(time.sleep, pool, None)
+        calling = asyncio.create_task(calls.call(0.2, lambda: True, lambda: begun.append(True)))
+        try:
+            await until(lambda: calls._marks is not None and calls._marks.has_begun((0, 1)))
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+        finally:
+            calls.close()
+    assert begun == [True]
 
 
 async def test_a_pool_that_was_shut_down_ends_run() -> None:

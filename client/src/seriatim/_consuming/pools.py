@@ -110,9 +110,12 @@ class PoolCalls(Generic[T]):
                 failed = await outcome
                 if not has_begun:  # it was over before the consumer looked
                     begin()
-        except BrokenExecutor as exc:
+        except (BrokenExecutor, asyncio.CancelledError) as exc:
+            # A process has died. Another call, which got its free worker, may hear of it first, and cancel this one.
             if not has_begun and mark is not None and self._marks is not None and self._marks.has_begun(mark):
                 begin()
+            if isinstance(exc, asyncio.CancelledError):
+                raise
             raise HandlerEndedError(is_pool=True) from exc
         except TimeoutError as exc:
             if not limit.expired():
