@@ -319,13 +319,6 @@ def _begins_at_once() -> list[Patch]:
     return [(serving, "_make_dispatcher", make_dispatcher)]
 
 
-def _hand_over_goes_too() -> list[Patch]:
-    def nothing(_broker: Any, _partition: Any, _no: int, _consumer_group: str) -> None:
-        """What was beside the record goes with it."""
-
-    return [(cursors, "_write_hand_over_again", nothing)]
-
-
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -373,11 +366,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "further-waits": _mutation(
         "where order is by key, a group is not served at an older place", _older_place_is_served, "keyed-further"
-    ),
-    "hand-over-stays": _mutation(
-        "a hand-over stays on the disk when a control record beside it is dropped or replaced",
-        _hand_over_goes_too,
-        "keyed-halves",
     ),
     "later-stays": _mutation(
         "a control record of a segment that the consumer group has left is not written",

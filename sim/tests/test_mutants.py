@@ -36,7 +36,6 @@ SLOW = {
     "folds-with-table",
     "folds-with-tail",
     "gate-asks-nobody",
-    "hand-over-stays",
     "keys-said-when-durable",
     "last-confirms",
     "later-stays",
