@@ -91,7 +91,7 @@ class WatchedCore:
                 if isinstance(effect.error, TooManyProducersError):
                     self._judge.rules.tables.looked(event.partition, now.wall_ms)
             elif isinstance(effect, fx.Disconnect):
-                self._judge.rules.calm.cut(name, effect.broker)
+                self._judge.rules.calm.cut(name, effect.broker, schedule.now_us)
         if schedule.witness is not None:
             schedule.witness(name, event, effects)
         if schedule.trace:

@@ -148,6 +148,8 @@ class ProcessFaults(Striking):
             self._world.disturbed()
             if process.alive and process.frozen:
                 self._tell(f"{process.name} thaws")
+                heard_us = self._schedule.now_us + self._world.options.latency_us_max
+                self._world.judge.rules.calm.thawed(process.name, heard_us)
                 process.thaw()
 
         self._schedule.after(self._rng.randint(*FROZEN_US), thaw)

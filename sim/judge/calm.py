@@ -1,7 +1,8 @@
 """CALM: in a world in which nothing fails, no broker is taken for silent, and no segment moves because of a failure.
 
 Planned switches may meet there. Then one of them goes on as a failover, because the chain record changed. In a world in
-which only masters freeze, no broker is taken for silent unless it is frozen.
+which only masters freeze, no broker is taken for silent unless it is frozen, or its first frame afterwards is on its
+way.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ class Calm:
         self._seen = seen
         self.is_promised = False
         self.only_frozen = False
+        self._heard_us: dict[str, int] = {}
 
-    def cut(self, who: str, other: str) -> None:
-        """A broker cuts its link to another one."""
+    def thawed(self, who: str, heard_us: int) -> None:
+        """A broker goes on. By `heard_us` (virtual time) its first frame has reached every other one."""
+        self._heard_us[who] = heard_us
+
+    def cut(self, who: str, other: str, now_us: int) -> None:
+        """A broker cuts its link to another one, at a virtual time."""
         if self.is_promised:
             self._seen.fail("CALM", f"{who} takes {other} for silent, and nothing has failed")
         process = self._seen.brokers[other].process
-        if self.only_frozen and process is not None and not process.frozen:
+        is_mute = process is not None and (process.frozen or now_us < self._heard_us.get(other, 0))
+        if self.only_frozen and process is not None and not is_mute:
             self._seen.fail("CALM", f"{who} takes {other} for silent, which is not frozen")
 
     def noted(self, note: Note) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from seriatim_broker.adapters.rocks import log_files
+from seriatim_broker.adapters.rocks import log_files, options
 from seriatim_broker.adapters.rocks.engine import Engine
 from seriatim_broker.adapters.rocks.floor import PUT, FlushFailedError
 from seriatim_broker.adapters.rocks.settings import RocksSettings
 
-SETTINGS = RocksSettings(extents=16, extent_memtable_size_bytes=1 << 20)
+SETTINGS = RocksSettings(extents=16, extent_memtable_size_bytes=1 << 20, memtables_count_max=9)
 VALUE_BYTES = 50_000
 
 
@@ -20,10 +21,18 @@ class Bench:
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.directory = directory / "database"
+        patch.setattr(options, "_text", self._tables_later)
         self.engine = Engine(self.directory, SETTINGS)
         self.flushed: list[tuple[str, int]] = []  # a file, and the size of the newest one at that moment
         self._count = 0
         patch.setattr(log_files.os, "fsync", self._fsync)
+
+    @staticmethod
+    def _tables_later(settings: RocksSettings, text: Callable[[RocksSettings], str] = options._text) -> str:
+        """RocksDB makes tables of several memtables only. Else it may make one, and delete its file, before a flush."""
+        return text(settings).replace(
+            "max_write_buffer_number=", "min_write_buffer_number_to_merge=8\n  max_write_buffer_number="
+        )
 
     def _fsync(self, file: int) -> None:
         name = Path(f"/proc/self/fd/{file}").readlink().name
