@@ -18,6 +18,7 @@ from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from .cluster import checksum
+from .judge.forwarding import Server
 
 if TYPE_CHECKING:
     from .cores.brokers import Process
@@ -34,6 +35,7 @@ class Forwards:
     def __init__(self, world: World) -> None:
         self._world = world
         self._run = 0
+        self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
 
     @property
@@ -58,7 +60,10 @@ class Forwards:
         """A server sends dead letters: route them, perhaps to a broker that was the master."""
         world = self._world
         rule, rng = world.judge.rules.forwarding, world.schedule.rng
-        rule.sent(effect.partition, effect.consumer_group, effect.producer, effect.letters)
+        known = process.core.partitions[effect.partition].consumer_groups[effect.consumer_group]
+        server = (process.name, process.run, effect.consumer_group, known.group_epoch, known.server_epoch)
+        self._servers[process.name, effect.partition, effect.consumer_group] = server
+        rule.sent(server, effect.partition, effect.consumer_group, effect.producer, effect.letters)
         for letter in effect.letters:
             number = int.from_bytes(letter.row.body, "big")
             if number not in world.judge.seen.fates:
@@ -122,7 +127,8 @@ class Forwards:
         message = self._messages[note.partition, parse_offset(fields["offset"])]
         judge = self._world.judge
         judge.seen.states.add("a dead letter is stored")
-        judge.rules.forwarding.passed(process.name, message)
+        server = self._servers[process.name, note.partition, fields["group"]]  # that sent it
+        judge.rules.forwarding.passed(process.name, server, message)
         judge.rules.keyed.passed(fields["group"], note.partition, parse_offset(fields["offset"]), message)
 
 

@@ -15,6 +15,9 @@ from .seen import Seen
 
 _NUMBER = (1 << 40) - 1
 
+Server = tuple[str, int, str, int, int]
+"""A member run as the server of a consumer group: its broker, the run, the group, its group epoch, the server epoch."""
+
 
 class Forwarding:
     """Remembers what has which number, and what masters said to be stored."""
@@ -25,8 +28,11 @@ class Forwarding:
         self._numbers: dict[tuple[bytes, int], int] = {}  # (producer, message) -> the number
         self._accepted: set[tuple[bytes, int]] = set()
         self._stored: set[int] = set()
+        self._passed: set[tuple[Server, int]] = set()
 
-    def sent(self, partition: PartitionId, group: str, producer: bytes, letters: Sequence[DeadLetter]) -> None:
+    def sent(
+        self, server: Server, partition: PartitionId, group: str, producer: bytes, letters: Sequence[DeadLetter]
+    ) -> None:
         """A server sends dead letters."""
         what = f"{group} in partition {partition}"
         numbers = [letter.number for letter in letters]
@@ -37,6 +43,8 @@ class Forwarding:
             known = self._messages.setdefault((producer, letter.number), message)
             if known != message:
                 self._seen.fail("J4", f"{what} sends {message} as number {letter.number}, which was {known}")
+            if (server, message) in self._passed:
+                self._seen.fail("J4", f"{what} sends {message} again, which this server has passed: {server}")
             number = self._numbers.setdefault((producer, message), letter.number)
             if number != letter.number:
                 self._seen.fail("J4", f"{what} sends {message} as number {letter.number}, and it had number {number}")
@@ -48,8 +56,9 @@ class Forwarding:
         self._accepted.add((producer, number))
         self._stored.add(self._messages[producer, number])
 
-    def passed(self, who: str, message: int) -> None:
+    def passed(self, who: str, server: Server, message: int) -> None:
         """A server passes a message, because its dead letter is stored."""
+        self._passed.add((server, message))
         if message not in self._stored:
             self._seen.fail("J4", f"{who} passes {message}, and no master said that its dead letter is stored")
 

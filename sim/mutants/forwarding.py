@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import forwarding
+from seriatim_broker.core.consumers import consumer_group, forwarding
+from seriatim_broker.core.dispatch import handlers
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import FORWARDS_MAX, Key, KeyedDispatcher
 from seriatim_broker.core.values.events import ForwardsDone
@@ -81,6 +82,18 @@ def _numbers_begin_anew() -> list[Patch]:
     return [(keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
 
 
+def _forgotten_dirty() -> list[Patch]:
+    real = consumer_group.forget_if_unused
+
+    def forget_if_unused(partition: Any, known: Any) -> None:
+        """A change that is not on any disk yet keeps no consumer group here."""
+        was_dirty, known.ledger.dirty = known.ledger.dirty, False
+        real(partition, known)
+        known.ledger.dirty = was_dirty
+
+    return [(handlers, "forget_if_unused", forget_if_unused)]
+
+
 def _mutation(rule: str, patches: Any) -> Mutation:
     return Mutation(rule, patches, J4, "dead-letters")
 
@@ -93,5 +106,6 @@ MUTATIONS: dict[str, Mutation] = {
     "in-order-of-numbers": _mutation("dead letters are sent in the order of their numbers, without gaps", _left_out),
     "passed-is-stored": _mutation("a message is passed only when its dead letter is stored", _passed_unanswered),
     "numbers-cross": _mutation("a forwarder's next number is handed over", _numbers_begin_anew),
+    "dirty-stays": _mutation("a server writes what it changed before it forgets a consumer group", _forgotten_dirty),
 }
 """By name."""

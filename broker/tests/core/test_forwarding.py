@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.ids import MemberId
+from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import serving
 from seriatim_broker.core.consumers.fetching import TRIES_MAX
+from seriatim_broker.core.consumers.figures import figures_of
 from seriatim_broker.core.state.keyed import Fetch
 from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
@@ -18,10 +21,10 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server
 from seriatim_broker.core.values.keyed import ConsumerMode, DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
-from seriatim_broker.core.values.ledger_rows import read_rows
+from seriatim_broker.core.values.ledger_rows import count_keys, read_rows
 from seriatim_broker.core.values.log import LedgerRow
 
-from .keyed_support import QUICK, KeyedServing, offsets
+from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, MS, SECOND, TOPIC, P
 
 MIB = 1 << 20
@@ -260,6 +263,80 @@ def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -
     bench.done()
     bench.deliver()
     assert GROUP not in bench.part.consumer_groups
+
+
+def alone_with_a_stored_dead_letter() -> Forwarding:
+    """The dead letter of the only message that is left was stored just now, and no consumer is there."""
+    bench = forwarding("aab")
+    bench.fail("a")
+    bench.do(ev.ConsumerGone(1))
+    bench.deliver()
+    bench.done()
+    return bench
+
+
+def test_stored_dead_letter_is_on_disks_without_consumers() -> None:
+    bench = alone_with_a_stored_dead_letter()
+    assert count_keys(bench.rows().items(), 0).forwarding == 1, "the control record is written 20 ms later"
+    bench.deliver()
+    assert count_keys(bench.rows().items(), 0).forwarding == 0
+    assert GROUP not in bench.part.consumer_groups, "nothing is left to do"
+
+
+def a_consumer_joins(bench: Forwarding) -> None:
+    bench.join(subscription=2)
+
+
+def a_person_lists_keys(bench: Forwarding) -> None:
+    bench.do(ev.ListKeys(1, P, GROUP, (), b"", 100, b"", 60 * SECOND))
+
+
+@pytest.mark.parametrize("comes", [a_consumer_joins, a_person_lists_keys])
+def test_stored_dead_letter_when_the_group_begins_anew(comes: Callable[[Forwarding], None]) -> None:
+    bench = alone_with_a_stored_dead_letter()
+    comes(bench)
+    bench.cursor()
+    for _ in range(3):
+        bench.deliver()
+    assert bench.asked() == [], "it is not sent again"
+    assert count_keys(bench.rows().items(), 0).forwarding == 0
+
+
+def lag_of(bench: Forwarding) -> tuple[int, int]:
+    """The lag in a description, and in the metrics."""
+    before = len(bench.all(fx.ConsumerGroupDescribed))
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
+    assert found.keys is not None
+    end = bench.chain.open_segment.base
+    assert end is not None
+    assert found.position is not None
+    figures = figures_of(bench.part, bench.part.consumer_groups[GROUP])
+    assert figures is not None
+    return lag_messages(end - found.position, found.keys.passed, found.keys.aside), figures.lag_messages
+
+
+def test_lag_while_a_dead_letter_gets_its_number() -> None:
+    bench = forwarding("abcabc")
+    for run in bench.runs():
+        (bench.nack if 0 in indexes_of(run) else bench.acks)(run)
+    bench.deliver()
+    lags = [lag_of(bench)]
+    bench.done(0, errors.UnknownTopicError("there is no such topic"))
+    lags.append(lag_of(bench))
+    bench.deliver()
+    lags.append(lag_of(bench))
+    assert lags == [(2, 2)] * 3, "the message that failed, and the one behind it"
+
+
+def test_passed_messages_count_from_the_place_that_is_told() -> None:
+    bench = forwarding("abcabc")
+    for run in bench.runs():
+        bench.acks(run)
+    assert bench.keyed.window.floor == 6
+    assert bench.keyed.counts(1).passed == 5, "on all disks the group is at 1:1"
 
 
 def handed_over() -> tuple[Forwarding, fx.WriteCursor]:

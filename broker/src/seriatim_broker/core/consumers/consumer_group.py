@@ -52,9 +52,18 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Forget a consumer group if it has no consumers, questions or requests, and none of its writes is under way."""
+    """Forget a consumer group if it has no consumers, questions or requests, and nothing of it is still to be written.
+
+    Rule `dirty-stays` (J4): a change that waits for its control record keeps the consumer group here. Without it:
+      1. The dead letter of k:5 is stored, and k:5 is passed. The control record would be written 20 ms later.
+      2. No consumer is left, so the consumer group is forgotten. On all disks k:5 is still on its way.
+      3. A consumer joins next week, and the dead letter is sent again. By then the table of the dead-letter topic may
+         have forgotten the first one.
+    """
+    is_serving = consumer_group.phase is ConsumerGroupPhase.SERVING
     is_used = (
-        consumer_group.consumers
+        (is_serving and consumer_group.ledger.dirty)
+        or consumer_group.consumers
         or consumer_group.questions
         or consumer_group.ledger.replications
         or consumer_group.operations

@@ -124,11 +124,13 @@ def replicate_soon(broker: BrokerState, partition: Partition, consumer_group: Co
 def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """`ack_replication_us` is over: write the control record."""
     consumer_group = partition.consumer_groups.get(group)
-    if (
-        consumer_group is not None
-        and consumer_group.ledger.dirty
-        and consumer_group.phase is ConsumerGroupPhase.SERVING
-    ):
+    if consumer_group is not None:
+        write_if_dirty(broker, partition, consumer_group)
+
+
+def write_if_dirty(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Write the control record now if one is due: time is over, or this member begins anew at what its disk has."""
+    if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
         replicate(broker, partition, consumer_group)
 
 

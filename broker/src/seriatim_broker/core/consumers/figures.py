@@ -58,7 +58,7 @@ def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerG
         dispatcher = consumer_group.dispatcher
         in_flight = dispatcher.delivered - floor if dispatcher.active is not None else 0
         return ConsumerGroupFigures(lag, max(in_flight, 0), consumers=len(consumer_group.consumers), oldest=oldest)
-    keys = keyed.counts()
+    keys = keyed.counts(floor)
     aside = keyed.oldest_aside
     return ConsumerGroupFigures(
         lag_messages(lag, keys.passed, keys.aside),

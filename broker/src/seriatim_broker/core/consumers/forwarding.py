@@ -228,6 +228,8 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
         forward.tries = 0
         if not forward.number:
             keyed.give_number(forward)
+            keyed.window.rise()
+            consumer_group.ledger.acknowledge(keyed.window.floor)
             forward.written = cursors.replicate(broker, partition, consumer_group)
     go_on(broker, partition, consumer_group)
 

@@ -331,7 +331,7 @@ def _check_aside(
     counts, oldest = KeyCounts(), cursor.oldest
     keyed = consumer_group.keyed
     if keyed is not None and keyed.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        counts, oldest = keyed.counts(), keyed.oldest_aside
+        counts, oldest = keyed.counts(keyed.window.floor), keyed.oldest_aside
     elif (rows := cursors.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
         counts = count_keys(rows.items(), 0)
         known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
@@ -442,8 +442,7 @@ def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
       3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    if consumer_group.ledger.dirty:  # if the transaction fails, these acknowledgements still count
-        cursors.replicate(broker, partition, consumer_group)
+    cursors.write_if_dirty(broker, partition, consumer_group)  # they still count if the transaction fails
     consumer_group.look_again()
 
 

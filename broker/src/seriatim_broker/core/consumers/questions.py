@@ -212,7 +212,7 @@ def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> Ke
     """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
     cursor, keyed = consumer_group.cursor, consumer_group.keyed
     if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
-        return keyed.counts()
+        return keyed.counts(acked)
     if cursor is None or not cursor.mode.is_keyed:
         return None
     rows = cursors.rows_at_rest(partition, consumer_group.name, cursor)

@@ -57,6 +57,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         #   2. Meanwhile the consumer group is deleted, and made again by another server.
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
+        cursors.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
         return
@@ -235,8 +236,7 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         handling.leave(broker, partition, consumer_group, gone)
         handover.on_left(broker, partition, consumer_group, gone)
         if consumer_group.dispatcher.active in gone:
-            if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
-                cursors.replicate(broker, partition, consumer_group)
+            cursors.write_if_dirty(broker, partition, consumer_group)
             consumer_group.dispatcher.end_grant()
             if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))

@@ -70,6 +70,7 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
     elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.consumers and is_first:
+        cursors.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
         read_cursor(broker, partition, consumer_group)
     else:

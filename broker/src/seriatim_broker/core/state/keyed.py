@@ -865,15 +865,20 @@ class KeyedDispatcher(State):
             self.wait_until(key, 0)
             self.keys.pop(key.name, None)
 
-    def counts(self) -> KeyCounts:
-        """How many keys wait, by their state."""
+    def counts(self, acked: int) -> KeyCounts:
+        """How many keys wait, by their state, and how many messages from the index `acked` on are passed.
+
+        `acked` is the place of the consumer group that is told beside it, which may be behind the floor. Without it:
+          1. The group is at 1:1 on all disks. The dead letter of 1:1 gets a number, and the floor rises to 1:50.
+          2. The 49 messages between the two are counted as not acknowledged.
+        """
         counts = self.phase_counts
         return KeyCounts(
             counts[KeyPhase.PARKED],
             counts[KeyPhase.RETRY],
             counts[KeyPhase.FORWARDING],
             self.aside_count,
-            self.window.passed_count,
+            self.window.passed_from(acked),
         )
 
     def to_phase(self, key: Key, phase: KeyPhase | None) -> None:

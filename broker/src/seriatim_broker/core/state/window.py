@@ -43,13 +43,13 @@ class Window(State):
         """Whether an index of a range may be passed. False: none is."""
         return begin < self.floor or any(no in self.blocks for no in range(begin >> _SHIFT, (end - 1 >> _SHIFT) + 1))
 
-    @property
-    def passed_count(self) -> int:
-        """How many indexes above the floor are passed."""
+    def passed_from(self, index: int) -> int:
+        """How many indexes from this one on are passed. It is the floor, or below it."""
         first = self.floor >> _SHIFT
-        return sum(
+        above = sum(
             block.count(1, self.floor & _MASK if no == first else 0) for no, block in self.blocks.items() if no >= first
         )
+        return max(self.floor - index, 0) + above
 
     def pass_over(self, index: int) -> None:
         """An index is passed. Call `rise` when all of a step are."""
