@@ -72,6 +72,12 @@ class KeyedServing(Serving):
             assert (keyed.delayed_count, keyed.list_count) == (len(delayed), len(lists))
             assert keyed.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
             assert len(keyed.delayed) >= keyed.delayed_count
+            for key in keyed.keys.values():  # its state is that of its first message, in one place
+                assert not (key.live and key.aside), "only the list keeps the order of a key that has one"
+                assert key.phase is not None or not (key.attempts or key.ready_at_ms or key.error)
+                is_short = key.ready_us <= self.now_us + self.config.retry_us_max
+                assert is_short or (key.phase is KeyPhase.RETRY and key.attempts), "a key that is delayed is listed so"
+                assert (key.name in keyed.forwards) == (key.phase is KeyPhase.FORWARDING)
         return effects
 
     def join(

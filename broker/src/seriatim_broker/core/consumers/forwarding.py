@@ -22,7 +22,7 @@ from typing import Final
 
 from seriatim_api import errors
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
-from seriatim_api.ids import format_offset, split_offset
+from seriatim_api.ids import format_offset
 from seriatim_api.key_names import shown
 
 from ..peers import right, versions
@@ -35,7 +35,6 @@ from ..values.events import DeadLetterRead, ForwardsDone
 from ..values.keyed import DeadLetter
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import FORM_DEAD_LETTERS
-from ..values.segment import SegmentState
 from . import cursors, fetching
 
 SEND_BYTES_MAX: Final = 2 << 20
@@ -83,7 +82,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
-    _take_up(broker, partition, consumer_group, keyed)
+    _take_up(keyed)
     _read(broker, partition, consumer_group, keyed)
     _send(broker, partition, consumer_group, keyed)
     _count_bytes(broker, partition, consumer_group, keyed)
@@ -113,29 +112,10 @@ def _has_room(broker: BrokerState) -> bool:
     return used_bytes + READ_BYTES_MAX <= broker.config.forwarding_bytes_max
 
 
-def _take_up(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
-    """Find the offsets of messages whose keys were read, and let go of what retention dropped."""
+def _take_up(keyed: KeyedDispatcher) -> None:
+    """Find the offsets of messages whose keys were read."""
     for forward in keyed.first_forwards:
-        key = keyed.keys.get(forward.name)
-        if key is None:
-            del keyed.forwards[forward.name]
-            continue
-        offset = keyed.first_offset(key)
-        if not forward.offset:
-            forward.offset = offset
-        if offset != forward.offset or (offset and not key.aside and _is_gone(partition, offset)):
-            # A dropped message takes its number with it. Without it: the next message of the key would be passed
-            # under that number, although the dead letter is not a copy of it.
-            keyed.end_forward(forward)
-            keyed.requeue(key)
-            cursors.replicate_soon(broker, partition, consumer_group)
-
-
-def _is_gone(partition: Partition, offset: int) -> bool:
-    """Whether retention dropped the message, or it was declared lost."""
-    no, index = split_offset(offset)
-    segment = partition.chain.segment(no) if partition.chain is not None else None
-    return segment is None or segment.state is SegmentState.LOST or index < segment.start
+        forward.offset = forward.offset or keyed.first_offset(keyed.keys[forward.name])
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -367,13 +347,10 @@ def _pass(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
 ) -> None:
     key = keyed.keys[forward.name]
-    if keyed.first_offset(key) != forward.offset:
-        return  # retention dropped it meanwhile
     assert consumer_group.cursor is not None
     topic = consumer_group.cursor.retry.dead_letter_topic
     attempts, error = key.attempts, key.error
     keyed.pass_first(key)
-    keyed.end_forward(forward)
     keyed.requeue(key)
     broker.out.note(
         "dead_lettered", partition.id, group=consumer_group.name, key=shown(forward.name),

@@ -462,7 +462,7 @@ def _frame_for(
                 continue
             if not (key.live or key.aside):
                 keyed.take_ready()
-                keyed.forget_if_empty(key)
+                keyed.requeue(key)
                 continue
             # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
             found = _first_messages(keyed, key, 1 if key.attempts else min(longest, room), below)
@@ -602,9 +602,10 @@ def _pass_gone_lists(
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token or key.phase is KeyPhase.FORWARDING:
             return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
-        if not _pass_gone(broker, partition, consumer_group, keyed, key, budget):
+        is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget)
+        keyed.requeue(key)
+        if not is_there:
             return
-        keyed.forget_if_empty(key)
 
 
 def _pass_gone_forwards(
@@ -619,6 +620,7 @@ def _pass_gone_forwards(
         key = keyed.keys.get(forward.name)
         if key is not None and key.aside:
             _pass_gone(broker, partition, consumer_group, keyed, key, budget)
+            keyed.requeue(key)
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:

@@ -249,7 +249,6 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     if is_there:
         _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
-        keyed.forget_if_empty(run.key)
         keyed.requeue(run.key)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group, freed=consumer)
@@ -397,8 +396,6 @@ def end_run(
     if is_there and run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
         return
-    if not is_there:
-        keyed.forget_if_empty(run.key)
     keyed.requeue(run.key)
 
 

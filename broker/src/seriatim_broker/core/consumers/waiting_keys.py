@@ -254,7 +254,6 @@ def _operate_on(
         raise errors.PreconditionError(
             f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
         )
-    keyed.forwards.pop(key.name, None)  # its first message had no number yet
     if operation is KeyOperation.DEAD_LETTER:
         key.turn += 1
         forwarding.begin(broker, keyed, key, key.error or "sent by a person")

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, NamedTuple
 
 from seriatim_api.dead_letters import DeadLetterOrigin
@@ -803,9 +803,7 @@ class KeyedDispatcher(State):
         run.is_started = False  # the next message is not begun
         run.consumer.in_flight -= 1
         if key.attempts:
-            key.attempts = 0
-            key.error = ""
-            self._settle_record(key)
+            self._first_is_done(key)
 
     def pass_run(self, run: Grant) -> None:
         """The messages of a run are done with before they are given."""
@@ -842,8 +840,7 @@ class KeyedDispatcher(State):
             gone = bisect_right(key.live, self.window.floor - 1)
             self.live_count -= gone
             del key.live[:gone]
-            key.attempts = 0
-            self._settle_record(key)
+            self._first_is_done(key)
             return False
         return True
 
@@ -1094,32 +1091,17 @@ class KeyedDispatcher(State):
         for name in names:
             del self.singles[name]  # it stays among the ready ones, where it is passed over
         self.live_count -= len(names)
-        end = make_offset(self.segment_no, start)
         below = (key for key in self.keys.values() if key.live and key.live[0] < start and not key.token)
         for key in list(islice(below, count)):
             gone = bisect_right(key.live, start - 1)
             self.live_count -= gone
             del key.live[:gone]
-            listed = sum(1 for _ in takewhile(lambda offset: offset < end, key.aside))
-            if listed:
-                self._pop_aside(key, listed)
-            key.attempts = 0  # they were on a message that is gone
-            self._settle_record(key)
-            self.forget_if_empty(key)
+            self._first_is_done(key)
+            self.requeue(key)
         if any(key.live and key.live[0] < start and not key.token for key in self.keys.values()):
             return False
         self.window.pass_below(start)
         return True
-
-    def forget_if_empty(self, key: Key) -> None:
-        """If nothing is left of a key that is not granted, it has no record, also if a person or a delay kept it."""
-        if key.live or key.aside or key.token or key.phase is KeyPhase.FORWARDING:
-            return
-        self.to_phase(key, None)
-        key.attempts = key.ready_at_ms = 0
-        self.wait_until(key, 0)
-        self.changed[key.name] = None
-        self.keys.pop(key.name, None)
 
     def park(self, key: Key, error: str) -> None:
         """The key waits for a person."""
@@ -1166,26 +1148,13 @@ class KeyedDispatcher(State):
         self.is_number_new = True
         self.changed[key.name] = None
 
-    def end_forward(self, forward: Forward) -> Key:
-        """The message is in the dead-letter topic, or gone: the key goes on. Returns the key."""
-        del self.forwards[forward.name]
-        key = self.keys[forward.name]
-        self.to_phase(key, KeyPhase.RETRY)
-        key.attempts = key.sequence = key.ready_at_ms = 0
-        self.wait_until(key, 0)
-        key.error = ""
-        self._settle_record(key)
-        return key
-
     def release(self, key: Key) -> None:
         """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`)."""
         key.note_given(self.first_offset(key))
+        self.forwards.pop(key.name, None)
         self.to_phase(key, KeyPhase.RETRY)
         key.turn += 1
-        key.attempts = key.ready_at_ms = 0
-        self.wait_until(key, 0)
-        self.changed[key.name] = None
-        self._settle_record(key)
+        self._forget_attempts(key)
         self.requeue(key)
 
     def first_offset(self, key: Key) -> int:
@@ -1210,16 +1179,14 @@ class KeyedDispatcher(State):
             self.window.pass_over(offset & INDEX_MAX)
         else:
             return None
-        key.attempts = 0
-        key.sequence = 0
-        self._settle_record(key)
+        self._first_is_done(key)
         return offset
 
     def pass_listed(self, key: Key, count: int) -> None:
         """The first messages of the list of a key, which is not granted, are done with without a consumer."""
         assert not key.token
-        key.attempts = key.sequence = 0
         self._pop_aside(key, count)
+        self._first_is_done(key)
 
     def _append_aside(self, key: Key, offsets: Sequence[int]) -> None:
         if not isinstance(key.aside, deque):
@@ -1269,9 +1236,33 @@ class KeyedDispatcher(State):
         for chunk in range(number // CHUNK_OFFSETS, (number + count - 1) // CHUNK_OFFSETS + 1):
             chunks[chunk] = None
 
+    def _first_is_done(self, key: Key) -> None:
+        """The first message of a key is acknowledged, passed over or gone: nothing of it counts for the next one.
+
+        Rule `delay-ends-with-message` (J1, J2): its attempts, its delay and its way to the dead-letter topic end with
+        it, in one step. Without it:
+          1. A consumer fails on k:5, which should come again in 7 days. Retention drops k:5 some hours later.
+          2. k:6 waits for the rest of the 7 days, although no consumer has failed on it. Retention drops k:6 too.
+          3. k has no record, because no attempt counts any more. So no list shows the key, and no person releases it.
+
+        A key that is parked waits for a person as long as it has messages.
+        """
+        if key.phase is KeyPhase.FORWARDING or (key.phase is KeyPhase.PARKED and not key.aside):
+            self.forwards.pop(key.name, None)
+            self.to_phase(key, KeyPhase.RETRY)
+        if key.phase is not KeyPhase.PARKED:
+            key.error = ""
+        self._forget_attempts(key)
+
+    def _forget_attempts(self, key: Key) -> None:
+        """No attempt on the first message counts, so it waits for no time either."""
+        key.attempts = key.ready_at_ms = key.delay_ms = key.sequence = 0
+        self.wait_until(key, 0)
+        self._settle_record(key)
+
     def _settle_record(self, key: Key) -> None:
         """A key keeps its record only as long as it has failed attempts, a list, or waits for a person."""
         self.changed[key.name] = None
         if key.phase is KeyPhase.RETRY and not key.attempts and not key.aside:
             self.to_phase(key, None)
-            key.ready_at_ms = 0
+            key.error = ""
