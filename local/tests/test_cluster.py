@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.troubles import COORDINATOR_BEHIND
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_local import Hosts, LocalCluster, ports
+from seriatim_local import Hosts, LinkDelay, LocalCluster, ports
 from seriatim_local.certificates import certificate_key
 from seriatim_local.commands import render_status
 from seriatim_local.ports import PortRange
@@ -179,11 +180,58 @@ async def test_cutting_clients_leaves_the_brokers_connected(cluster: LocalCluste
     assert await say(str(peer), "hello") == "g0-0 1 hello"
 
 
+async def round_trip(address: str) -> float:
+    """Seconds until the fake broker has answered a line."""
+    begun = asyncio.get_running_loop().time()
+    await say(address, "hello")
+    return asyncio.get_running_loop().time() - begun
+
+
+async def test_lags_are_by_directed_pair_and_end_by_healing(cluster: LocalCluster) -> None:
+    near, far = LinkDelay(0.1), LinkDelay(0.2, 0.1)
+    assert await cluster.lag("g0-0", "all", LinkDelay(0.0)) == ()
+    (record,) = await cluster.lag("g0-0", "all", near)
+    assert (record.kind, record.victim, record.phase, record.details) == ("lag", "g0-0-all", "inject", "100ms")
+    assert await round_trip(cluster.bootstrap[0]) >= 0.38  # the connection takes a round trip first
+    assert await cluster.lag("g0-0", "all", near) == ()
+    await cluster.lag("g0-0", "clients", far, one_way=True)
+    status = await cluster.status()
+    assert status.brokers[0].delays == ("<clients, coordinator, g0-1, g1-0, g1-1 100ms", ">clients 200ms+100ms")
+    assert [broker.delays for broker in status.brokers[1:]] == [("g0-0 100ms",)] * 3
+    console = Console(width=200, file=io.StringIO())
+    console.print(render_status(asdict(status)))
+    assert isinstance(console.file, io.StringIO)
+    assert "lag of g0-1: g0-0 100ms" in console.file.getvalue()
+    await cluster.cut("g0-0", "g0-1")
+    assert [(each.kind, each.victim, each.phase) for each in await cluster.heal("g0-0", "g0-1")] == [
+        ("cut", "g0-0-g0-1", "heal"),
+        ("lag", "g0-0-g0-1", "heal"),
+    ]
+    (record,) = await cluster.lag("g0-0", "g1", LinkDelay(0.0))
+    assert (record.kind, record.phase) == ("lag", "heal")
+    await cluster.heal()
+    assert [broker.delays for broker in (await cluster.status()).brokers] == [()] * 4
+    assert await cluster.heal() == ()
+
+
+async def test_a_distance_from_the_start_on_survives_healing(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path, groups=1, delay=LinkDelay(0.05), programs=FakePrograms()) as cluster:
+        assert await cluster.heal() == ()
+        await cluster.lag("g0-0", "g0-1", LinkDelay(0.1))
+        assert (await cluster.status()).brokers[1].delays == ("clients, coordinator 50ms", "g0-0 100ms")
+        assert [each.kind for each in await cluster.heal("g0-0")] == ["lag"]
+        await cluster.add_group()
+        assert {broker.delays for broker in (await cluster.status()).brokers} == {("all 50ms",)}
+        assert await round_trip(cluster.bootstrap[0]) >= 0.18
+
+
 async def test_unknown_names_are_refused_with_the_known_ones(cluster: LocalCluster) -> None:
     with pytest.raises(BadRequestError, match="g1-0"):
         await cluster.kill("g7")
     with pytest.raises(BadRequestError, match="no link"):
         await cluster.cut("clients", "coordinator")
+    with pytest.raises(BadRequestError, match="no link"):
+        await cluster.lag("clients", "coordinator", LinkDelay(0.1))
 
 
 async def test_everything_is_taken_down_and_the_ports_and_data_are_kept(tmp_path: Path) -> None:
@@ -214,6 +262,8 @@ async def test_without_the_proxy_brokers_are_reached_directly_and_cuts_are_refus
         assert await say(cluster.bootstrap[1], "hello") == "g0-1 1 hello"
         with pytest.raises(PreconditionError, match="proxy"):
             await cluster.cut("g0-0", "g0-1")
+        with pytest.raises(PreconditionError, match="start it with --proxy"):
+            await cluster.lag("g0-0", "g0-1", LinkDelay(0.1))
 
 
 class RecordedNetwork:
@@ -247,6 +297,8 @@ async def test_on_a_network_of_its_own_processes_and_cuts_are_left_to_that(tmp_p
         assert next(broker.cuts for broker in (await cluster.status()).brokers) == (">g0-1",)
         await cluster.heal("g0-0", "g0-1")
         await cluster.cut("g0-0", "coordinator", reset=True)
+        with pytest.raises(PreconditionError, match="network of its own"):
+            await cluster.lag("g0-0", "g0-1", LinkDelay(0.1))
     assert network.deeds[3:] == [
         ("run", "g0-1"),
         ("cut", ("g0-0", "g0-1"), "silent"),
@@ -271,9 +323,18 @@ async def test_a_second_cluster_in_a_directory_is_refused(cluster: LocalCluster)
         await LocalCluster(cluster.directory, programs=FakePrograms()).start()
 
 
-async def test_a_port_taken_by_others_is_refused_or_avoided(tmp_path: Path) -> None:
-    base = ports.BASE_PORT_FIRST
-    blocker = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.2", base)
+async def first_port_that_is_free(host: str) -> asyncio.Server:
+    """Listen at the first base port that no program of this machine has now."""
+    for base in range(ports.BASE_PORT_FIRST, ports.BASE_PORT_FIRST + 1000, ports.PORT_COUNT):
+        with contextlib.suppress(OSError):
+            return await asyncio.start_server(lambda _reader, writer: writer.close(), host, base)
+    raise AssertionError("no base port is free")
+
+
+async def test_a_port_taken_by_others_is_refused_or_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocker = await first_port_that_is_free("127.0.0.2")
+    base = blocker.sockets[0].getsockname()[1]
+    monkeypatch.setattr(ports, "BASE_PORT_FIRST", base)
     async with blocker:
         with pytest.raises(PreconditionError, match=f"another program uses 127.0.0.2:{base}"):
             await LocalCluster(tmp_path / "a", groups=1, base_port=base, programs=FakePrograms()).start()

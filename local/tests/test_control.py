@@ -84,7 +84,20 @@ async def test_the_commands_do_what_they_say(tmp_path: Path) -> None:
         assert "name a VICTIM" in (await run(tmp_path, "freeze")).output
         assert (await run(tmp_path, "bootstrap")).output == f"{','.join(cluster.bootstrap)}\n"
         assert "healed" in (await run(tmp_path, "heal")).output
-        assert "nothing was cut" in (await run(tmp_path, "heal")).output
+        assert "nothing was cut or delayed" in (await run(tmp_path, "heal")).output
+        assert (
+            "delayed g0-0-clients (25ms+100ms)"
+            in (await run(tmp_path, "lag", "g0-0", "clients", "25ms", "--jitter", "100ms")).output
+        )
+        assert "lag of g0-0: clients 25ms+100ms" in (await run(tmp_path, "status")).output
+        assert "nothing to do" in (await run(tmp_path, "lag", "g0-1", "0ms")).output
+        assert "delayed g0-1>all (0.5ms)" in (await run(tmp_path, "lag", "g0-1", "0.5ms", "--one-way")).output
+        assert "no longer delayed: g0-0-all" in (await run(tmp_path, "lag", "g0-0", "0ms")).output
+        assert "no longer delayed: all-all" in (await run(tmp_path, "heal")).output
+        for words, wrong in ((("g0", "25"), "such as 25ms"), (("a", "b", "c", "1ms"), "one END or two")):
+            refused = await run(tmp_path, "lag", *words)
+            assert refused.exit_code == 2
+            assert wrong in refused.output
         assert "stopped g0-1" in (await run(tmp_path, "stop", "g0-1")).output
         assert "started g0-1" in (await run(tmp_path, "restart", "g0-1")).output
         lines = (await run(tmp_path, "faults")).output.splitlines()

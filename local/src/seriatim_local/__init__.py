@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seriatim_local.cluster import BrokerStatus, ClusterStatus, LocalCluster
+    from seriatim_local.delays import LinkDelay
     from seriatim_local.faults import FaultKind, FaultRecord
     from seriatim_local.plan import BrokerPlan, ClusterPlan
     from seriatim_local.programs import Programs, SeriatimPrograms
@@ -24,6 +25,7 @@ __all__ = [
     "FaultKind",
     "FaultRecord",
     "Hosts",
+    "LinkDelay",
     "LocalCluster",
     "Network",
     "Programs",
@@ -38,6 +40,7 @@ _HOMES = {
     "FaultKind": "faults",
     "FaultRecord": "faults",
     "Hosts": "plan",
+    "LinkDelay": "delays",
     "LocalCluster": "cluster",
     "Network": "network",
     "Programs": "programs",

@@ -25,6 +25,7 @@ from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 
 from seriatim_local import broker_groups, chains, health, names
 from seriatim_local.certificates import CertificateWriter
+from seriatim_local.delays import NO_DELAY, LinkDelay
 from seriatim_local.faults import FaultKind, FaultListener, FaultPhase, FaultRecord
 from seriatim_local.health import Health
 from seriatim_local.names import Path as LinkPath
@@ -80,6 +81,8 @@ class BrokerStatus:
         admin: The address of its admin port.
         cuts: The ends from which it is cut off: `>x` if its bytes do not reach x, `<x` if x's bytes do not reach it,
             `x` if both.
+        delays: The delays of its links, for example `clients 25ms`. The ends have the marks of cuts. `all 25ms` means
+            that all its links have this delay, in both directions.
         troubles: Its troubles that need a person, each with what to do: see `seriatim_api.troubles`.
     """
 
@@ -92,6 +95,7 @@ class BrokerStatus:
     address: str
     admin: str
     cuts: tuple[str, ...]
+    delays: tuple[str, ...]
     troubles: tuple[str, ...]
 
 
@@ -132,7 +136,10 @@ class LocalCluster:
             of an earlier cluster, this cluster goes on with them, at the same ports.
         groups: The number of broker groups.
         members: The number of members in each broker group.
-        proxy: Whether links go through the forwarding proxy. Without it, nothing can be cut, and links are faster.
+        proxy: Whether links go through the forwarding proxy. Without it, nothing can be cut or delayed, and links are
+            faster.
+        delay: The delay that all links have in both directions from the start on; it needs the proxy. `heal` brings
+            links back to it.
         network: Used in place of the proxy and of loopback addresses: the machines of the processes, with links that it
             can cut. The caller removes it when the cluster has stopped.
         coordinator: The embedded coordinator in a process of its own, or a real etcd.
@@ -156,6 +163,7 @@ class LocalCluster:
         groups: int = 3,
         members: int = 2,
         proxy: bool = True,
+        delay: LinkDelay = NO_DELAY,
         network: Network | None = None,
         coordinator: CoordinatorKind = "embedded",
         name: str = "local",
@@ -170,6 +178,7 @@ class LocalCluster:
         self._shape = (groups, members)
         self._name = name
         self._proxied = proxy and network is None
+        self._delay = delay
         self._network = network
         self._base_port = base_port
         self._coordinator_kind: CoordinatorKind = coordinator
@@ -189,6 +198,7 @@ class LocalCluster:
         self._asked_to_end: set[ManagedProcess] = set()
         self._frozen: set[ManagedProcess] = set()
         self._cuts: set[LinkPath] = set()
+        self._delays: dict[LinkPath, LinkDelay] = {}
         self._control = ""
         self._stopping = asyncio.Lock()
         self.failed = asyncio.Event()
@@ -345,6 +355,7 @@ class LocalCluster:
                 environment=self._environment,
                 on_end=self._ended,
             )
+        await self._delay_links(_both_ways(plan), self._delay)
         tls = EtcdTls(self.tls.client) if self.tls is not None else None
         self._coordinator = EtcdCoordinator(EtcdConfig((str(plan.coordinator),), tls))
         self._certificates = CertificateWriter(self._coordinator, plan.name)
@@ -557,15 +568,61 @@ class LocalCluster:
         return (record,)
 
     async def heal(self, source: str | None = None, destination: str | None = None) -> tuple[FaultRecord, ...]:
-        """End the cuts between two ends, in both directions. With one end: all its cuts. With none: all cuts."""
+        """End the cuts and the lags between two ends, in both directions. With one end: all its. With none: all."""
         links = self._links_to_cut()
-        found = set(names.paths(self.plan, source or names.ALL, destination or names.ALL, one_way=False)) & self._cuts
-        if not found:
+        source, destination = source or names.ALL, destination or names.ALL
+        paths, victim = names.paths(self.plan, source, destination, one_way=False), _link_name(source, destination)
+        cut = [path for path in paths if path in self._cuts]
+        delayed = [path for path in paths if self._delays.get(path, NO_DELAY) != self._delay]
+        records = []
+        if cut:
+            records.append(self._record("cut", victim, "heal"))
+            await links.heal(cut)
+            self._cuts.difference_update(cut)
+        if delayed:
+            records.append(self._record("lag", victim, "heal"))
+            await self._delay_links(delayed, self._delay)
+        return tuple(records)
+
+    async def lag(
+        self, source: str, destination: str, delay: LinkDelay, *, one_way: bool = False
+    ) -> tuple[FaultRecord, ...]:
+        """Delay the links between two ends; with `one_way` only the direction from `source` to `destination`.
+
+        Args:
+            source: One end.
+            destination: The other end.
+            delay: How much later bytes arrive, each way. It replaces an earlier delay. No delay ends it.
+            one_way: Whether only what `source` sends is delayed.
+
+        Raises:
+            BadRequestError: An end has no meaning here, or there is no link between the two.
+            PreconditionError: The cluster has no proxy.
+        """
+        found = names.paths(self.plan, source, destination, one_way=one_way)
+        if all(self._delays.get(path, NO_DELAY) == delay for path in found):
             return ()
-        record = self._record("cut", _link_name(source or names.ALL, destination or names.ALL, False), "heal")
-        await links.heal(sorted(found))
-        self._cuts -= found
+        self._delayed_by()
+        victim = _link_name(source, destination, one_way)
+        record = self._record("lag", victim, "inject" if delay else "heal", details=str(delay) if delay else "")
+        await self._delay_links(found, delay)
         return (record,)
+
+    async def _delay_links(self, paths: Iterable[LinkPath], delay: LinkDelay) -> None:
+        found = tuple(paths)
+        if not delay and not any(path in self._delays for path in found):
+            return
+        await self._delayed_by().delay(found, delay)
+        for path in found:
+            self._delays.pop(path, None)
+        if delay:
+            self._delays.update(dict.fromkeys(found, delay))
+
+    def _delayed_by(self) -> ProxyProcess:
+        if self._proxy is None:
+            where = "without the proxy: start it with --proxy" if self._network is None else "on a network of its own"
+            raise PreconditionError(f"links can be delayed only by the proxy, and this cluster runs {where}")
+        return self._proxy
 
     def _links_to_cut(self) -> ProxyProcess | Network:
         if self._network is not None:
@@ -615,6 +672,7 @@ class LocalCluster:
             raise PreconditionError(f"another program uses {taken}: end it, and add the broker group again")
         if self._proxy is not None:
             await self._proxy.add([link for link in plan.links if link not in set(old.links)])
+            await self._delay_links(set(_both_ways(plan)) - set(_both_ways(old)), self._delay)
         self._plan, self._shape = plan, (groups + 1, members)
         for name in plan.brokers_of(f"g{groups}"):
             self.data_directory(name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -711,7 +769,8 @@ class LocalCluster:
             ready=answer.ready,
             address=str(plan.advertised),
             admin=str(plan.admin),
-            cuts=_cuts_of(name, self._cuts),
+            cuts=_marked(name, self._cuts),
+            delays=_delays_of(name, self.plan, self._delays),
             troubles=tuple(
                 f"{trouble.line(text)}. To do: {trouble.remedy}" for trouble, text in troubles.read(answer.page)
             ),
@@ -757,13 +816,29 @@ class LocalCluster:
         )
 
 
-def _link_name(source: str, destination: str, one_way: bool) -> str:
+def _link_name(source: str, destination: str, one_way: bool = False) -> str:
     return f"{source}{'>' if one_way else '-'}{destination}"
 
 
-def _cuts_of(name: str, cuts: set[LinkPath]) -> tuple[str, ...]:
-    sends = {b for a, b in cuts if a == name}
-    hears = {a for a, b in cuts if b == name}
+def _both_ways(plan: ClusterPlan) -> tuple[LinkPath, ...]:
+    """All directions of all links."""
+    return tuple(dict.fromkeys(path for pair in plan.pairs for path in (pair, pair[::-1])))
+
+
+def _delays_of(name: str, plan: ClusterPlan, delays: Mapping[LinkPath, LinkDelay]) -> tuple[str, ...]:
+    own = [path for path in _both_ways(plan) if name in path]
+    found = []
+    for delay in dict.fromkeys(delays[path] for path in own if path in delays):
+        paths = {path for path in own if delays.get(path) == delay}
+        ends = (names.ALL,) if len(paths) == len(own) else _marked(name, paths)
+        found.append(f"{', '.join(ends)} {delay}")
+    return tuple(found)
+
+
+def _marked(name: str, paths: set[LinkPath]) -> tuple[str, ...]:
+    """The other ends of a process's paths: `>x` if the path leads to x, `<x` if it leads from x, `x` if both do."""
+    sends = {b for a, b in paths if a == name}
+    hears = {a for a, b in paths if b == name}
     return tuple(
         other if other in sends and other in hears else f">{other}" if other in sends else f"<{other}"
         for other in sorted(sends | hears)

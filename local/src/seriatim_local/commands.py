@@ -21,6 +21,7 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.terminals import echo
 from seriatim_broker.process_start import prepare_process
 
+from seriatim_local.delays import parse_delay
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def cluster() -> None:
     """A cluster of real broker processes on this machine.
 
     Each broker has its own loopback address (127.0.0.2, 127.0.0.3, ...). You can kill it, freeze it and cut it off. A
-    VICTIM is a broker (g0-1), a broker group (g0) or the coordinator. An END of a cut is one of these, or clients,
-    brokers or all.
+    VICTIM is a broker (g0-1), a broker group (g0) or the coordinator. An END of a cut or of a lag is one of these, or
+    clients, brokers or all.
     """
 
 
@@ -111,7 +112,7 @@ def cluster() -> None:
     "--proxy/--no-proxy",
     default=True,
     show_default=True,
-    help="Run all links through a proxy, which can cut them. Without it nothing can be cut, and links are faster.",
+    help="Run all links through a proxy, which can cut and delay them. Without it links are faster.",
 )
 @click.option("--name", default="local", show_default=True, help="The cluster's name.")
 @click.option(
@@ -185,7 +186,9 @@ def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
 @cluster.command()
 @_directory
 def status(directory: Path) -> None:
-    """Show each process: pid, member run and state, whether it is ready, its cuts, and its troubles with the remedy.
+    """Show each process: pid, member run and state, whether it is ready, its cuts and lags, and its troubles.
+
+    Each trouble has its remedy beside it.
 
     If no cluster runs in the directory, show which one answers at the addresses that other commands would use: that of
     `seriatim standalone`, for instance.
@@ -280,12 +283,14 @@ def render_status(found: dict[str, Any]) -> Group:
             f":{broker['admin'].rpartition(':')[2]}",
             ", ".join(broker["cuts"]) or "-",
         )
+    lags = [f"{broker['name']}: {', '.join(broker['delays'])}" for broker in found["brokers"] if broker["delays"]]
     state, pending = found["coordinator_state"], found["certificates_pending"]
     more = f"; {pending} death certificates wait for it" if pending else ""
     return Group(
         Text(f"cluster {found['cluster']} in {found['directory']}", style="bold"),
         table,
         Text(f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}{more}"),
+        *(Text(f"lag of {line}", style="yellow") for line in lags),
         *(Text(f"{broker['name']}: {line}", style="red") for broker in found["brokers"] for line in broker["troubles"]),
     )
 
@@ -388,13 +393,58 @@ def cut(directory: Path, source: str, destination: str, one_way: bool, reset: bo
     _print_faults(_ask(directory, "cut", source=source, destination=destination, one_way=one_way, reset=reset))
 
 
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class _DelayType(_ParamType):
+    """The type of a delay or a jitter, in seconds."""
+
+    name = "DELAY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_delay(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@cluster.command()
+@_directory
+@click.argument("ends", nargs=-1, required=True, metavar="END [END]")
+@click.argument("delay_s", type=_DelayType(), metavar="DELAY")
+@click.option(
+    "--jitter",
+    "jitter_s",
+    type=_DelayType(),
+    default="0ms",
+    show_default=True,
+    help="5 % of the chunks arrive up to so much later still. Those behind them wait.",
+)
+@click.option("--one-way", is_flag=True, help="Delay only the direction from the first end to the second.")
+def lag(directory: Path, ends: tuple[str, ...], delay_s: float, jitter_s: float, one_way: bool) -> None:
+    """Delay all bytes between two ends, or on all links of one end, by DELAY each way, as a distance does.
+
+    DELAY is a number and ms or s, at most 10s. It replaces an earlier one; `0ms` ends it, and so does `heal`. For
+    example `lag all 25ms`, `lag g0 clients 25ms --jitter 100ms`.
+    """
+    if len(ends) > 2:
+        raise click.UsageError(f"a lag has one END or two, and not {len(ends)}")
+    source, destination = ends if len(ends) == 2 else (ends[0], "all")
+    asked: dict[str, Any] = {"source": source, "destination": destination, "one_way": one_way}
+    _print_faults(_ask(directory, "lag", **asked, delay_s=delay_s, jitter_s=jitter_s))
+
+
 @cluster.command()
 @_directory
 @click.argument("source", metavar="[END]", required=False)
 @click.argument("destination", metavar="[END]", required=False)
 def heal(directory: Path, source: str | None, destination: str | None) -> None:
-    """Heal the cuts between two ends, or all cuts of one end, or all cuts."""
-    _print_faults(_ask(directory, "heal", source=source, destination=destination), nothing="nothing was cut there")
+    """Heal the cuts and the lags between two ends, or all of one end, or all."""
+    found = _ask(directory, "heal", source=source, destination=destination)
+    _print_faults(found, nothing="nothing was cut or delayed there")
 
 
 @cluster.command()
@@ -466,6 +516,8 @@ _VERBS: Final = {
     ("freeze", "heal"): "thawed",
     ("cut", "inject"): "cut",
     ("cut", "heal"): "healed",
+    ("lag", "inject"): "delayed",
+    ("lag", "heal"): "no longer delayed:",
     ("end", "inject"): "ended by itself:",
 }
 

@@ -28,6 +28,7 @@ from seriatim_api.errors import (
 
 from seriatim_local import lines
 from seriatim_local.chains import parse_partition
+from seriatim_local.delays import LinkDelay
 from seriatim_local.faults import FaultRecord
 from seriatim_local.state import ClusterState, is_running, read_state
 
@@ -110,6 +111,15 @@ class ControlServer:
                         arguments["destination"],
                         one_way=arguments["one_way"],
                         reset=arguments["reset"],
+                    )
+                )
+            case "lag":
+                return _faults(
+                    await cluster.lag(
+                        arguments["source"],
+                        arguments["destination"],
+                        LinkDelay(arguments["delay_s"], arguments["jitter_s"]),
+                        one_way=arguments["one_way"],
                     )
                 )
             case "heal":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-FaultKind = Literal["kill", "stop", "freeze", "cut", "end"]
+FaultKind = Literal["kill", "stop", "freeze", "cut", "lag", "end"]
 """`end`: a process ended that no command had asked to end. A kill, a stop and an end are healed by a new start."""
 
 FaultPhase = Literal["inject", "heal"]
@@ -19,7 +19,7 @@ class FaultRecord:
 
     Attributes:
         kind: The kind of fault.
-        victim: A process; for a cut the two ends as they were named, `a>b` for one way and `a-b` for both ways.
+        victim: A process; for a cut or a lag the two ends as they were named, `a>b` for one way and `a-b` for both.
         phase: `inject` or `heal`, as in histories.
         at: Seconds of the machine's monotonic clock, which all processes share, read just before the fault.
         details: More, in words for people.

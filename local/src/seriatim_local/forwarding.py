@@ -1,13 +1,17 @@
-"""A TCP connection through the proxy. Each of its two directions can be held.
+"""A TCP connection through the proxy. Each of its two directions can be held, and can be delayed.
 
 To cut a link without root, the local cluster holds its connections. As behind a cut cable, nothing arrives any more:
 neither bytes nor the end of the connection. Neither side is told. Bytes that one side goes on writing fill its socket
 buffers. After healing, these bytes arrive too, as TCP's retransmissions would send them.
 
-All work is done in callbacks of the event loop on non-blocking sockets. There is no task and no queue for a connection,
-and one read buffer for all. Bytes wait in the proxy only if the receiver is slower, and at most `CHUNK_SIZE_BYTES` for
-a direction. (Measured on a machine with 2 cores: 0.46 CPU seconds for a GB. With splice it was 0.25, but splice needs
-four more descriptors for each connection.)
+A delayed direction carries bytes as a long cable does. Each chunk arrives later, in the order in which it was sent, and
+so do the end and the break of a connection. A new connection first takes a round trip, as TCP's handshake does. TCP's
+slow start is not imitated.
+
+All work is done in callbacks of the event loop on non-blocking sockets. There is no task for a connection, and one read
+buffer for all. Bytes wait in the proxy only if the receiver is slower, at most `CHUNK_SIZE_BYTES` for a direction, or
+while they are under way on a delayed direction, at most `UNDER_WAY_SIZE_BYTES_MAX`. (Measured on a machine with 2
+cores: 0.46 CPU seconds for a GB. With splice it was 0.25, but splice needs four more descriptors for each connection.)
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +28,15 @@ from seriatim_local.plan import Address
 
 CHUNK_SIZE_BYTES: Final = 256 << 10
 """Bytes of one read. For each direction, at most so many wait in the proxy for a slower receiver."""
+
+UNDER_WAY_SIZE_BYTES_MAX: Final = 16 << 20
+"""Limit for bytes under way on one delayed direction. At the limit the proxy reads no more of it until some arrive.
+
+A delay of 100 ms so carries at most 160 MiB in a second.
+"""
+
+TICK_S: Final = 0.001
+"""The event loop wakes up at whole milliseconds, rounded up. So a chunk leaves up to half of that early or late."""
 
 HALF_CLOSED_S: Final = 1.0
 """If one side has ended a connection, the other side has so long to end it too."""
@@ -38,8 +52,15 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 class Direction:
     """Bytes of one connection on their way from `reader` to `writer`.
 
-    Attributes:
+    Args:
         path: The names of the link's ends: the sender, then the receiver.
+        reader: The sender's socket.
+        writer: The receiver's socket.
+        latency: Draws for how long a chunk on this path is under way, in seconds; 0 if the path is not delayed.
+        done: Called when the receiver was told that the sender has closed.
+        broken: Called with the socket that has broken.
+
+    Attributes:
         held: Whether this direction is held, so that nothing moves.
         finished: Whether the sender has closed and the receiver was told.
         forwarded_bytes: Bytes that the receiver's socket took, or that wait in `_rest`.
@@ -48,8 +69,16 @@ class Direction:
     __slots__ = (
         "_broken",
         "_done",
+        "_due_last",
+        "_latency",
         "_loop",
+        "_reading",
         "_rest",
+        "_shut",
+        "_timer",
+        "_under_way",
+        "_under_way_bytes",
+        "_writing",
         "finished",
         "forwarded_bytes",
         "held",
@@ -64,8 +93,9 @@ class Direction:
         reader: socket.socket,
         writer: socket.socket,
         *,
+        latency: Callable[[tuple[str, str]], float],
         done: Callable[[], None],
-        broken: Callable[[], None],
+        broken: Callable[[socket.socket], None],
     ) -> None:
         self.path = path
         self.reader = reader
@@ -73,39 +103,82 @@ class Direction:
         self.held = True
         self.finished = False
         self.forwarded_bytes = 0
+        self._latency = latency
         self._done = done
         self._broken = broken
         self._rest = b""
+        self._under_way: deque[tuple[float, bytes]] = deque()  # with the time of arrival; no bytes: the sender's end
+        self._under_way_bytes = 0
+        self._due_last = 0.0
+        self._shut = False  # nothing more is read
+        self._reading = self._writing = False
+        self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something has not arrived yet because of the delay, and not because the receiver is slow."""
+        return bool(self._under_way) and self._under_way[0][0] > self._loop.time()
+
     def hold(self) -> None:
-        """Stop moving bytes, and stop looking at the sockets."""
-        if self.held:
-            return
+        """Stop moving bytes, and stop looking at the sockets. What is under way waits in its place."""
         self.held = True
-        if not self.finished:
-            self._loop.remove_reader(self.reader)
-            self._loop.remove_writer(self.writer)
+        self._look()
 
     def go(self) -> None:
         """Move bytes again from now on."""
-        if not self.held:
-            return
         self.held = False
-        if self.finished:
-            return
-        if self._rest:
-            self._loop.add_writer(self.writer, self._writable)
-        else:
+        self._look()
+
+    def shut(self) -> float:
+        """Read no more. Returns when the news of it reaches the receiver, behind all that is under way."""
+        self._shut = True
+        self._look()
+        return self._due()
+
+    def stop(self) -> None:
+        """Read no more, and drop what has not arrived."""
+        self._shut = True
+        self._rest = b""
+        self._under_way.clear()
+        self._look()
+
+    def _due(self) -> float:
+        """When something that is sent now arrives: never before what was sent earlier."""
+        self._due_last = max(self._due_last, self._loop.time() + self._latency(self.path))
+        return self._due_last
+
+    def _look(self) -> None:
+        """Wait for what can happen next: bytes to read, room to write, or the time of the first chunk under way."""
+        reads = not (self.held or self._shut or self._rest or self._under_way_bytes >= UNDER_WAY_SIZE_BYTES_MAX)
+        writes = bool(self._rest) and not self.held
+        ripens = bool(self._under_way) and not self.held and not self._rest
+        if reads and not self._reading:
             self._loop.add_reader(self.reader, self._readable)
+        elif self._reading and not reads:
+            self._loop.remove_reader(self.reader)
+        if writes and not self._writing:
+            self._loop.add_writer(self.writer, self._writable)
+        elif self._writing and not writes:
+            self._loop.remove_writer(self.writer)
+        self._reading, self._writing = reads, writes
+        if ripens and self._timer is None:
+            self._timer = self._loop.call_at(self._under_way[0][0] - TICK_S / 2, self._ripen)
+        elif self._timer is not None and not ripens:
+            self._timer.cancel()
+            self._timer = None
 
     def _readable(self) -> None:
+        due = self._due()
+        if self._under_way or due > self._loop.time():
+            self._read_ahead(due)
+            return
         try:
             count = self.reader.recv_into(_BUFFER)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._broken()
+            self._broken(self.reader)
             return
         if count == 0:
             self._finish()
@@ -114,8 +187,37 @@ class Direction:
         sent = self._send(_VIEW[:count])
         if 0 <= sent < count:
             self._rest = bytes(_VIEW[sent:count])
-            self._loop.remove_reader(self.reader)
-            self._loop.add_writer(self.writer, self._writable)
+            self._look()
+
+    def _read_ahead(self, due: float) -> None:
+        """Read a chunk that arrives later."""
+        try:
+            data = self.reader.recv(CHUNK_SIZE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._broken(self.reader)
+            return
+        self._shut = not data
+        self._under_way.append((due, data))
+        self._under_way_bytes += len(data)
+        self._look()
+
+    def _ripen(self) -> None:
+        """Hand on the chunks whose time has come."""
+        self._timer = None
+        while self._under_way and not self._rest and self._under_way[0][0] <= self._loop.time() + TICK_S / 2:
+            _, data = self._under_way.popleft()
+            if not data:
+                self._finish()
+                return
+            self._under_way_bytes -= len(data)
+            self.forwarded_bytes += len(data)
+            sent = self._send(data)
+            if sent < 0:
+                return
+            self._rest = data[sent:]
+        self._look()
 
     def _writable(self) -> None:
         sent = self._send(self._rest)
@@ -123,8 +225,7 @@ class Direction:
             return
         self._rest = self._rest[sent:]
         if not self._rest:
-            self._loop.remove_writer(self.writer)
-            self._loop.add_reader(self.reader, self._readable)
+            self._look()
 
     def _send(self, data: bytes | memoryview) -> int:
         """The number of bytes that the socket took; -1 if the connection is broken. Then it has been given up."""
@@ -133,16 +234,16 @@ class Direction:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            self._broken()
+            self._broken(self.writer)
             return -1
 
     def _finish(self) -> None:
-        self._loop.remove_reader(self.reader)
         self.finished = True
+        self.stop()
         try:
             self.writer.shutdown(socket.SHUT_WR)
         except OSError:
-            self._broken()
+            self._broken(self.writer)
             return
         self._done()
 
@@ -155,6 +256,7 @@ class Connection:
         target: The address to connect to.
         there: The path from the caller to the target. The other direction is its reverse.
         held: Says whether a path is cut now.
+        latency: Draws for how long bytes that are sent now on a path are under way, in seconds; 0: not delayed.
         closed: Called once, when both sockets are closed.
 
     Attributes:
@@ -163,9 +265,11 @@ class Connection:
 
     __slots__ = (
         "_accepted",
+        "_breaking",
         "_closed",
         "_connecting",
         "_held",
+        "_latency",
         "_lingering",
         "_loop",
         "_lost",
@@ -183,17 +287,20 @@ class Connection:
         there: tuple[str, str],
         *,
         held: Callable[[tuple[str, str]], bool],
+        latency: Callable[[tuple[str, str]], float],
         closed: Callable[[Connection], None],
     ) -> None:
         self._accepted = accepted
         self._target = target
         self.there = there
         self._held = held
+        self._latency = latency
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._upstream: socket.socket | None = None
         self._connecting: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
+        self._breaking: asyncio.TimerHandle | None = None
         self._lost = False
         self.stalled: tuple[tuple[str, str], ...] = ()
         self.directions: tuple[Direction, ...] = ()
@@ -209,15 +316,14 @@ class Connection:
 
         While one of its directions is cut, the proxy neither connects to the target nor gives up the connection.
         """
-        there, back = self.there, (self.there[1], self.there[0])
-        free = not self._held(there) and not self._held(back)
+        free = not self._held(self.there) and not self._held(self.there[::-1])
         if self._lost:
             if free:
                 self.reset()
             return
         if self._upstream is None:
-            if free:
-                self._connect()
+            if free and self._connecting is None:
+                self._shake_hands()
             return
         for direction in self.directions:  # none yet while connecting; `_join` comes here again
             if direction.path in self.stalled or self._held(direction.path):
@@ -232,6 +338,19 @@ class Connection:
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self._close()
+
+    def _shake_hands(self) -> None:
+        """Connect to the target when a round trip has passed: at once if the link is not delayed."""
+        round_trip_s = self._latency(self.there) + self._latency(self.there[::-1])
+        if round_trip_s > 0:
+            self._connecting = self._loop.call_later(round_trip_s, self._shaken)
+        else:
+            self._connect()
+
+    def _shaken(self) -> None:
+        self._connecting = None
+        if not self._held(self.there) and not self._held(self.there[::-1]):
+            self._connect()  # otherwise `apply` begins again after the cut
 
     def _connect(self) -> None:
         upstream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -260,10 +379,10 @@ class Connection:
 
     def _join(self) -> None:
         assert self._upstream is not None
-        back = (self.there[1], self.there[0])
-        self.directions = (
-            Direction(self.there, self._accepted, self._upstream, done=self._one_done, broken=self._give_up),
-            Direction(back, self._upstream, self._accepted, done=self._one_done, broken=self._give_up),
+        ends = (self._accepted, self._upstream)
+        self.directions = tuple(
+            Direction(path, *sockets, latency=self._latency, done=self._one_done, broken=self._broke)
+            for path, sockets in ((self.there, ends), (self.there[::-1], ends[::-1]))
         )
         self.apply()
 
@@ -278,13 +397,29 @@ class Connection:
             self._lingering = self._loop.call_later(HALF_CLOSED_S, self._linger_over)
 
     def _linger_over(self) -> None:
-        if any(direction.held for direction in self.directions):
-            self._lingering = self._loop.call_later(HALF_CLOSED_S, self._linger_over)  # a cut hides the end
+        if any(direction.held or direction.is_under_way for direction in self.directions):
+            self._lingering = self._loop.call_later(HALF_CLOSED_S, self._linger_over)  # the end may not be here yet
         else:
             self.reset()
 
+    def _broke(self, gone: socket.socket) -> None:
+        """One side is gone. The other hears it as late as it hears bytes; see `_give_up`."""
+        if self._breaking is not None:  # now the other side is gone too
+            self._give_up()
+            return
+        due = 0.0
+        for direction in self.directions:
+            if direction.reader is gone:
+                due = direction.shut()
+            else:
+                direction.stop()
+        if due > self._loop.time():
+            self._breaking = self._loop.call_at(due, self._give_up)
+        else:
+            self._give_up()
+
     def _give_up(self) -> None:
-        """One side is gone. The other is told at once; if a cut is between them, when the cut is healed."""
+        """Tell the side that is left that the other is gone: at once; if a cut is between them, after the cut."""
         if any(direction.held for direction in self.directions):
             for direction in self.directions:
                 direction.hold()
@@ -293,16 +428,14 @@ class Connection:
             self.reset()
 
     def _close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
+        for timer in (self._connecting, self._lingering, self._breaking):
+            if timer is not None:
+                timer.cancel()
+        for direction in self.directions:
+            direction.stop()
         for sock in (self._accepted, self._upstream):
             if sock is not None and sock.fileno() >= 0:
-                self._loop.remove_reader(sock)
-                self._loop.remove_writer(sock)
+                self._loop.remove_writer(sock)  # that of a connection which is not made yet
                 sock.close()
         self._closed(self)
 

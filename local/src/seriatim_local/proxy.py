@@ -1,4 +1,4 @@
-"""The forwarding proxy of a local cluster: a listening port for each directed pair, so that any pair can be cut.
+"""The forwarding proxy of a local cluster: a listening port for each directed pair, so that any can be cut or delayed.
 
 Without root there is no other way to cut off brokers on one machine from each other. One port for each destination
 would not be enough: gRPC cannot choose its source address, so the proxy could not see which broker called. `forwarding`
@@ -8,12 +8,14 @@ has the behaviour of one connection. `proxy_process` runs the proxy in a process
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from seriatim_api.errors import PreconditionError
 
+from seriatim_local.delays import LinkDelay
 from seriatim_local.forwarding import Connection
 from seriatim_local.plan import Link
 
@@ -37,6 +39,8 @@ class Proxy:
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
         self._cuts: dict[Path, CutMode] = {}
+        self._delays: dict[Path, LinkDelay] = {}
+        self._random = random.Random()  # noqa: S311 - draws delays
         self._listeners: list[socket.socket] = []
         self._connections: dict[Connection, None] = {}
         self._forwarded_bytes = 0
@@ -84,6 +88,17 @@ class Proxy:
         for path in paths:
             self._cuts.pop(path, None)
         self._apply()
+
+    def delay(self, paths: Iterable[Path], delay: LinkDelay) -> None:
+        """Let what is sent from now on in these directions arrive so much later; with no delay at once again.
+
+        Bytes keep their order, so those that are sent after the end of a delay wait for those that are under way.
+        """
+        for path in paths:
+            if delay:
+                self._delays[path] = delay
+            else:
+                self._delays.pop(path, None)
 
     def stall(self, path: Path, number: int) -> bool:
         """Let nothing more through, in both directions, on one connection of a link. New connections work.
@@ -157,7 +172,9 @@ class Proxy:
             except OSError:  # no caller waits any more, or it has gone again
                 return
             there = (link.source, link.destination)
-            connection = Connection(accepted, link.target, there, held=self._is_cut, closed=self._closed)
+            connection = Connection(
+                accepted, link.target, there, held=self._is_cut, latency=self._latency, closed=self._closed
+            )
             self._connections[connection] = None
             if len(self._connections) > CONNECTION_COUNT_MAX or self._is_reset(connection):
                 connection.reset()
@@ -173,6 +190,10 @@ class Proxy:
 
     def _is_cut(self, path: Path) -> bool:
         return path in self._cuts
+
+    def _latency(self, path: Path) -> float:
+        delay = self._delays.get(path)
+        return 0.0 if delay is None else delay.draw(self._random)
 
     def _is_reset(self, connection: Connection) -> bool:
         there = connection.there

@@ -15,6 +15,7 @@ from typing import Any
 from seriatim_api.errors import BadRequestError
 
 from seriatim_local import lines
+from seriatim_local.delays import LinkDelay
 from seriatim_local.plan import Address, Link
 from seriatim_local.proxy import Proxy
 
@@ -40,6 +41,9 @@ async def _serve(descriptor: int) -> None:
                 return proxy.cut([(a, b) for a, b in arguments["paths"]], arguments["mode"])
             case "heal":
                 return proxy.heal([(a, b) for a, b in arguments["paths"]])
+            case "delay":
+                delay = LinkDelay(arguments["delay_s"], arguments["jitter_s"])
+                return proxy.delay([(a, b) for a, b in arguments["paths"]], delay)
             case "figures":
                 return {"connection_count": proxy.connection_count, "forwarded_bytes": proxy.forwarded_bytes}
             case _:

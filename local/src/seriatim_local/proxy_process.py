@@ -17,6 +17,7 @@ from typing import Any, Final
 from seriatim_api.errors import UnavailableError
 
 from seriatim_local import lines
+from seriatim_local.delays import LinkDelay
 from seriatim_local.plan import Link
 from seriatim_local.process import ManagedProcess
 from seriatim_local.proxy import CutMode, Path
@@ -90,6 +91,11 @@ class ProxyProcess:
     async def heal(self, paths: Iterable[Path]) -> None:
         """`Proxy.heal`."""
         await self._call("heal", {"paths": [list(path) for path in paths]})
+
+    async def delay(self, paths: Iterable[Path], delay: LinkDelay) -> None:
+        """`Proxy.delay`."""
+        arguments = {"paths": [list(path) for path in paths], "delay_s": delay.delay_s, "jitter_s": delay.jitter_s}
+        await self._call("delay", arguments)
 
     async def figures(self) -> ProxyFigures:
         """The present figures of the proxy."""
