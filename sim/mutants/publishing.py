@@ -86,6 +86,13 @@ def _digests_are_not_compared() -> list[Patch]:
     return [(writers, "judge", judge)]
 
 
+def _repeats_are_compared_as_they_are_staged() -> list[Patch]:
+    def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
+        return _JUDGE(record, replace(wanted, repeats=()))
+
+    return [(writers, "judge", judge)]
+
+
 def _owners_are_not_compared() -> list[Patch]:
     def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
         return _JUDGE(record, replace(wanted, owner=record.owner) if record is not None else wanted)
@@ -288,6 +295,11 @@ MUTATIONS: dict[str, Mutation] = {
         "a sequence below the last one is never ok", _earlier_ones_are_ok, "PUB", "FENCE", "DONE"
     ),
     "digests": _mutation("the last publication is ok only with its digest", _digests_are_not_compared, "PUB"),
+    "repeats-as-decided": _mutation(
+        "the last publication is compared in the layout in which it was decided",
+        _repeats_are_compared_as_they_are_staged,
+        "REPEAT",
+    ),
     "compares-record": _mutation(
         "a decision compares the record that it was made from",
         lambda: [(deciding, "of_record", lambda *_: [])],

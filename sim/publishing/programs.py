@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seriatim._publishing import chunks
-from seriatim._publishing.chunks import Chunk
+from seriatim._publishing.chunks import Chunk, Repeat
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches, digest_of
+from seriatim_api.publications import ManifestPart, RowLayout, StagedBatch, StagedBatches, digest_of
 from seriatim_broker.core.values import writers
 from seriatim_broker.core.values.writers import ManifestPlace, Publication, WriterRecord, WriterState
 
@@ -36,6 +37,9 @@ MORTAL_SHARE = 0.15
 GOES_BACK_SHARE = 0.2
 FORGETS_SHARE = 0.3
 """Of the runs, so many begin with the last publication, because they were killed before they knew that it was done."""
+
+REPEATS_SHARE = 0.5
+"""Of these, so many publish the same rows again, and the others publish other rows."""
 
 ZOMBIE_SHARE = 0.7
 """Of the steps of a run that was killed, so many are taken all the same, because it was only frozen."""
@@ -68,6 +72,7 @@ class Program:
         self._opens = opens
         self._done = 0
         self._newest = 0
+        self._repeating = random.Random(f"repeats of {name}{owner} {world.seed}")
         self._is_mortal = publishing.rng.random() < MORTAL_SHARE
 
     @property
@@ -117,6 +122,9 @@ class Program:
                 self._done = 0 if record is None or is_new else record.sequence + 1
                 forgets = bool(self._done) and publishing.rng.random() < FORGETS_SHARE
                 epoch = record.epoch if record is not None and self._opens else 0
+                if record is not None and epoch and forgets and self._repeating.random() < REPEATS_SHARE:
+                    self._repeat(Run(number, epoch), record)
+                    return
                 self._stage(Run(number, epoch), self._done - forgets)
 
         publishing.ask(process.name, write, opened, writes=self._opens)
@@ -147,11 +155,31 @@ class Program:
             self._publishing.judge.saw("staged again for a topic that grew")
             self._publishing.later(self._stage, run, sequence)
             return
-        place = ManifestPlace(STAGE_PARTITIONS[0], (make_offset(9, 0),), 1, 1, self._publishing.rng.randbytes(16))
+        place = _place(self._publishing.rng.randbytes(16), staged)
         plan = Plan(self._called(run.number), staged, manifest)
         self._publishing.judge.plans[place.id] = plan
         wanted = Publication(self.name, run.epoch, self._owner, sequence, place, digest_of(manifest.parts))
         self._world.schedule.tell(self.name, f"run {run.number} stages publication {sequence}: {manifest}")
+        self._publishing.later(self._publish, run, plan, wanted)
+
+    def _repeat(self, run: Run, record: WriterRecord) -> None:
+        """The run makes the rows of the last publication again, and stages them for the partitions that it knows."""
+        rng, judge = self._repeating, self._publishing.judge
+        layouts = writers.earlier_layouts(record, 0)
+        known = self._world.partitions[: self._publishing.partition_count]
+        staged = [_laid_out(chunk, known, layouts) for chunk in judge.plans[record.manifest.id].chunks]
+        manifest = chunks.manifest_of(TOPIC, staged)
+        place = _place(rng.randbytes(16), staged)
+        plan = Plan(self._called(run.number), staged, manifest, record.digest)
+        judge.plans[place.id] = plan
+        repeats = tuple(chunks.repeats_of(staged))
+        if repeats:
+            judge.saw("repeated after growth")
+        wanted = Publication(
+            self.name, run.epoch, self._owner, record.sequence, place, digest_of(manifest.parts), False,
+            repeats,
+        )  # fmt: skip
+        self._world.schedule.tell(self.name, f"run {run.number} repeats publication {record.sequence}: {manifest}")
         self._publishing.later(self._publish, run, plan, wanted)
 
     def _chunk(self) -> Chunk:
@@ -209,6 +237,8 @@ class Program:
         self._publishing.judge.saw(f"publish: {type(error).__name__ if error else 'ok'}")
         if run.number != self._newest:
             return  # a zombie has had its say
+        if plan.repeats and isinstance(error, (errors.PublicationDiffersError, errors.StagedDataGoneError)):
+            self._publishing.judge.fail("REPEAT", f"{self.name} publishes the rows of {wanted.sequence} again: {error}")
         following = wanted.sequence + 1
         if error is None or isinstance(error, (errors.PublicationDiffersError, errors.PublishedWithLossError)):
             self._done = max(self._done, following)
@@ -250,3 +280,26 @@ class Program:
                         fate.outcome = "ok"
                         fate.acked_us = now_us
                         fate.offset = make_offset(batch.header.segment, batch.header.base_index)
+
+
+def _place(id_: bytes, staged: Sequence[Chunk]) -> ManifestPlace:
+    return ManifestPlace(STAGE_PARTITIONS[0], (make_offset(9, 0),), 1, 1, id_, layout=staged[0].layout)
+
+
+def _laid_out(chunk: Chunk, known: Sequence[PartitionId], layouts: Sequence[RowLayout]) -> Chunk:
+    """The rows of a chunk, staged for these partitions, and what they were in these layouts, as in `Stager.stage`."""
+    if chunk.partition_count == len(known):
+        return chunk
+    parts: dict[PartitionId, list[StagedBatch]] = {}
+    for batch in (batch for part in chunk.parts for batch in part.batches):
+        parts.setdefault(known[batch.offset % len(known)], []).append(batch)
+    summaries = tuple(part.summary for part in chunk.parts)
+    return replace(
+        chunk,
+        partition_count=len(known),
+        parts=tuple(
+            ManifestPart(partition, 8 * len(batches), StagedBatches(batches))
+            for partition, batches in sorted(parts.items())
+        ),
+        repeats=tuple(Repeat(layout, summaries) for layout in layouts if layout == chunk.layout),
+    )

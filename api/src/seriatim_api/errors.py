@@ -278,7 +278,9 @@ class SequencePassedError(ProducerError):
 
 
 class StagedDataGoneError(ProducerError):
-    """Some staged rows are gone, or no broker that has them answers. Nothing was published: stage all rows anew."""
+    """Some staged rows are gone, or no broker that has them answers; or they repeat a publication that was decided for
+    another number of partitions while they were staged. Nothing was published: stage all rows anew.
+    """
 
     number = 214
 

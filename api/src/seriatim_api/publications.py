@@ -61,6 +61,9 @@ random id almost never ends so. The beginning of a writer's id is random, becaus
 
 CHUNK_BYTES: Final = 16
 DIGEST_BYTES: Final = 16
+LAYOUTS_MAX: Final = 8
+"""The most layouts in which a request to publish gives digests of its rows, beside that of its manifest."""
+
 CONTENT_BYTES: Final = 4
 """The bytes of a batch's checksum in `ManifestPart.contents`."""
 
@@ -172,6 +175,52 @@ class StagedBatches(Sequence[StagedBatch]):
         return f"<{len(self)} staged batches>"
 
 
+class RowLayout(NamedTuple):
+    """How the rows of a publication were laid out: by how many partitions, and in staged batches of how many bytes.
+
+    Both may change before a program runs again: a topic grows, and its limits are set anew. So the decision keeps its
+    layout, and whoever repeats it is compared by that one.
+
+    Attributes:
+        partition_count: The partitions that the topic had; 0: not known.
+        batch_bytes: The most bytes of a staged batch; 0: not known, or the same as now.
+    """
+
+    partition_count: int
+    batch_bytes: int
+
+
+NO_LAYOUT: Final = RowLayout(0, 0)
+"""The layout of what an earlier version decided or staged."""
+
+
+class LaidOut(NamedTuple):
+    """The digests of a publication's rows in one layout."""
+
+    layout: RowLayout
+    digest: bytes
+    content_digest: bytes
+
+
+class PartSummary(NamedTuple):
+    """What the digests say of the rows of one partition. The fields are those of `ManifestPart`."""
+
+    partition: int
+    rows: int
+    value_bytes: int
+    contents: bytes
+
+    @property
+    def has_contents(self) -> bool:
+        """Whether it is known what the rows say."""
+        return bool(self.contents)
+
+    def followed_by(self, other: PartSummary) -> PartSummary:
+        """The rows of both, in this order."""
+        contents = self.contents + other.contents if self.contents and other.contents else b""
+        return PartSummary(self.partition, self.rows + other.rows, self.value_bytes + other.value_bytes, contents)
+
+
 class Span(NamedTuple):
     """The part of a stage partition's segment that a publication needs: indexes in [first, end), and its rows there."""
 
@@ -201,6 +250,16 @@ class ManifestPart:
     def rows(self) -> int:
         """The number of rows in all batches."""
         return self.batches.first_rows[-1]
+
+    @property
+    def has_contents(self) -> bool:
+        """Whether it is known what the rows say."""
+        return len(self.contents) == CONTENT_BYTES * len(self.batches)
+
+    @property
+    def summary(self) -> PartSummary:
+        """What the digests say of it."""
+        return PartSummary(self.partition, self.rows, self.value_bytes, self.contents if self.has_contents else b"")
 
 
 @dataclass(frozen=True)
@@ -256,7 +315,7 @@ class Manifest:
         return any(of == partition and make_offset(no, span.first) < offset for (of, no), span in self.spans.items())
 
 
-def digest_of(parts: Iterable[ManifestPart]) -> bytes:
+def digest_of(parts: Iterable[ManifestPart | PartSummary]) -> bytes:
     """16 bytes. They are equal for two publications with the same numbers of rows and value bytes in each partition."""
     found = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in sorted(parts, key=lambda part: part.partition):
@@ -264,13 +323,13 @@ def digest_of(parts: Iterable[ManifestPart]) -> bytes:
     return found.digest()
 
 
-def content_digest_of(parts: Sequence[ManifestPart]) -> bytes:
+def content_digest_of(parts: Sequence[ManifestPart | PartSummary]) -> bytes:
     """16 bytes. They differ for two publications of which a row differs in key, value, headers or tag.
 
     Two publications with the same rows, cut into the same batches, have equal ones. Times are left out: if a program
     publishes again, rows without a time of their own get a later one. Empty if the contents of a part are not known.
     """
-    if any(len(part.contents) != CONTENT_BYTES * len(part.batches) for part in parts):
+    if not all(part.has_contents for part in parts):
         return b""
     found = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in sorted(parts, key=lambda part: part.partition):

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
-from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, StagedBatches, digest_of
+from seriatim_api.publications import (
+    LAYOUTS_MAX,
+    NO_LAYOUT,
+    PRODUCER_MARK,
+    LaidOut,
+    Manifest,
+    ManifestPart,
+    RowLayout,
+    StagedBatch,
+    StagedBatches,
+    digest_of,
+)
 from seriatim_broker.core.values import writers
 from seriatim_broker.core.values.writers import (
     ManifestPlace,
@@ -20,6 +32,7 @@ from seriatim_broker.core.values.writers import (
     check_rebuilt,
     decided,
     done,
+    earlier_layouts,
     judge,
     name_digest,
     opened,
@@ -275,6 +288,75 @@ def test_contents_that_an_older_version_did_not_tell_do_not_differ(first: bytes,
     assert judge(record, replace(WANTED, manifest=with_contents(second, b"n" * 16))) is Verdict.DONE
 
 
+Laid = TypeVar("Laid", Publication, WriterRecord)
+
+
+def laid_out(one: Laid, layout: RowLayout) -> Laid:
+    """The same with another layout."""
+    return replace(one, manifest=replace(one.manifest, layout=layout))
+
+
+TWO, FOUR = RowLayout(2, 1000), RowLayout(4, 1000)
+FOR_TWO = done(decided(NEW, replace(WANTED, manifest=replace(PLACE, layout=TWO)), "orders", 4, 1000, OTHER), 0, 2000)
+"""Publication 7, decided while the topic had two partitions."""
+
+GROWN = replace(WANTED, digest=b"4" * 16, manifest=replace(with_contents(b"c" * 16, b"n" * 16), layout=FOUR))
+"""The same rows, staged for four partitions."""
+
+
+def test_a_repeat_after_growth_is_compared_as_it_was_decided() -> None:
+    repeat = replace(GROWN, repeats=(LaidOut(TWO, DIGEST, b"a" * 16),))
+    assert judge(FOR_TWO, repeat) is Verdict.DONE
+    told = replace(FOR_TWO, manifest=replace(with_contents(b"a" * 16), layout=TWO))
+    assert judge(told, repeat) is Verdict.DONE
+    for wrong in (LaidOut(TWO, DIGEST, b"b" * 16), LaidOut(TWO, b"d" * 16, b"a" * 16)):
+        with pytest.raises(errors.PublicationDiffersError, match="deterministic"):
+            judge(told, replace(GROWN, repeats=(wrong,)))
+
+
+def test_a_repeat_of_what_was_decided_later_is_staged_again() -> None:
+    with pytest.raises(errors.StagedDataGoneError, match=r"2 partitions.*stage the rows anew"):
+        judge(FOR_TWO, GROWN)
+    with pytest.raises(errors.StagedDataGoneError, match="999 bytes"):
+        judge(laid_out(FOR_TWO, RowLayout(4, 999)), GROWN)
+
+
+def test_a_decision_of_an_earlier_version_repeats_as_done() -> None:
+    old = laid_out(FOR_TWO, NO_LAYOUT)
+    (first,) = earlier_layouts(old, 2)
+    assert judge(old, replace(GROWN, repeats=(LaidOut(first, DIGEST, b""),))) is Verdict.DONE
+    assert judge(old, replace(GROWN, digest=DIGEST)) is Verdict.DONE, "the topic did not grow"
+    with pytest.raises(errors.PublicationDiffersError):
+        judge(old, GROWN)
+
+
+def test_a_repeat_of_an_older_client_says_what_may_be_wrong() -> None:
+    assert judge(FOR_TWO, replace(laid_out(GROWN, NO_LAYOUT), digest=DIGEST)) is Verdict.DONE
+    with pytest.raises(errors.PublicationDiffersError, match="upgrade the client"):
+        judge(FOR_TWO, laid_out(GROWN, NO_LAYOUT))
+
+
+def test_a_repeat_without_rows_differs() -> None:
+    empty = Publication("nightly", 2, "me", 7, writers.NO_MANIFEST, digest_of(()))
+    with pytest.raises(errors.PublicationDiffersError):
+        judge(FOR_TWO, empty)
+
+
+def test_the_layouts_in_which_a_program_must_compare() -> None:
+    assert earlier_layouts(FOR_TWO, 0) == earlier_layouts(FOR_TWO, 1) == (TWO,)
+    assert earlier_layouts(replace(FOR_TWO, state=WriterState.DECIDED), 0) == (TWO,)
+    assert earlier_layouts(laid_out(FOR_TWO, NO_LAYOUT), 2) == (RowLayout(2, 0),)
+    for nothing in (None, NEW, REBUILT, laid_out(FOR_TWO, NO_LAYOUT)):
+        assert earlier_layouts(nothing, 0) == ()
+
+
+def test_a_rebuilt_publication_is_not_continued_for_other_partitions() -> None:
+    rebuilt = replace(REBUILT, manifest=replace(writers.NO_MANIFEST, layout=RowLayout(2, 0)))
+    check_rebuilt(rebuilt, laid_out(WANTED, TWO), MANIFEST)
+    with pytest.raises(errors.PublicationDiffersError, match=r"2 partitions.*laid out for 4"):
+        check_rebuilt(rebuilt, laid_out(WANTED, FOUR), MANIFEST)
+
+
 def test_what_lies_below_a_floor_is_gone() -> None:
     with pytest.raises(errors.StagedDataGoneError):
         check(floors={90: make_offset(2, 6)})
@@ -300,6 +382,7 @@ def test_a_manifest_that_lies_below_a_floor_itself_is_gone() -> None:
         replace(WANTED, sequence=1 << 32),
         replace(WANTED, owner="x" * 201),
         replace(WANTED, digest=b"short"),
+        replace(WANTED, repeats=(LaidOut(RowLayout(2, 0), b"d" * 16, b""),) * (LAYOUTS_MAX + 1)),
         replace(WANTED, manifest=replace(PLACE, offsets=())),
         replace(WANTED, manifest=replace(PLACE, offsets=(1,) * 69)),
         replace(WANTED, manifest=replace(PLACE, length=0)),
@@ -317,11 +400,23 @@ def test_what_no_record_could_hold_is_refused(wrong: Publication) -> None:
 def test_a_record_of_the_largest_manifest_stays_small() -> None:
     from seriatim_broker.runtime.records import writer_from_value, writer_to_record
 
-    place = replace(PLACE, offsets=tuple(make_offset(9, 1000 * number) for number in range(writers.PIECES_MAX)))
-    record = decided(NEW, replace(WANTED, manifest=place), "orders", 10**9, 1_700_000_000_000, OTHER)
+    place = replace(
+        PLACE,
+        layout=RowLayout(20_000, 1 << 19),
+        offsets=tuple(make_offset(9, 1000 * number) for number in range(writers.PIECES_MAX)),
+    )
+    record = decided(
+        NEW,
+        replace(WANTED, manifest=place),
+        "orders",
+        10**9,
+        1_700_000_000_000,
+        OTHER,
+    )
     value = writer_to_record(record).SerializeToString()
     assert len(value) < 1024
     assert writer_from_value(value) == record
+    assert writer_from_value(value).layout == record.layout
 
 
 def test_which_records_may_go_and_when() -> None:

@@ -151,7 +151,8 @@ class Owner:
     def check_understood(self) -> None: ...
 
     async def topic(self, name: str) -> Any:
-        return SimpleNamespace(incarnation={"orders": "ab" * 16, "others": "cd" * 16}[name])
+        incarnation = {"orders": "ab" * 16, "others": "cd" * 16}[name]
+        return SimpleNamespace(incarnation=incarnation, first_partition_count=3)
 
     async def chain_records(self, partitions: Any) -> list[records_pb2.ChainRecord]:
         return self.records[: len(partitions)]
@@ -209,6 +210,34 @@ async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
     owner.records.pop()
     with pytest.raises(RefusedError):
         await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
+
+
+async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> None:
+    owner = Owner()
+    member = common_pb2.Member(broker="b", incarnation="d" * 32)
+    owner.records = [records_pb2.ChainRecord(partition_id=id_, epoch=9) for id_ in (90, 91)]
+    for record in owner.records:
+        record.segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+    stage = records_pb2.TopicRecord(
+        name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91], settings=stage_settings()
+    )
+    layout = records_pb2.RowLayout(partition_count=2, batch_bytes=1000)
+    laid_out = records_pb2.ManifestReference(layout=layout)
+    records = {
+        "new": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_NEW),
+        "nightly": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16, manifest=laid_out),
+        "old": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16),
+    }
+    puts = [Put(owner.keys.writer("ab" * 16, name), one.SerializeToString()) for name, one in records.items()]
+    await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), stage.SerializeToString()), *puts])
+
+    async def earlier(writer: str) -> list[records_pb2.RowLayout]:
+        request = publications_pb2.PrepareStagingRequest(topic="orders", writer=writer)
+        return list((await owner.servicer.PrepareStaging(request, Call())).earlier)
+
+    assert await earlier("nightly") == [layout]
+    assert await earlier("new") == await earlier("unknown") == await earlier("") == []
+    assert await earlier("old") == [records_pb2.RowLayout(partition_count=3)]
 
 
 async def test_a_stage_topic_without_retention_gets_its_settings() -> None:

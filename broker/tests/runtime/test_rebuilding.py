@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation
-from seriatim_api.publications import PRODUCER_MARK
+from seriatim_api.publications import PRODUCER_MARK, RowLayout
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.control.rebuild import KnownWriter
@@ -217,6 +217,7 @@ async def test_an_older_record_learns_the_last_sequence() -> None:
     assert writers_in(store) == {
         "nightly": WriterRecord(NIGHTLY, "orders", 3, "me", WriterState.DONE, 7, done_at_ms=5000, rebuilt=((P, 90),))
     }
+    assert writers_in(store)["nightly"].layout == RowLayout(1, 0), "the topic has one partition"
 
 
 async def test_a_record_that_is_as_new_as_the_disks_stays() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -18,11 +18,11 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 from seriatim_api.ids import is_legal_name
-from seriatim_api.publications import SEQUENCE_MAX, content_digest_of, digest_of, write_manifest
-from seriatim_api.v1 import publications_pb2
+from seriatim_api.publications import SEQUENCE_MAX, RowLayout, content_digest_of, digest_of, write_manifest
+from seriatim_api.v1 import publications_pb2, records_pb2
 
 from seriatim._batch import BytesLike, Headers
-from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of
+from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, table_of
 from seriatim._transport.unary import Caller
 
@@ -147,18 +147,20 @@ class Writer:
     async def stage_table(
         self,
         table: pa.Table | pa.RecordBatch,
-        partition: int | Sequence[int] | None = None,
+        partition: int | Sequence[int] | Callable[[int], int] | None = None,
         key_column: str = "key",
     ) -> Chunk:
         """Stage the rows of an Arrow table with the columns of `Producer.send_table`. The errors are those of `stage`.
 
         Args:
             table: The rows.
-            partition: One partition for all rows, or one for each row, also as a NumPy array. It overrides the keys.
+            partition: One partition for all rows, or one for each row, also as a NumPy array. It overrides the keys. If
+                it depends on the number of partitions, give a function, which gets that number and returns one
+                partition for all rows. Then a program that is run again after the topic grew repeats what it published.
             key_column: The name of the column with the keys, if it is not `key`.
         """
         self._check_open()
-        return await self._stager.stage(table, partition, key_column)
+        return await self._stager.stage(table, partition, key_column, self.name)
 
     # ---- publishing ----
 
@@ -220,6 +222,9 @@ class Writer:
             request.manifest.content_digest = content_digest_of(manifest.parts)
             request.incarnation = manifest.incarnation
             request.digest = digest_of(manifest.parts)
+            request.manifest.layout.CopyFrom(_layout_to(full[0].layout))
+            for one in repeats_of(full):
+                request.repeats.add(layout=_layout_to(one.layout), digest=one.digest, content_digest=one.content_digest)
         answer: publications_pb2.PublishResponse = await self._ask("Publish", request, timeout_s)
         parts = tuple(
             PublishedPart(part.partition_id, part.first_offset if part.HasField("first_offset") else None, part.rows)
@@ -245,3 +250,7 @@ class Writer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise PreconditionError("the writer is closed")
+
+
+def _layout_to(layout: RowLayout) -> records_pb2.RowLayout:
+    return records_pb2.RowLayout(partition_count=layout.partition_count, batch_bytes=layout.batch_bytes)

@@ -949,7 +949,12 @@ class Writer(_Held[_writer.Writer]):
         """Send rows to the brokers, where they wait for `publish` for at most 24 hours."""
         return self._thread.run(self._inner.stage(values, keys, partition, timestamps_ms, headers, tags))
 
-    def stage_table(self, table: Any, partition: int | Sequence[int] | None = None, key_column: str = "key") -> Chunk:
+    def stage_table(
+        self,
+        table: Any,
+        partition: int | Sequence[int] | Callable[[int], int] | None = None,
+        key_column: str = "key",
+    ) -> Chunk:
         """Stage the rows of an Arrow table."""
         return self._thread.run(self._inner.stage_table(table, partition, key_column))
 

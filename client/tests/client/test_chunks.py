@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from seriatim import Chunk, TopicSettings, _batch, partition_of_key
-from seriatim._publishing.chunks import manifest_of
-from seriatim._publishing.staging import _pieces, _place, table_of
+from seriatim._publishing.chunks import manifest_of, repeats_of
+from seriatim._publishing.staging import Stager, _pieces, _place, table_of
 from seriatim._records import Topic
+from seriatim._settings import ProducerSettings
 from seriatim_api.errors import BadRequestError, IllegalMessageError, PartitionOutOfRangeError
-from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches, read_manifest, write_manifest
+from seriatim_api.publications import (
+    CONTENT_BYTES,
+    LaidOut,
+    ManifestPart,
+    PartSummary,
+    RowLayout,
+    StagedBatch,
+    StagedBatches,
+    content_digest_of,
+    digest_of,
+    read_manifest,
+    write_manifest,
+)
 
 INCARNATION = "ab" * 16
 TOPIC = Topic("orders", INCARNATION, "READY", (3, 4, 5), TopicSettings(), 0)
@@ -46,6 +61,7 @@ def test_chunks_stand_in_their_order_in_each_partition() -> None:
     [
         (replace(chunk(2, 3), topic="flights"), "staged for topic"),
         (replace(chunk(2, 3), partition_count=4), "grew"),
+        (replace(chunk(2, 3), batch_bytes=1000), "another limit of batches"),
         (replace(chunk(2, 3), incarnation="cd" * 16), "made again"),
         (chunk(1, 3), "twice"),
     ],
@@ -68,7 +84,7 @@ def test_a_chunk_of_a_rebuilt_topic_has_a_manifest() -> None:
 def test_rows_are_spread_by_their_keys_and_stay_in_order() -> None:
     keys = [b"k%d" % (number % 7) for number in range(50)]
     table = table_of([b"%d" % number for number in range(50)], keys, None, None, None)
-    pieces = _pieces(table, None, TOPIC, partition_of_key, 1 << 20)
+    pieces = _pieces(table, None, "orders", partition_of_key, RowLayout(3, 1 << 20))
     found = {number: piece.column(1).to_pylist() for number, piece, _ in pieces}
     for number, values in found.items():
         assert values == [b"%d" % at for at, key in enumerate(keys) if partition_of_key(key, 3) == number]
@@ -77,23 +93,23 @@ def test_rows_are_spread_by_their_keys_and_stay_in_order() -> None:
 
 def test_each_row_may_name_its_partition() -> None:
     table = table_of([b"%d" % number for number in range(6)], None, None, None, None)
-    pieces = _pieces(table, np.array([2, 0, 2, 2, 0, 2], np.int32), TOPIC, partition_of_key, 1 << 20)
+    pieces = _pieces(table, np.array([2, 0, 2, 2, 0, 2], np.int32), "orders", partition_of_key, RowLayout(3, 1 << 20))
     assert [(number, piece.column(1).to_pylist()) for number, piece, _ in pieces] == [
         (0, [b"1", b"4"]),
         (2, [b"0", b"2", b"3", b"5"]),
     ]
-    assert _pieces(table.slice(0, 0), [], TOPIC, partition_of_key, 1 << 20) == []
+    assert _pieces(table.slice(0, 0), [], "orders", partition_of_key, RowLayout(3, 1 << 20)) == []
     for wrong in ([0, 1], [0, 1, 2, 0, 1, "2"], np.zeros((6, 1), np.int32)):
         with pytest.raises(BadRequestError, match="one for each of the 6"):
-            _pieces(table, wrong, TOPIC, partition_of_key, 1 << 20)
+            _pieces(table, wrong, "orders", partition_of_key, RowLayout(3, 1 << 20))
     for number in (-1, 3):
         with pytest.raises(PartitionOutOfRangeError, match=f"not {number}"):
-            _pieces(table, [0, 1, number, 0, 1, 2], TOPIC, partition_of_key, 1 << 20)
+            _pieces(table, [0, 1, number, 0, 1, 2], "orders", partition_of_key, RowLayout(3, 1 << 20))
 
 
 def test_pieces_are_no_larger_than_a_staged_batch() -> None:
     table = table_of([bytes(1000)] * 100, None, None, None, None)
-    pieces = _pieces(table, 1, TOPIC, partition_of_key, 20_000)
+    pieces = _pieces(table, 1, "orders", partition_of_key, RowLayout(3, 20_000))
     assert max(size for _, _, size in pieces) <= 20_000
     assert sum(piece.num_rows for _, piece, _ in pieces) == 100
     assert {number for number, _, _ in pieces} == {1}
@@ -101,12 +117,18 @@ def test_pieces_are_no_larger_than_a_staged_batch() -> None:
 
 def test_rows_that_can_go_nowhere_are_refused() -> None:
     with pytest.raises(BadRequestError, match="no key and no partition"):
-        _pieces(table_of([b"x", b"y"], [b"k", None], None, None, None), None, TOPIC, partition_of_key, 1 << 20)
+        _pieces(
+            table_of([b"x", b"y"], [b"k", None], None, None, None),
+            None,
+            "orders",
+            partition_of_key,
+            RowLayout(3, 1 << 20),
+        )
     with pytest.raises(PartitionOutOfRangeError):
-        _pieces(table_of([b"x"], None, None, None, None), 3, TOPIC, partition_of_key, 1 << 20)
+        _pieces(table_of([b"x"], None, None, None, None), 3, "orders", partition_of_key, RowLayout(3, 1 << 20))
     with pytest.raises(IllegalMessageError):
         table_of(["text"], None, None, None, None)
-    assert _pieces(table_of([], None, None, None, None), 0, TOPIC, partition_of_key, 1 << 20) == []
+    assert _pieces(table_of([], None, None, None, None), 0, "orders", partition_of_key, RowLayout(3, 1 << 20)) == []
 
 
 def test_rows_are_staged_where_their_partition_is_if_that_can_be() -> None:
@@ -117,7 +139,7 @@ def test_rows_are_staged_where_their_partition_is_if_that_can_be() -> None:
 def test_the_content_of_rows_does_not_depend_on_times_and_cuts_of_the_table() -> None:
     def contents(values: list[bytes], keys: list[bytes | None], time_ms: int, begin: int = 0) -> list[int]:
         table = table_of(values, keys, [time_ms] * len(values), None, None).slice(begin)
-        pieces = _pieces(table, 0, TOPIC, partition_of_key, 1 << 20)
+        pieces = _pieces(table, 0, "orders", partition_of_key, RowLayout(3, 1 << 20))
         return [_batch.content_crc(piece) for _, piece, _ in pieces]
 
     known = contents([b"a=10", b"b"], [b"k", None], 1)
@@ -131,3 +153,47 @@ def test_the_content_of_rows_does_not_depend_on_times_and_cuts_of_the_table() ->
         ([b"a=1", b"0b"], [b"k", None]),
     ):
         assert contents(values, keys, 1) != known
+
+
+def batches_of(part: PartSummary) -> StagedBatches:
+    """As many batches as the part has, with all its rows."""
+    others = len(part.contents) // CONTENT_BYTES - 1
+    return StagedBatches(StagedBatch(90, rows, 0, bytes(16)) for rows in [part.rows - others] + [1] * others)
+
+
+def staged(
+    topic: Topic, batch_bytes: int, tables: list[Any], partition: Any = None, earlier: Sequence[RowLayout] = ()
+) -> list[Chunk]:
+    """Chunks as `Stager.stage` makes them of these tables."""
+    stager = Stager(topic.name, ProducerSettings(), *cast(Any, [None] * 3), "test")
+    layout = RowLayout(topic.partition_count, batch_bytes)
+    found = []
+    for number, table in enumerate(tables):
+        repeats = tuple(stager._repeats(table, partition, topic, layout, earlier))
+        (own,) = stager._repeats(table, partition, topic, RowLayout(0, 0), [layout])
+        parts = tuple(ManifestPart(one.partition, one.value_bytes, batches_of(one), one.contents) for one in own.parts)
+        id_ = bytes([number]) * 16
+        found.append(Chunk(topic.name, INCARNATION, topic.partition_count, id_, parts, batch_bytes, repeats))
+    return found
+
+
+@pytest.mark.parametrize("partition", [None, lambda count: 5 % count, 1], ids=["keys", "count", "told"])
+def test_rows_for_a_topic_that_grew_are_known_as_they_were_decided(partition: Any) -> None:
+    values = [b"%d" % number * (number % 9) for number in range(40)]
+    table = table_of(values, [b"key %d" % (number % 7) for number in range(40)], None, None, None)
+    halves, then, now = [table.slice(0, 25), table.slice(25)], RowLayout(2, 300), RowLayout(3, 400)
+    small = replace(TOPIC, partition_ids=TOPIC.partition_ids[:2])
+    decided = staged(small, 300, halves, partition)
+    manifest = manifest_of("orders", decided)
+    (again,) = repeats_of(staged(TOPIC, 400, halves, partition, [then]))
+    assert again == LaidOut(then, digest_of(manifest.parts), content_digest_of(manifest.parts))
+    grown = manifest_of("orders", staged(TOPIC, 400, halves, partition))
+    assert again.content_digest != content_digest_of(grown.parts), "the layout matters"
+    assert repeats_of(staged(TOPIC, 400, halves, partition, [now])) == [], "it is laid out so anyway"
+    assert repeats_of([*decided, *staged(TOPIC, 400, halves, partition)]) == []
+
+
+def test_rows_for_a_partition_that_was_not_there_repeat_nothing() -> None:
+    table = table_of([b"a", b"b"], None, None, None, None)
+    for earlier in (RowLayout(2, 0), RowLayout(4, 0)):
+        assert repeats_of(staged(TOPIC, 400, [table], [1, 2], [earlier])) == []

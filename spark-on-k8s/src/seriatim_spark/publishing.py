@@ -103,12 +103,10 @@ async def _stage_slice(client: Client, one: Slice, options: SinkOptions, writer:
 
     with written(options.topic, options.target.bootstrap):
         until = asyncio.get_running_loop().time() + options.write_timeout_s
-        partitions = one.partitions
+        # A function of the count, because Spark may repeat the micro-batch after the topic grew.
+        partitions = (lambda count: task % count) if goes_by_task(one.table, one.partitions) else one.partitions
         while True:
             try:
-                if goes_by_task(one.table, partitions):
-                    described = await client.admin().describe_topic(options.topic)
-                    partitions = task % described.topic.partition_count
                 async with client.writer(options.topic, writer, compression=options.compression) as opened:
                     return await opened.stage_table(one.table, partitions)
             except TlsHandshakeError:

@@ -27,7 +27,7 @@ from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
 from seriatim_api.v1 import records_pb2 as seriatim_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eseriatim/v1/publications.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/broker.proto\x1a\x18seriatim/v1/common.proto\x1a\x19seriatim/v1/records.proto\"\'\n\x15PrepareStagingRequest\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\"V\n\x16PrepareStagingResponse\x12,\n\x05stage\x18\x01 \x01(\x0b\x32\x1d.seriatim.v1.GetTopicResponse\x12\x0e\n\x06groups\x18\x02 \x03(\t\"G\n\x11OpenWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\"\\\n\x12OpenWriterResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\x08sequence\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_sequence\"\xc9\x01\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x30\n\x08manifest\x18\x07 \x01(\x0b\x32\x1e.seriatim.v1.ManifestReference\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x11\n\tephemeral\x18\t \x01(\x08\"N\n\x0fPublishResponse\x12)\n\x05parts\x18\x01 \x03(\x0b\x32\x1a.seriatim.v1.PublishedPart\x12\x10\n\x08was_done\x18\x02 \x01(\x08\"r\n\rPublishedPart\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x19\n\x0c\x66irst_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x11\n\tlost_rows\x18\x04 \x01(\x04\x42\x0f\n\r_first_offset\"6\n\x15\x44\x65scribeWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\"r\n\x11WriterDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\x12)\n\x06record\x18\x04 \x01(\x0b\x32\x19.seriatim.v1.WriterRecord\"A\n\x12ListWritersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\"Z\n\x13ListWritersResponse\x12/\n\x07writers\x18\x01 \x03(\x0b\x32\x1e.seriatim.v1.WriterDescription\x12\x12\n\nnext_after\x18\x02 \x01(\t\"4\n\x13\x44\x65leteWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\"\x16\n\x14\x44\x65leteWriterResponse\"\xa3\x01\n\x0f\x43\x61rryOutRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\x12\x10\n\x08producer\x18\x03 \x01(\x0c\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x30\n\x08manifest\x18\x05 \x01(\x0b\x32\x1e.seriatim.v1.ManifestReference\x12\x15\n\rpartition_ids\x18\x06 \x03(\r\">\n\x10\x43\x61rryOutResponse\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.CarriedOutPart\"\x96\x01\n\x0e\x43\x61rriedOutPart\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x19\n\x0c\x66irst_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x11\n\tlost_rows\x18\x04 \x01(\x04\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.seriatim.v1.ErrorB\x0f\n\r_first_offset\"G\n\x11ReadStagedRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\"C\n\x12ReadStagedResponse\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x0f\n\x07is_gone\x18\x03 \x01(\x08\x32\x93\x05\n\x0cPublications\x12Y\n\x0ePrepareStaging\x12\".seriatim.v1.PrepareStagingRequest\x1a#.seriatim.v1.PrepareStagingResponse\x12M\n\nOpenWriter\x12\x1e.seriatim.v1.OpenWriterRequest\x1a\x1f.seriatim.v1.OpenWriterResponse\x12\x44\n\x07Publish\x12\x1b.seriatim.v1.PublishRequest\x1a\x1c.seriatim.v1.PublishResponse\x12T\n\x0e\x44\x65scribeWriter\x12\".seriatim.v1.DescribeWriterRequest\x1a\x1e.seriatim.v1.WriterDescription\x12P\n\x0bListWriters\x12\x1f.seriatim.v1.ListWritersRequest\x1a .seriatim.v1.ListWritersResponse\x12S\n\x0c\x44\x65leteWriter\x12 .seriatim.v1.DeleteWriterRequest\x1a!.seriatim.v1.DeleteWriterResponse\x12G\n\x08\x43\x61rryOut\x12\x1c.seriatim.v1.CarryOutRequest\x1a\x1d.seriatim.v1.CarryOutResponse\x12M\n\nReadStaged\x12\x1e.seriatim.v1.ReadStagedRequest\x1a\x1f.seriatim.v1.ReadStagedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eseriatim/v1/publications.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/broker.proto\x1a\x18seriatim/v1/common.proto\x1a\x19seriatim/v1/records.proto\"F\n\x15PrepareStagingRequest\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\"\x7f\n\x16PrepareStagingResponse\x12,\n\x05stage\x18\x01 \x01(\x0b\x32\x1d.seriatim.v1.GetTopicResponse\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12\'\n\x07\x65\x61rlier\x18\x03 \x03(\x0b\x32\x16.seriatim.v1.RowLayout\"G\n\x11OpenWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\"\\\n\x12OpenWriterResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\x08sequence\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_sequence\"\xf0\x01\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x30\n\x08manifest\x18\x07 \x01(\x0b\x32\x1e.seriatim.v1.ManifestReference\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x11\n\tephemeral\x18\t \x01(\x08\x12%\n\x07repeats\x18\n \x03(\x0b\x32\x14.seriatim.v1.LaidOut\"Y\n\x07LaidOut\x12&\n\x06layout\x18\x01 \x01(\x0b\x32\x16.seriatim.v1.RowLayout\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63ontent_digest\x18\x03 \x01(\x0c\"N\n\x0fPublishResponse\x12)\n\x05parts\x18\x01 \x03(\x0b\x32\x1a.seriatim.v1.PublishedPart\x12\x10\n\x08was_done\x18\x02 \x01(\x08\"r\n\rPublishedPart\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x19\n\x0c\x66irst_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x11\n\tlost_rows\x18\x04 \x01(\x04\x42\x0f\n\r_first_offset\"6\n\x15\x44\x65scribeWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\"r\n\x11WriterDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06writer\x18\x03 \x01(\t\x12)\n\x06record\x18\x04 \x01(\x0b\x32\x19.seriatim.v1.WriterRecord\"A\n\x12ListWritersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\"Z\n\x13ListWritersResponse\x12/\n\x07writers\x18\x01 \x03(\x0b\x32\x1e.seriatim.v1.WriterDescription\x12\x12\n\nnext_after\x18\x02 \x01(\t\"4\n\x13\x44\x65leteWriterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\"\x16\n\x14\x44\x65leteWriterResponse\"\xa3\x01\n\x0f\x43\x61rryOutRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\x12\x10\n\x08producer\x18\x03 \x01(\x0c\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x30\n\x08manifest\x18\x05 \x01(\x0b\x32\x1e.seriatim.v1.ManifestReference\x12\x15\n\rpartition_ids\x18\x06 \x03(\r\">\n\x10\x43\x61rryOutResponse\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.CarriedOutPart\"\x96\x01\n\x0e\x43\x61rriedOutPart\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x19\n\x0c\x66irst_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x11\n\tlost_rows\x18\x04 \x01(\x04\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.seriatim.v1.ErrorB\x0f\n\r_first_offset\"G\n\x11ReadStagedRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\"C\n\x12ReadStagedResponse\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x0f\n\x07is_gone\x18\x03 \x01(\x08\x32\x93\x05\n\x0cPublications\x12Y\n\x0ePrepareStaging\x12\".seriatim.v1.PrepareStagingRequest\x1a#.seriatim.v1.PrepareStagingResponse\x12M\n\nOpenWriter\x12\x1e.seriatim.v1.OpenWriterRequest\x1a\x1f.seriatim.v1.OpenWriterResponse\x12\x44\n\x07Publish\x12\x1b.seriatim.v1.PublishRequest\x1a\x1c.seriatim.v1.PublishResponse\x12T\n\x0e\x44\x65scribeWriter\x12\".seriatim.v1.DescribeWriterRequest\x1a\x1e.seriatim.v1.WriterDescription\x12P\n\x0bListWriters\x12\x1f.seriatim.v1.ListWritersRequest\x1a .seriatim.v1.ListWritersResponse\x12S\n\x0c\x44\x65leteWriter\x12 .seriatim.v1.DeleteWriterRequest\x1a!.seriatim.v1.DeleteWriterResponse\x12G\n\x08\x43\x61rryOut\x12\x1c.seriatim.v1.CarryOutRequest\x1a\x1d.seriatim.v1.CarryOutResponse\x12M\n\nReadStaged\x12\x1e.seriatim.v1.ReadStagedRequest\x1a\x1f.seriatim.v1.ReadStagedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,41 +35,43 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.publication
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREPARESTAGINGREQUEST']._serialized_start=126
-  _globals['_PREPARESTAGINGREQUEST']._serialized_end=165
-  _globals['_PREPARESTAGINGRESPONSE']._serialized_start=167
-  _globals['_PREPARESTAGINGRESPONSE']._serialized_end=253
-  _globals['_OPENWRITERREQUEST']._serialized_start=255
-  _globals['_OPENWRITERREQUEST']._serialized_end=326
-  _globals['_OPENWRITERRESPONSE']._serialized_start=328
-  _globals['_OPENWRITERRESPONSE']._serialized_end=420
-  _globals['_PUBLISHREQUEST']._serialized_start=423
-  _globals['_PUBLISHREQUEST']._serialized_end=624
-  _globals['_PUBLISHRESPONSE']._serialized_start=626
-  _globals['_PUBLISHRESPONSE']._serialized_end=704
-  _globals['_PUBLISHEDPART']._serialized_start=706
-  _globals['_PUBLISHEDPART']._serialized_end=820
-  _globals['_DESCRIBEWRITERREQUEST']._serialized_start=822
-  _globals['_DESCRIBEWRITERREQUEST']._serialized_end=876
-  _globals['_WRITERDESCRIPTION']._serialized_start=878
-  _globals['_WRITERDESCRIPTION']._serialized_end=992
-  _globals['_LISTWRITERSREQUEST']._serialized_start=994
-  _globals['_LISTWRITERSREQUEST']._serialized_end=1059
-  _globals['_LISTWRITERSRESPONSE']._serialized_start=1061
-  _globals['_LISTWRITERSRESPONSE']._serialized_end=1151
-  _globals['_DELETEWRITERREQUEST']._serialized_start=1153
-  _globals['_DELETEWRITERREQUEST']._serialized_end=1205
-  _globals['_DELETEWRITERRESPONSE']._serialized_start=1207
-  _globals['_DELETEWRITERRESPONSE']._serialized_end=1229
-  _globals['_CARRYOUTREQUEST']._serialized_start=1232
-  _globals['_CARRYOUTREQUEST']._serialized_end=1395
-  _globals['_CARRYOUTRESPONSE']._serialized_start=1397
-  _globals['_CARRYOUTRESPONSE']._serialized_end=1459
-  _globals['_CARRIEDOUTPART']._serialized_start=1462
-  _globals['_CARRIEDOUTPART']._serialized_end=1612
-  _globals['_READSTAGEDREQUEST']._serialized_start=1614
-  _globals['_READSTAGEDREQUEST']._serialized_end=1685
-  _globals['_READSTAGEDRESPONSE']._serialized_start=1687
-  _globals['_READSTAGEDRESPONSE']._serialized_end=1754
-  _globals['_PUBLICATIONS']._serialized_start=1757
-  _globals['_PUBLICATIONS']._serialized_end=2416
+  _globals['_PREPARESTAGINGREQUEST']._serialized_end=196
+  _globals['_PREPARESTAGINGRESPONSE']._serialized_start=198
+  _globals['_PREPARESTAGINGRESPONSE']._serialized_end=325
+  _globals['_OPENWRITERREQUEST']._serialized_start=327
+  _globals['_OPENWRITERREQUEST']._serialized_end=398
+  _globals['_OPENWRITERRESPONSE']._serialized_start=400
+  _globals['_OPENWRITERRESPONSE']._serialized_end=492
+  _globals['_PUBLISHREQUEST']._serialized_start=495
+  _globals['_PUBLISHREQUEST']._serialized_end=735
+  _globals['_LAIDOUT']._serialized_start=737
+  _globals['_LAIDOUT']._serialized_end=826
+  _globals['_PUBLISHRESPONSE']._serialized_start=828
+  _globals['_PUBLISHRESPONSE']._serialized_end=906
+  _globals['_PUBLISHEDPART']._serialized_start=908
+  _globals['_PUBLISHEDPART']._serialized_end=1022
+  _globals['_DESCRIBEWRITERREQUEST']._serialized_start=1024
+  _globals['_DESCRIBEWRITERREQUEST']._serialized_end=1078
+  _globals['_WRITERDESCRIPTION']._serialized_start=1080
+  _globals['_WRITERDESCRIPTION']._serialized_end=1194
+  _globals['_LISTWRITERSREQUEST']._serialized_start=1196
+  _globals['_LISTWRITERSREQUEST']._serialized_end=1261
+  _globals['_LISTWRITERSRESPONSE']._serialized_start=1263
+  _globals['_LISTWRITERSRESPONSE']._serialized_end=1353
+  _globals['_DELETEWRITERREQUEST']._serialized_start=1355
+  _globals['_DELETEWRITERREQUEST']._serialized_end=1407
+  _globals['_DELETEWRITERRESPONSE']._serialized_start=1409
+  _globals['_DELETEWRITERRESPONSE']._serialized_end=1431
+  _globals['_CARRYOUTREQUEST']._serialized_start=1434
+  _globals['_CARRYOUTREQUEST']._serialized_end=1597
+  _globals['_CARRYOUTRESPONSE']._serialized_start=1599
+  _globals['_CARRYOUTRESPONSE']._serialized_end=1661
+  _globals['_CARRIEDOUTPART']._serialized_start=1664
+  _globals['_CARRIEDOUTPART']._serialized_end=1814
+  _globals['_READSTAGEDREQUEST']._serialized_start=1816
+  _globals['_READSTAGEDREQUEST']._serialized_end=1887
+  _globals['_READSTAGEDRESPONSE']._serialized_start=1889
+  _globals['_READSTAGEDRESPONSE']._serialized_end=1956
+  _globals['_PUBLICATIONS']._serialized_start=1959
+  _globals['_PUBLICATIONS']._serialized_end=2618
 # @@protoc_insertion_point(module_scope)

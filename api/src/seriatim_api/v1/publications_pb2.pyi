@@ -28,15 +28,22 @@ class PrepareStagingRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLIENT_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
     client: _builtins.str
+    topic: _builtins.str
+    """the target of the rows, and the writer that will publish them; empty: not told"""
+    writer: _builtins.str
     def __init__(
         self,
         *,
         client: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        writer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "topic", b"topic", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -48,21 +55,27 @@ class PrepareStagingResponse(_message.Message):
 
     STAGE_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    EARLIER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stage(self) -> _broker_pb2.GetTopicResponse: ...
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of each partition's open segment, in their order"""
 
+    @_builtins.property
+    def earlier(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.RowLayout]:
+        """In which the writer's last publication may have been laid out. A client tells the digests of its rows in these too."""
+
     def __init__(
         self,
         *,
         stage: _broker_pb2.GetTopicResponse | None = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
+        earlier: _abc.Iterable[_records_pb2.RowLayout] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "groups", b"groups", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,6 +148,7 @@ class PublishRequest(_message.Message):
     MANIFEST_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
+    REPEATS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     incarnation: _builtins.str
     writer: _builtins.str
@@ -150,6 +164,10 @@ class PublishRequest(_message.Message):
     """the record goes a day after it is done"""
     @_builtins.property
     def manifest(self) -> _records_pb2.ManifestReference: ...
+    @_builtins.property
+    def repeats(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaidOut]:
+        """the same rows in earlier layouts, at most 8"""
+
     def __init__(
         self,
         *,
@@ -162,14 +180,43 @@ class PublishRequest(_message.Message):
         manifest: _records_pb2.ManifestReference | None = ...,
         digest: _builtins.bytes = ...,
         ephemeral: _builtins.bool = ...,
+        repeats: _abc.Iterable[Global___LaidOut] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ephemeral", b"ephemeral", "epoch", b"epoch", "incarnation", b"incarnation", "manifest", b"manifest", "owner", b"owner", "sequence", b"sequence", "topic", b"topic", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "ephemeral", b"ephemeral", "epoch", b"epoch", "incarnation", b"incarnation", "manifest", b"manifest", "owner", b"owner", "repeats", b"repeats", "sequence", b"sequence", "topic", b"topic", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishRequest: _TypeAlias = PublishRequest  # noqa: Y015
+
+@_typing.final
+class LaidOut(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """16 bytes"""
+    content_digest: _builtins.bytes
+    """16 bytes, or none"""
+    @_builtins.property
+    def layout(self) -> _records_pb2.RowLayout: ...
+    def __init__(
+        self,
+        *,
+        layout: _records_pb2.RowLayout | None = ...,
+        digest: _builtins.bytes = ...,
+        content_digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_digest", b"content_digest", "digest", b"digest", "layout", b"layout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaidOut: _TypeAlias = LaidOut  # noqa: Y015
 
 @_typing.final
 class PublishResponse(_message.Message):

@@ -508,11 +508,14 @@ class TopicRecord(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     CREATED_AT_MS_FIELD_NUMBER: _builtins.int
     GROWING_PARTITION_IDS_FIELD_NUMBER: _builtins.int
+    FIRST_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
     """UUID"""
     state: Global___TopicState.ValueType
     created_at_ms: _builtins.int
+    first_partition_count: _builtins.int
+    """How many partitions it had before it grew for the first time; 0: it never grew, or an earlier version let it grow."""
     @_builtins.property
     def partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -531,10 +534,11 @@ class TopicRecord(_message.Message):
         settings: Global___TopicSettings | None = ...,
         created_at_ms: _builtins.int = ...,
         growing_partition_ids: _abc.Iterable[_builtins.int] | None = ...,
+        first_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "growing_partition_ids", b"growing_partition_ids", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "first_partition_count", b"first_partition_count", "growing_partition_ids", b"growing_partition_ids", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1202,6 +1206,7 @@ class ManifestReference(_message.Message):
     CRC_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
     stage_partition_id: _builtins.int
     length: _builtins.int
     """bytes of all pieces together"""
@@ -1215,6 +1220,10 @@ class ManifestReference(_message.Message):
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """at most 68"""
 
+    @_builtins.property
+    def layout(self) -> Global___RowLayout:
+        """of the rows; not set: the client did not tell it"""
+
     def __init__(
         self,
         *,
@@ -1224,10 +1233,11 @@ class ManifestReference(_message.Message):
         crc: _builtins.int = ...,
         id: _builtins.bytes = ...,
         content_digest: _builtins.bytes = ...,
+        layout: Global___RowLayout | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_digest", b"content_digest", "crc", b"crc", "id", b"id", "length", b"length", "offsets", b"offsets", "stage_partition_id", b"stage_partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_digest", b"content_digest", "crc", b"crc", "id", b"id", "layout", b"layout", "length", b"length", "offsets", b"offsets", "stage_partition_id", b"stage_partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1304,6 +1314,32 @@ class WriterRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WriterRecord: _TypeAlias = WriterRecord  # noqa: Y015
+
+@_typing.final
+class RowLayout(_message.Message):
+    """How the rows of a publication were laid out when it was staged. Both numbers may be others when it is repeated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    BATCH_BYTES_FIELD_NUMBER: _builtins.int
+    partition_count: _builtins.int
+    """of the topic; 0: not known"""
+    batch_bytes: _builtins.int
+    """the most bytes of a staged batch; 0: not known"""
+    def __init__(
+        self,
+        *,
+        partition_count: _builtins.int = ...,
+        batch_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes", b"batch_bytes", "partition_count", b"partition_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowLayout: _TypeAlias = RowLayout  # noqa: Y015
 
 @_typing.final
 class RebuiltPart(_message.Message):

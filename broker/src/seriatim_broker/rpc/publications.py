@@ -15,13 +15,13 @@ from seriatim_api.errors import (
     StagedDataGoneError,
     UnknownWriterError,
 )
-from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, StagedBatch, is_place
+from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, LaidOut, StagedBatch, is_place
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
-from ..core.values.writers import ID_BYTES, Publication
+from ..core.values.writers import ID_BYTES, Publication, earlier_layouts
 from ..runtime.controller import Controller
-from ..runtime.records import chain_from_record, manifest_place_from
+from ..runtime.records import chain_from_record, layout_from, layout_to, manifest_place_from, writer_from_value
 from ..runtime.stage import STAGE_INCARNATION, STAGE_TTL_MS, stage_settings, with_stage_settings
 from .addresses import Addresses
 from .outbound import BrokerCalls, calling_broker, is_forwarded
@@ -86,8 +86,18 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
             brokers=self._addresses.all(),
         )
         return publications_pb2.PrepareStagingResponse(
-            stage=stage, groups=[chain.open_segment.broker_group for chain in chains]
+            stage=stage,
+            groups=[chain.open_segment.broker_group for chain in chains],
+            earlier=await self._earlier(request.topic, request.writer) if request.writer else (),
         )
+
+    async def _earlier(self, topic: str, writer: str) -> list[records_pb2.RowLayout]:
+        """The layouts in which the client must tell the digests of its rows too (rule `repeats-as-decided`)."""
+        check_name(writer, "writer")
+        target = await self._services.topic(topic)
+        item = await self._services.coordinator.get(self._services.keys.writer(target.incarnation, writer))
+        record = writer_from_value(item.value) if item is not None else None
+        return list(map(layout_to, earlier_layouts(record, target.first_partition_count)))
 
     async def _stage_topic(
         self, request: publications_pb2.PrepareStagingRequest, context: Any
@@ -172,6 +182,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
             manifest_place_from(request.manifest),
             request.digest,
             request.ephemeral,
+            tuple(LaidOut(layout_from(one.layout), one.digest, one.content_digest) for one in request.repeats),
         )
         until = time.monotonic() + remaining_s(context) * 0.95
         carried, was_done = await self._publisher.publish(request.topic, request.incarnation, wanted, until)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId, partition_name
+from seriatim_api.publications import NO_LAYOUT, RowLayout
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.values.chain import Chain
@@ -327,6 +328,7 @@ def manifest_place_from(reference: records_pb2.ManifestReference) -> ManifestPla
         reference.crc,
         reference.id,
         reference.content_digest,
+        layout_from(reference.layout),
     )
 
 
@@ -334,7 +336,7 @@ def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
     """The message of records and calls for that place."""
     return records_pb2.ManifestReference(
         stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id,
-        content_digest=place.content_digest,
+        content_digest=place.content_digest, layout=layout_to(place.layout) if place.layout != NO_LAYOUT else None,
     )  # fmt: skip
 
 
@@ -359,6 +361,16 @@ def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records
     for partition, rows in record.rebuilt:
         written.rebuilt.add(partition_id=partition, rows=rows)
     return written
+
+
+def layout_to(layout: RowLayout) -> records_pb2.RowLayout:
+    """The message of records and calls for that layout."""
+    return records_pb2.RowLayout(partition_count=layout.partition_count, batch_bytes=layout.batch_bytes)
+
+
+def layout_from(message: records_pb2.RowLayout) -> RowLayout:
+    """The layout of records and calls; `NO_LAYOUT` if it is not set."""
+    return RowLayout(message.partition_count, message.batch_bytes)
 
 
 def writer_from_value(value: bytes) -> WriterRecord:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import TopicIncarnation
-from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches
+from seriatim_api.publications import (
+    LaidOut,
+    Manifest,
+    ManifestPart,
+    PartSummary,
+    RowLayout,
+    StagedBatch,
+    StagedBatches,
+    content_digest_of,
+    digest_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +31,8 @@ class Chunk:
         partition_count: The number of partitions that the topic had then.
         id: 16 random bytes.
         parts: The staged batches for each partition.
+        batch_bytes: The most bytes of a staged batch.
+        repeats: The rows as they would lie in the layouts of the writer's last publication.
     """
 
     topic: str
@@ -27,11 +40,31 @@ class Chunk:
     partition_count: int
     id: bytes
     parts: tuple[ManifestPart, ...]
+    batch_bytes: int = 0
+    repeats: tuple[Repeat, ...] = ()
 
     @property
     def rows(self) -> int:
         """The number of rows in all partitions."""
         return sum(part.rows for part in self.parts)
+
+    @property
+    def layout(self) -> RowLayout:
+        """How the rows are laid out."""
+        return RowLayout(self.partition_count, self.batch_bytes)
+
+    def in_layout(self, layout: RowLayout) -> Sequence[PartSummary] | None:
+        """What the digests say of the rows in that layout; None if it is not known."""
+        if layout == self.layout:
+            return [part.summary for part in self.parts]
+        return next((one.parts for one in self.repeats if one.layout == layout), None)
+
+
+class Repeat(NamedTuple):
+    """The rows of a chunk as they would lie in an earlier layout. Nothing is staged so."""
+
+    layout: RowLayout
+    parts: tuple[PartSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +117,10 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
         # 1. A chunk is staged while the topic has 2 partitions. A row with key k is for partition 1.
         # 2. The topic grows to 3 partitions. In the next chunk, a later row with key k is for partition 2.
         # 3. Both chunks are published together. A consumer can get the later row of k before the earlier one.
-        if (chunk.incarnation, chunk.partition_count) != (first.incarnation, first.partition_count):
+        if (chunk.incarnation, chunk.layout) != (first.incarnation, first.layout):
             raise BadRequestError(
-                f"topic {topic!r} grew, or was made again, while the rows were staged: stage all of them again"
+                f"topic {topic!r} grew, was made again, or got another limit of batches, while the rows were staged: "
+                "stage all of them again"
             )
     if len({chunk.id for chunk in chunks}) < len(chunks):
         raise BadRequestError("a chunk is given twice")
@@ -110,3 +144,18 @@ def _joined(partition: int, parts: Iterable[ManifestPart]) -> ManifestPart:
         value_bytes += part.value_bytes
         contents += part.contents
     return ManifestPart(partition, value_bytes, StagedBatches(batches), bytes(contents))
+
+
+def repeats_of(chunks: Sequence[Chunk]) -> list[LaidOut]:
+    """The digests of the rows of these chunks in all earlier layouts in which each chunk is known."""
+    first = chunks[0]
+    found = []
+    for layout in dict.fromkeys(one.layout for one in first.repeats):
+        known = [chunk.in_layout(layout) for chunk in chunks]
+        parts: dict[int, PartSummary] = {}
+        for part in (part for summaries in known for part in summaries or ()):
+            before = parts.get(part.partition)
+            parts[part.partition] = before.followed_by(part) if before is not None else part
+        if None not in known:
+            found.append(LaidOut(layout, digest_of(parts.values()), content_digest_of(list(parts.values()))))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import google_crc32c
@@ -18,8 +18,11 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.publications import (
     CHUNK_BYTES,
     CONTENT_BYTES,
+    LAYOUTS_MAX,
     STAGED_BODY_BYTES,
     ManifestPart,
+    PartSummary,
+    RowLayout,
     StagedBatch,
     StagedBatches,
     make_chunk_id,
@@ -35,7 +38,7 @@ from seriatim._producing.checks import Limits
 from seriatim._producing.deliveries import Deliveries
 from seriatim._producing.pending import split_rows
 from seriatim._producing.routes import route_of
-from seriatim._publishing.chunks import Chunk
+from seriatim._publishing.chunks import Chunk, Repeat
 from seriatim._records import Topic
 from seriatim._settings import ProducerSettings
 from seriatim._topics import topic_of
@@ -44,6 +47,9 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 QUESTION_DEADLINE_S: Final = 10.0
+
+Partitions = int | Sequence[int] | Callable[[int], int] | None
+"""Where rows go: one partition for all, one for each, what a function of the partition count says, or by their keys."""
 
 
 class Stager:
@@ -76,8 +82,8 @@ class Stager:
 
     # ---- rows ----
 
-    async def stage(self, table: Any, partition: int | Sequence[int] | None, key_column: str) -> Chunk:
-        """Stage the rows of a table, in their order.
+    async def stage(self, table: Any, partition: Partitions, key_column: str, writer: str) -> Chunk:
+        """Stage the rows of a table, in their order, for that writer.
 
         Raises:
             IllegalMessageError: A row has a part that a message cannot hold; no row was staged.
@@ -95,12 +101,14 @@ class Stager:
         table = checks.check_table(table, key_column, int(time.time() * 1000))
         fits = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
         limits = Limits(min(topic.settings.message_size_bytes_max or fits, fits), fits)
-        pieces = _pieces(table, partition, topic, self._settings.partitioner, min(STAGED_BODY_BYTES, fits))
+        layout = RowLayout(topic.partition_count, min(STAGED_BODY_BYTES, fits))
+        pieces = _pieces(table, partition, topic.name, self._settings.partitioner, layout)
         for _, piece, size_bytes in pieces:
             checks.check_rows(piece, size_bytes, limits)
         largest = max((int(_batch.row_sizes(piece)[0].max()) for _, piece, _ in pieces), default=0)
         chunk = make_chunk_id(os.urandom(CHUNK_BYTES), fits + BATCH_OVERHEAD_BYTES, largest)
-        stage, stage_groups = await self._stage()
+        stage, stage_groups, earlier = await self._stage(writer)
+        repeats = tuple(self._repeats(table, partition, topic, layout, earlier))
         places = {number: _place(groups[number], stage_groups) for number in {number for number, _, _ in pieces}}
         sent: list[tuple[int, int, bytes, Deliveries]] = []
         checked = 0
@@ -133,7 +141,33 @@ class Stager:
                 ManifestPart(topic.partition_ids[number], value_bytes, StagedBatches(batches), bytes(contents))
                 for number, (value_bytes, contents, batches) in sorted(parts.items())
             ),
+            layout.batch_bytes,
+            repeats,
         )
+
+    def _repeats(
+        self, table: Any, partition: Partitions, topic: Topic, layout: RowLayout, earlier: Iterable[RowLayout]
+    ) -> Iterator[Repeat]:
+        """The rows as they would lie in earlier layouts, if they can.
+
+        Rule `repeats-as-decided` (PUB): this program may be run again, and it repeats what was decided for fewer
+        partitions. Without it, the brokers could not compare the rows, and would refuse them.
+        """
+        for known in earlier:
+            then = RowLayout(known.partition_count or layout.partition_count, known.batch_bytes or layout.batch_bytes)
+            if then == layout or then.partition_count > topic.partition_count:
+                continue
+            try:
+                pieces = _pieces(table, partition, topic.name, self._settings.partitioner, then)
+            except PartitionOutOfRangeError:
+                continue  # the topic did not have that partition then, so these are other rows
+            parts: dict[int, PartSummary] = {}
+            for number, piece, _ in pieces:
+                content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
+                part = PartSummary(topic.partition_ids[number], piece.num_rows, _batch.value_bytes(piece), content)
+                parts[number] = parts[number].followed_by(part) if number in parts else part
+            # Under the brokers' name of it, so that they find it again.
+            yield Repeat(known, tuple(parts[number] for number in sorted(parts)))
 
     async def stage_manifest(self, data: bytes) -> records_pb2.ManifestReference:
         """Stage a manifest.
@@ -144,7 +178,7 @@ class Stager:
             UnavailableError: No broker answered in time. Nothing was published.
         """
         id_ = os.urandom(16)
-        stage, _ = await self._stage()
+        stage, _, _ = await self._stage("")
         partition = random.randrange(len(stage.topic.partition_ids))  # noqa: S311 - spreads load, hides nothing
         now_ms = int(time.time() * 1000)
         offsets: list[int] = []
@@ -183,13 +217,15 @@ class Stager:
         groups = {broker.broker: broker.group for broker in answer.brokers}
         return topic_of(answer.topic), [groups.get(route.master_broker, "") for route in answer.routes]
 
-    async def _stage(self) -> tuple[broker_pb2.GetTopicResponse, list[str]]:
-        request = publications_pb2.PrepareStagingRequest(client=self._client_name)
+    async def _stage(self, writer: str) -> tuple[broker_pb2.GetTopicResponse, list[str], list[RowLayout]]:
+        """The stage topic, the broker group of each open segment, and layouts of the last publication of a writer."""
+        request = publications_pb2.PrepareStagingRequest(client=self._client_name, topic=self._name, writer=writer)
         answer: publications_pb2.PrepareStagingResponse = await self._caller.publications(
             "PrepareStaging", request, QUESTION_DEADLINE_S
         )
         self._caller.learn(broker.address for broker in answer.stage.brokers)
-        return answer.stage, list(answer.groups)
+        earlier = [RowLayout(one.partition_count, one.batch_bytes) for one in answer.earlier[:LAYOUTS_MAX]]
+        return answer.stage, list(answer.groups), earlier
 
 
 async def _batches(stage: broker_pb2.GetTopicResponse, deliveries: Deliveries, chunk: bytes) -> list[StagedBatch]:
@@ -210,19 +246,19 @@ def _place(group: str, stage_groups: Sequence[str]) -> int:
 
 
 def _pieces(
-    table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner, size_bytes_max: int
+    table: Any, partition: Partitions, topic: str, partitioner: Partitioner, layout: RowLayout
 ) -> list[tuple[int, Any, int]]:
     """One item for each batch to be: the partition's number, the rows, and their size."""
     pieces: list[tuple[int, Any, int]] = []
-    for number, positions in _spread(table, partition, topic, partitioner):
+    for number, positions in _spread(table, partition, topic, partitioner, layout.partition_count):
         part = table if len(positions) == table.num_rows else table.take(_batch.row_numbers(positions))
         for batch in part.combine_chunks().to_batches():
-            pieces += [(number, piece, size) for piece, size in split_rows(batch, size_bytes_max)]
+            pieces += [(number, piece, size) for piece, size in split_rows(batch, layout.batch_bytes)]
     return pieces
 
 
 def _spread(
-    table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner
+    table: Any, partition: Partitions, topic: str, partitioner: Partitioner, count: int
 ) -> list[tuple[int, Sequence[int]]]:
     """The positions of the rows for each partition.
 
@@ -230,11 +266,13 @@ def _spread(
         PartitionOutOfRangeError: The topic has fewer partitions.
         BadRequestError: A row has no key, and no partition is named.
     """
+    if callable(partition):
+        partition = partition(count)
     if partition is not None and np.ndim(partition):
-        return _spread_as_told(partition, table.num_rows, topic)
+        return _spread_as_told(partition, table.num_rows, topic, count)
     if partition is not None:
         number = checks.check_partition(partition)  # type: ignore[arg-type]  # it is no sequence
-        _check_number(number, topic)
+        _check_number(number, topic, count)
         return [(number, range(table.num_rows))]
     if table.column(0).null_count:
         raise BadRequestError(
@@ -243,29 +281,27 @@ def _spread(
         )
     found: dict[int, list[int]] = {}
     for position, key in enumerate(table.column(0).to_pylist()):
-        found.setdefault(partitioner(key, topic.partition_count), []).append(position)
+        found.setdefault(partitioner(key, count), []).append(position)
     return sorted(found.items())
 
 
-def _spread_as_told(partitions: Any, count: int, topic: Topic) -> list[tuple[int, Any]]:
+def _spread_as_told(partitions: Any, rows: int, topic: str, count: int) -> list[tuple[int, Any]]:
     numbers = np.asarray(partitions)
-    if numbers.shape != (count,) or (count and numbers.dtype.kind not in "iu"):
-        raise BadRequestError(f"a partition is an integer, one for all rows or one for each of the {count}")
-    if not count:
+    if numbers.shape != (rows,) or (rows and numbers.dtype.kind not in "iu"):
+        raise BadRequestError(f"a partition is an integer, one for all rows or one for each of the {rows}")
+    if not rows:
         return []
-    _check_number(int(numbers.min()), topic)
-    _check_number(int(numbers.max()), topic)
+    _check_number(int(numbers.min()), topic, count)
+    _check_number(int(numbers.max()), topic, count)
     by_number = np.argsort(numbers, kind="stable")  # rows of a partition stay in their order
     found, begins = np.unique(numbers[by_number], return_index=True)
     return [(int(number), positions) for number, positions in zip(found, np.split(by_number, begins[1:]), strict=True)]
 
 
-def _check_number(number: int, topic: Topic) -> None:
-    if not 0 <= number < topic.partition_count:
+def _check_number(number: int, topic: str, count: int) -> None:
+    if not 0 <= number < count:
         raise PartitionOutOfRangeError(
-            f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {number}",
-            partition=number,
-            partition_count=topic.partition_count,
+            f"{topic} has partitions 0 to {count - 1}, not {number}", partition=number, partition_count=count
         )
 
 

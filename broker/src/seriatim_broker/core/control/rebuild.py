@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from seriatim_api.ids import PartitionId, make_offset, split_offset
-from seriatim_api.publications import PRODUCER_MARK
+from seriatim_api.publications import PRODUCER_MARK, RowLayout
 
 from ..state.partition import Partition
 from ..values.chain import Chain
@@ -78,7 +78,7 @@ def rebuilt_writers(told: Mapping[PartitionId, Iterable[KnownWriter]], topic: st
     """The records of a topic's writers, by producer id, as far as brokers know them.
 
     Args:
-        told: What brokers told, by partition of the topic. Two brokers may tell of the same partition.
+        told: What brokers told, for each partition of the topic. Two brokers may tell of the same partition.
         topic: The topic's name.
     """
     by_producer: dict[bytes, dict[PartitionId, KnownWriter]] = {}
@@ -95,6 +95,8 @@ def rebuilt_writers(told: Mapping[PartitionId, Iterable[KnownWriter]], topic: st
             topic,
             state=WriterState.DONE,
             sequence=sequence,
+            # Without a manifest: it only says for how many partitions the program would repeat the publication.
+            manifest=replace(NO_MANIFEST, layout=RowLayout(len(told), 0)),
             done_at_ms=max(part.append_time_ms for part in last.values()),
             rebuilt=tuple((partition, part.rows) for partition, part in last.items()),
         )
@@ -132,7 +134,7 @@ def _moved_on(current: WriterRecord, known: WriterRecord) -> WriterRecord:
         producer=known.producer,
         state=WriterState.DONE,
         sequence=known.sequence,
-        manifest=NO_MANIFEST,
+        manifest=known.manifest,
         rows=0,
         digest=b"",
         decided_at_ms=0,

@@ -27,11 +27,15 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import PartitionId, TopicIncarnation, format_offset, make_offset
 from seriatim_api.publications import (
+    LAYOUTS_MAX,
     MANIFEST_BYTES_MAX,
+    NO_LAYOUT,
     PIECES_MAX,
     PRODUCER_MARK,
     SEQUENCE_MAX,
+    LaidOut,
     Manifest,
+    RowLayout,
     digest_of,
     is_place,
 )
@@ -72,7 +76,7 @@ class ManifestPlace:
     """Where a manifest is staged: the first offset of each piece, the bytes of all of them, their CRC-32C, its id.
 
     `content_digest` distinguishes publications of other rows with the same sizes. It is empty if the client or a broker
-    of an older version did not tell it, and is no part of the place.
+    of an older version did not tell it. `layout` says how the rows were laid out. Both are no part of the place.
     """
 
     partition: PartitionId
@@ -81,6 +85,7 @@ class ManifestPlace:
     crc: int
     id: bytes
     content_digest: bytes = field(default=b"", compare=False)
+    layout: RowLayout = field(default=NO_LAYOUT, compare=False)
 
     def check(self) -> None:
         """Check that a manifest can be there.
@@ -139,6 +144,14 @@ class WriterRecord:
     rebuilt: tuple[tuple[int, int], ...] = ()
 
     @property
+    def layout(self) -> RowLayout:
+        """How the rows of the last publication were laid out.
+
+        Of a rebuilt record, the partition count is that of the topic at the rebuild.
+        """
+        return self.manifest.layout
+
+    @property
     def is_rebuilt(self) -> bool:
         """Whether the coordinator lost the record, and brokers told what they have of the last publication.
 
@@ -184,7 +197,10 @@ class WriterRecord:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A request to publish. Without rows it has no manifest (`NO_MANIFEST`), and the digest of no parts."""
+    """A request to publish. Without rows it has no manifest (`NO_MANIFEST`), and the digest of no parts.
+
+    `repeats` has the digests of the same rows in earlier layouts.
+    """
 
     writer: str
     epoch: int
@@ -193,6 +209,7 @@ class Publication:
     manifest: ManifestPlace
     digest: bytes
     ephemeral: bool = False
+    repeats: tuple[LaidOut, ...] = ()
 
     def check(self) -> None:
         """Check that a record could have these values.
@@ -206,6 +223,8 @@ class Publication:
             raise BadRequestError("an owner has at most 200 characters")
         if len(self.digest) != ID_BYTES:
             raise BadRequestError(f"a digest has {ID_BYTES} bytes")
+        if len(self.repeats) > LAYOUTS_MAX:
+            raise BadRequestError(f"a request has digests in at most {LAYOUTS_MAX} earlier layouts")
         if self.has_rows:
             self.manifest.check()
         elif self.digest != digest_of(()):
@@ -215,6 +234,11 @@ class Publication:
     def has_rows(self) -> bool:
         """Whether there are rows to publish."""
         return self.manifest != NO_MANIFEST
+
+    @property
+    def layout(self) -> RowLayout:
+        """How the rows are laid out."""
+        return self.manifest.layout
 
 
 class Verdict(enum.Enum):
@@ -321,15 +345,58 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
     # told that this is published.
     if record.is_rebuilt:  # each master appends what it does not have; `check_rebuilt` compares the rest
         return Verdict.DECIDE
-    first, second = record.manifest.content_digest, wanted.manifest.content_digest
-    if wanted.digest != record.digest or (first and second and first != second):
-        raise PublicationDiffersError(
-            f"publication {wanted.sequence} of writer {wanted.writer!r} stands, with other rows than these: the "
-            "program that made them is not deterministic, or is not the one that made the first ones",
-            rows=record.rows,
-        )
+    _check_same(record, wanted)
     check_loss(record, wanted.writer)
     return Verdict.DONE
+
+
+def _check_same(record: WriterRecord, wanted: Publication) -> None:
+    """Check that these are the rows that were published.
+
+    Rule `repeats-as-decided` (PUB): they are compared in the layout in which they were decided. Without it:
+      1. A program publishes 7 on two partitions. The topic grows to four.
+      2. The program is run again. It stages the same rows, for four partitions.
+      3. It is told that it is not deterministic, and whoever believes it stores all rows twice.
+
+    Raises:
+        PublicationDiffersError: They are others.
+        StagedDataGoneError: They were staged before that layout was known, and so cannot be compared.
+    """
+    mine = LaidOut(wanted.layout, wanted.digest, wanted.manifest.content_digest)
+    first = record.manifest.content_digest
+    for one in (mine, *wanted.repeats):
+        if one.digest == record.digest and (not first or not one.content_digest or first == one.content_digest):
+            return
+    name = f"publication {wanted.sequence} of writer {wanted.writer!r}"
+    is_comparable = record.layout in (NO_LAYOUT, wanted.layout, *(one.layout for one in wanted.repeats))
+    if wanted.has_rows and wanted.layout != NO_LAYOUT and not is_comparable:
+        raise StagedDataGoneError(
+            f"{name} was decided for {record.layout.partition_count} partitions and batches of "
+            f"{record.layout.batch_bytes} bytes, after these rows were staged for {wanted.layout.partition_count} and "
+            f"{wanted.layout.batch_bytes}: nothing was published now; stage the rows anew, and they are compared"
+        )
+    is_old = wanted.has_rows and wanted.layout == NO_LAYOUT != record.layout
+    raise PublicationDiffersError(
+        f"{name} stands, with other rows than these: the program that made them is not deterministic, or is not the "
+        "one that made the first ones"
+        + (". Or the topic grew since: then upgrade the client, which is too old to compare the rows" * is_old),
+        rows=record.rows,
+    )
+
+
+def earlier_layouts(record: WriterRecord | None, first_partition_count: int) -> tuple[RowLayout, ...]:
+    """The layouts in which a repeat of the writer's last publication must be compared.
+
+    Args:
+        record: The writer's record; None if there is none.
+        first_partition_count: How many partitions the topic had before it grew for the first time; 0: not known. What
+            an earlier version decided was laid out for these.
+    """
+    if record is None or record.state is WriterState.NEW or record.is_rebuilt:
+        return ()
+    if record.layout != NO_LAYOUT:
+        return (record.layout,)
+    return (RowLayout(first_partition_count, 0),) if first_partition_count else ()
 
 
 def check_loss(record: WriterRecord, writer: str) -> None:
@@ -436,6 +503,16 @@ def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Ma
     """
     if record is None or not record.is_rebuilt or wanted.sequence != record.sequence:
         return
+    before, now = record.layout.partition_count, wanted.layout.partition_count
+    if before and now and before != now:
+        # Without this: 1. A partition has 5,000 rows of publication 7. The topic grows, and 5,000 is the end of a batch
+        # in the new layout too. 2. The master goes on there, and other rows than the first 5,000 are left out.
+        raise PublicationDiffersError(
+            f"publication {wanted.sequence} of writer {wanted.writer!r} cannot be repeated: when the coordinator was "
+            f"rebuilt, the topic had {before} partitions, and these rows are laid out for {now}. Nothing was "
+            "published. Go on with the next sequence, and look whether all partitions have the rows of this one",
+            rows=record.rows,
+        )
     for partition, rows in record.rebuilt:
         part = manifest.part_of(partition)
         first_rows = part.batches.first_rows if part is not None else (0,)
