@@ -21,10 +21,10 @@ $(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml clien
 
 env: $(SYNCED) ## make the environment in .venv from the lock (VENV=.venv-other PYTHON=python3.13: another one, for any target)
 
-demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan)
+demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.demo
 
-demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n)
+demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n; LATENCY=25)
 	$(BIN)/python -m e2e.demo_orders
 
 test: $(SYNCED) ## all tests that need nothing but Python, package by package
@@ -140,7 +140,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
 .PHONY: bench
-bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in three minutes (QUICK=1: a quarter; ONLY="start one_in_flight")
+bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in three minutes (QUICK=1: a quarter; ONLY="start one_in_flight"; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 bench-smoke: $(SYNCED) ## four of these: throughput, latency and the gap at kill -9, in a minute
@@ -168,7 +168,7 @@ bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk mad
 bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in minutes (QUICK=1: a tenth of the messages)
 	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
 
-faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too)
+faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.faults
 
 sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)

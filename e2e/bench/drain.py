@@ -11,8 +11,9 @@ proxy:
                             as a multiple of the same before. These producers send one message at a time.
 
 The benchmark checks that no message is missing: offsets follow one another, and each message is counted. It drains 1.5
-million messages (--quick: 150,000), and heals as many. It prints a table and writes `drain.json` in `bench-out/` (OUT=
-another directory). Exit status 1 if a figure was not verified.
+million messages (--quick: 150,000), and heals as many. LATENCY=25 delays all links but those of healing by 25 ms each
+way. It prints a table and writes `drain.json` in `bench-out/` (OUT= another directory). Exit status 1 if a figure was
+not verified.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from e2e.bench.healing import measure_healing
 from e2e.bench.machine import CpuClock
 from e2e.bench.program import Progress, run
 from e2e.bench.steady import MESSAGE_SIZE_BYTES, bench_cluster, make_topic
+from e2e.distance import told_delay
 
 MESSAGES: Final = 1_500_000
 QUICK_MESSAGES: Final = 150_000
@@ -183,7 +185,7 @@ def main() -> int:
     arguments = parser.parse_args()
     count = QUICK_MESSAGES if arguments.quick else MESSAGES
     only: list[str] = list(arguments.only)
-    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of one partition"
+    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of one partition{told_delay(os.environ)}"
     return run("drain", lambda directory, progress: _measure(directory, progress, count, only), title)
 
 

@@ -4,9 +4,11 @@
     make bench-smoke             four of them, in a minute
     make bench QUICK=1           all, a quarter as long
     make bench ONLY="start one_in_flight"
+    make bench LATENCY=25        all links take 25 ms each way, and 5 % of the chunks up to 100 ms more (JITTER=)
 
 `workloads.yaml` says what is run. Each workload has a new cluster of real broker processes without a proxy, and one
-producer in this process. What is counted as acknowledged is checked: batches and sends are read back.
+producer in this process. With LATENCY, links go through the proxy; LATENCY=0 is the proxy without a delay. What is
+counted as acknowledged is checked: batches and sends are read back.
 
 The benchmark prints the figures beside their aims, and what each role used. It writes `bench.json` (`smoke.json` with
 `--smoke`), with all histograms in it, and a picture of the latencies, `bench.svg`, in `bench-out/` (OUT= another
@@ -16,6 +18,7 @@ directory). Exit status 1 if a figure was not verified.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -39,6 +42,7 @@ from e2e.bench.program import Progress, exact_loop, run, told
 from e2e.bench.starting import start_ms
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
+from e2e.distance import DistanceError, told_delay
 from e2e.observe import Observer, Snapshot
 
 _log = structlog.get_logger(__name__)
@@ -190,7 +194,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         workloads = choose(read_workloads(), arguments.only)
-    except WorkloadError as error:
+        distance = told_delay(os.environ)
+    except (WorkloadError, DistanceError) as error:
         parser.error(str(error))
     if arguments.smoke:
         workloads = [workload for workload in workloads if workload.smoke]
@@ -207,7 +212,7 @@ def main() -> int:
             console.print(f"latencies: {out / name}.svg", highlight=False)
 
     name = "smoke" if arguments.smoke else "bench"
-    title = f"{MESSAGE_SIZE_BYTES} B, two copies of each message, one producer"
+    title = f"{MESSAGE_SIZE_BYTES} B, two copies of each message, one producer{distance}"
     return run(name, _measure_all(workloads), title, loop_factory=exact_loop, after=show, shown=workload_table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +14,9 @@ from typing import Final
 
 from seriatim import Admin, Client, Delivery, Producer, SendError, TopicSettings
 from seriatim_local import LocalCluster
+from seriatim_local.delays import NO_DELAY
 
+from e2e.distance import read_delay
 from e2e.observe import Observer, Snapshot
 
 MESSAGE_SIZE_BYTES: Final = 512
@@ -71,9 +74,13 @@ class SteadySender:
 
 @asynccontextmanager
 async def bench_cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
-    """Start a cluster of `groups` broker groups in a new directory, and a client of it. Both end with the block."""
+    """Start a cluster of `groups` broker groups in a new directory, and a client of it. Both end with the block.
+
+    With LATENCY in the environment, all links go through the proxy, which delays them; with LATENCY=0 by nothing.
+    """
+    delay, place = read_delay(os.environ), directory / f"groups-{groups}"
     async with (
-        LocalCluster(directory / f"groups-{groups}", groups=groups, proxy=False, name="bench") as cluster,
+        LocalCluster(place, groups=groups, proxy=delay is not None, delay=delay or NO_DELAY, name="bench") as cluster,
         Client.connect(cluster.bootstrap) as client,
     ):
         yield cluster, client

@@ -1,5 +1,5 @@
-"""`python -m e2e.demo`, or `make demo`: QUICK=1 runs a part, SEED=n repeats a fault plan, OUT= names the directory of
-the results.
+"""`python -m e2e.demo`, or `make demo`: QUICK=1 runs a part, SEED=n repeats a fault plan, LATENCY=25 delays all
+links by 25 ms each way, OUT= names the directory of the results.
 
 If stdout is a terminal, the demo draws the run; otherwise it prints lines of progress. Then it prints the report, and
 as the last line one JSON object with the figures. The exit status is 0 only if no message was lost or reordered and the
@@ -19,6 +19,7 @@ from e2e.demo.report import exit_status, json_line, print_report
 from e2e.demo.run import Demo, Result
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.demo.view import EXIT_USAGE, View, carry_out
+from e2e.distance import told_delay
 
 
 def main() -> int:
@@ -31,7 +32,8 @@ def main() -> int:
     part = "a part of " if settings.quick else ""
     console.print(
         f"{part}the flights out of New York in 2013, through {settings.group_count * settings.member_count} brokers"
-        f" that are killed, frozen and cut off  (SEED={settings.seed}, files in {settings.out}/)",
+        f" that are killed, frozen and cut off  (SEED={settings.seed}{told_delay(os.environ)}, files in"
+        f" {settings.out}/)",
         highlight=False,
     )
     view = View(console, draw, progress_line)

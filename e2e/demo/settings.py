@@ -1,4 +1,4 @@
-"""Reads the demo's settings from its environment: QUICK, SEED and OUT."""
+"""Reads the demo's settings from its environment: QUICK, SEED, OUT, LATENCY and JITTER."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from seriatim_local import LinkDelay
+from seriatim_local.delays import NO_DELAY
+
+from e2e.distance import DistanceError, read_delay_or_none
 
 SEED_MAX: Final = 999_999
 """The largest seed that the program draws itself. It has few digits, because people type it again."""
@@ -30,6 +35,7 @@ class Settings:
         rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
         fault_s: A first guess at the time from one fault to the next, in seconds.
         partition_count: The number of partitions of the topic.
+        delay: The delay of all links, each way.
     """
 
     quick: bool
@@ -43,13 +49,14 @@ class Settings:
     partition_count: int = 6
     group_count: int = 3
     member_count: int = 2
+    delay: LinkDelay = NO_DELAY
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        SettingsError: SEED is no number.
+        SettingsError: SEED, LATENCY or JITTER is no number.
     """
     quick = read_quick(environment)
     return Settings(
@@ -61,12 +68,25 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         rate=5_000.0 if quick else 8_000.0,
         fault_s=4.0 if quick else 5.0,
         faults_s=120.0 if quick else 400.0,
+        delay=read_distance(environment),
     )
 
 
 def read_quick(environment: Mapping[str, str]) -> bool:
     """Whether QUICK asks for a part of the run."""
     return environment.get("QUICK", "") not in ("", "0", "no", "false")
+
+
+def read_distance(environment: Mapping[str, str]) -> LinkDelay:
+    """Read LATENCY and JITTER.
+
+    Raises:
+        SettingsError: One of them is no number of ms.
+    """
+    try:
+        return read_delay_or_none(environment)
+    except DistanceError as error:
+        raise SettingsError(str(error)) from None
 
 
 def read_seed(environment: Mapping[str, str]) -> int:

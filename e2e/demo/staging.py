@@ -14,7 +14,7 @@ from seriatim import Admin, Client, TopicSettings
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import TopicExistsError
 from seriatim_local import FaultRecord as ClusterFault
-from seriatim_local import LocalCluster
+from seriatim_local import LinkDelay, LocalCluster
 
 from e2e.demo.flights import event_number
 from e2e.demo.report import DemoFault
@@ -37,6 +37,10 @@ class Shape(Protocol):
     @property
     def partition_count(self) -> int:
         """The number of partitions of the topic."""
+
+    @property
+    def delay(self) -> LinkDelay:
+        """The delay of all links, each way."""
 
     @property
     def group_count(self) -> int:
@@ -95,7 +99,14 @@ async def staged(data: Path, shape: Shape, history: HistoryWriter) -> AsyncItera
 
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(
-            LocalCluster(data, groups=shape.group_count, members=shape.member_count, name="demo", on_fault=fault)
+            LocalCluster(
+                data,
+                groups=shape.group_count,
+                members=shape.member_count,
+                delay=shape.delay,
+                name="demo",
+                on_fault=fault,
+            )
         )
         client = await stack.enter_async_context(
             Client.connect(cluster.bootstrap, recorder=history, message_id=event_number)

@@ -1,4 +1,4 @@
-"""Reads the settings of the demo of orders from its environment: QUICK, SEED and OUT."""
+"""Reads the settings of the demo of orders from its environment: QUICK, SEED, OUT, LATENCY and JITTER."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.demo.settings import read_quick, read_seed
+from seriatim_local import LinkDelay
+from seriatim_local.delays import NO_DELAY
+
+from e2e.demo.settings import read_distance, read_quick, read_seed
 
 OUT: Final = "demo-orders-out"
 
@@ -37,6 +40,7 @@ class Settings:
         consumers_each: The number of consumers in each of them.
         concurrency: How many handlers each consumer runs at once.
         planted: A fault of `PLANTED`; empty: none.
+        delay: The delay of all links, each way.
     """
 
     quick: bool
@@ -58,6 +62,7 @@ class Settings:
     consumers_each: int = 4
     concurrency: int = 8
     planted: str = ""
+    delay: LinkDelay = NO_DELAY
 
     @property
     def consumer_count(self) -> int:
@@ -69,7 +74,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        SettingsError: SEED is no number.
+        SettingsError: SEED, LATENCY or JITTER is no number.
     """
     quick = read_quick(environment)
     return Settings(
@@ -84,4 +89,5 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         faults_s=120.0 if quick else 400.0,
         parked_s=4.0 if quick else 10.0,
         planted=environment.get("PLANT", ""),
+        delay=read_distance(environment),
     )

@@ -1,5 +1,5 @@
 """`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK, RETENTION, PUBLISH).
+NETWORK, RETENTION, PUBLISH, LATENCY, JITTER).
 
 Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had two copies again.
 1: a case failed. 2: there was nothing to run.
@@ -17,6 +17,7 @@ from typing import Final, TextIO
 import structlog
 from rich.console import Console
 
+from e2e.distance import told_delay
 from e2e.faults.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.faults.run import Suite
 from e2e.faults.settings import Settings, SettingsError, read_settings
@@ -31,7 +32,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
         settings = read_settings(os.environ)
-        console.print(f"fault suite, SEED={settings.seed}{' QUICK=1' if settings.quick else ''}", highlight=False)
+        quick, distance = " QUICK=1" if settings.quick else "", told_delay(os.environ)
+        console.print(f"fault suite, SEED={settings.seed}{quick}{distance}", highlight=False)
         if settings.out.exists():
             shutil.rmtree(settings.out)
         settings.out.mkdir(parents=True)

@@ -18,7 +18,8 @@ from typing import Final, Literal
 
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import RunId
-from seriatim_local import BrokerPlan, ClusterPlan, LocalCluster, SeriatimPrograms
+from seriatim_local import BrokerPlan, ClusterPlan, LinkDelay, LocalCluster, SeriatimPrograms
+from seriatim_local.delays import NO_DELAY
 from seriatim_local.programs import find_etcd
 
 from e2e.faults import trio
@@ -124,6 +125,7 @@ async def start(
     options: Sequence[str] = (),
     small_disks: tuple[str, ...] = (),
     network: Namespaces | None = None,
+    delay: LinkDelay = NO_DELAY,
 ) -> Running:
     """Start a cluster in an empty directory, and wait until it is ready.
 
@@ -133,6 +135,7 @@ async def start(
         options: Options of every broker, as on its command line.
         small_disks: Brokers whose data is put on small file systems of their own; needs root.
         network: The network in which the processes live; None: loopback addresses, behind the proxy.
+        delay: The delay of all links, each way; only behind the proxy.
 
     Raises:
         SeriatimError, OSError: The cluster did not start. No process of it is left.
@@ -149,6 +152,7 @@ async def start(
         coordinator="embedded" if kind == "embedded" else "etcd",
         programs=programs,
         network=network,
+        delay=delay,
     )
     place: Place = "proxy" if network is None else "namespaces"
     running = Running(kind, cluster, programs, shims, small_disks, place)

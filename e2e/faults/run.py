@@ -185,6 +185,7 @@ class Suite:
                 options=(*(fault.options if fault.own_cluster else ()), *self._retention_options),
                 small_disks=fault.small_disks,
                 network=network,
+                delay=self._settings.delay,
             )
         return self._running
 

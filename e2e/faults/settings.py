@@ -1,4 +1,6 @@
-"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH."""
+"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH, LATENCY and
+JITTER.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
+
+from seriatim_local import LinkDelay
+from seriatim_local.delays import NO_DELAY
+
+from e2e.distance import DistanceError, read_delay_or_none
 
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
 
@@ -34,6 +41,7 @@ class Settings:
         retention_s: How long topics keep messages, in seconds; 0: for ever. If it is set, readers that fall behind are
             told what they missed, no group comes late, and brokers look every second.
         publish: Whether a program publishes beside the load of each case, on a topic of its own.
+        delay: The delay of all links, each way. With one, all faults use the proxy.
     """
 
     quick: bool
@@ -45,13 +53,15 @@ class Settings:
     network: NetworkChoice = "auto"
     retention_s: int = 0
     publish: bool = False
+    delay: LinkDelay = NO_DELAY
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        SettingsError: SEED, MINUTES or RETENTION is no number, or NETWORK is an unknown word.
+        SettingsError: SEED, MINUTES, RETENTION, LATENCY or JITTER is no number, NETWORK is an unknown word, or LATENCY
+            is set with NETWORK=namespaces.
     """
     minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
     try:
@@ -70,6 +80,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     network = next((name for name in get_args(NetworkChoice) if name == (environment.get("NETWORK") or "auto")), None)
     if network is None:
         raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
+    try:
+        delay = read_delay_or_none(environment)
+    except DistanceError as error:
+        raise SettingsError(str(error)) from None
+    if delay and network == "namespaces":
+        raise SettingsError("only the proxy delays links: LATENCY needs NETWORK=proxy, or none")
     return Settings(
         quick=_is_on(environment.get("QUICK", "")),
         minutes=minutes,
@@ -77,9 +93,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         only=tuple(part.strip() for part in environment.get("ONLY", "").split(",") if part.strip()),
         out=Path(environment.get("OUT") or "faults-out"),
         keep=_is_on(environment.get("KEEP", "")),
-        network=network,
+        network="proxy" if delay else network,
         retention_s=int(retention_text),
         publish=_is_on(environment.get("PUBLISH", "")),
+        delay=delay,
     )
 
 
