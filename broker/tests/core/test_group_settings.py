@@ -19,7 +19,7 @@ from seriatim_broker.core.values.keyed import (
 )
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
-from .support import DONE, GROUP, M01, MS, SECOND, STREAM, TOPIC, UNKNOWN, P
+from .support import DONE, GROUP, M01, MS, SECOND, STREAM, TOPIC, UNKNOWN, P, Serving
 
 CONFIGURE = ev.ConsumerGroupOperation.CONFIGURE
 REWIND, SKIP = ev.ConsumerGroupOperation.REWIND, ev.ConsumerGroupOperation.SKIP
@@ -66,6 +66,11 @@ class Configured(KeyedServing):
             )
         )
         self.read_both()
+
+    def reads(self) -> None:
+        """The disk answers what it was asked, in any mode."""
+        super().reads()
+        Serving.reads(self)
 
     def read_both(self) -> None:
         """The coordinator answers what the operation reads."""
@@ -279,3 +284,96 @@ def test_settings_of_a_cursor_record() -> None:
     assert record.settings == ConsumerGroupSettings(ConsumerMode.SHARED, SLOW, True)
     apart = ConsumerGroupSettings(is_spread=False)
     assert ev.CursorRecord(1, 1, 0, TOPIC).with_settings(apart).settings == apart
+
+
+# ---- what comes again in a new group epoch -------------------------------------------------------------------
+
+
+def flags(bench: Configured) -> list[tuple[int, bool]]:
+    """The index of each message that was delivered since the last look, and whether it has the flag."""
+    found = [(index, run.maybe_repeated) for run in bench.runs() for index in indexes_of(run)]
+    for event in bench.delivered(fx.Batches):
+        for batch in event.batches:
+            first = max(event.from_index, batch.header.base_index)
+            found += [(index, index < event.maybe_repeated_below) for index in range(first, batch.header.end_index)]
+    bench.clear()
+    return sorted(found)
+
+
+def begun_again(bench: Configured) -> list[tuple[int, bool]]:
+    """A consumer joins in the mode that the group has now: what it is given."""
+    bench.mode = bench.record.mode
+    bench.clear()
+    bench.join(subscription=2)
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.read_both()
+    if bench.all(fx.WriteCursor):
+        bench.end()
+        bench.read_both()
+    for _ in range(3):
+        bench.deliver()
+    return flags(bench)
+
+
+def test_key_by_key_messages_in_exclusive_mode_are_flagged() -> None:
+    bench = served("abc")
+    bench.acks(bench.runs()[2])
+    bench.deliver()
+    left(bench).operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE))
+    bench.end()
+    assert begun_again(bench) == [(0, True), (1, True), (2, True)], "also what was acknowledged behind the floor"
+
+
+@pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED])
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_exclusive_messages_in_another_mode_are_flagged(mode: ConsumerMode, at_most_once: bool) -> None:
+    bench = Configured("abc")
+    bench.mode = ConsumerMode.EXCLUSIVE
+    bench.record = replace(bench.record, mode=bench.mode)
+    bench.begin()
+    bench.deliver()
+    assert flags(bench) == [(0, False), (1, False), (2, False)]
+    left(bench).operate(wanted=WantedSettings(mode, at_most_once=at_most_once))
+    bench.end()
+    assert begun_again(bench) == [(0, True), (1, True), (2, True)]
+
+
+def test_flags_of_a_new_mode_end_where_the_log_ended() -> None:
+    bench = served("abc")
+    assert bench.part.consumer_groups[GROUP].ledger.reserved > 3, "reserved far ahead, and never given"
+    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    record = bench.all(fx.WriteCursor)[-1].record
+    assert (record.repeated_to, record.repeated_index) == (0, 3)
+
+
+def test_flags_of_an_earlier_change_stay() -> None:
+    record = ev.CursorRecord(2, 1, 0, TOPIC)
+    once = record.repeated_below(2, 5)
+    assert once.repeated_below(2, 3) is once
+    assert (once.repeated_below(2, 7).repeated_to, once.repeated_below(2, 7).repeated_index) == (1, 7)
+    lost = once.repeated_below(3, 0)
+    assert (lost.repeated_to, lost.repeated_index) == (2, 0), "all of segment 2"
+    assert lost.repeated_below(2, 9) is lost
+
+
+def test_messages_after_a_rewind_are_first_attempts() -> None:
+    bench = served("abc")
+    for run in bench.runs()[:2]:
+        bench.acks(run)
+    bench.deliver()
+    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    bench.end()
+    bench.operate(REWIND, operation_id=bytes(15) + b"2")
+    bench.end()
+    assert bench.record.begun_by is REWIND
+    assert begun_again(bench) == [(0, False), (1, False), (2, False)], "a person asked for them again"
+
+
+def test_messages_of_a_group_made_again_are_first_attempts() -> None:
+    bench = served("abc")
+    assert len(bench.runs()) == 3
+    left(bench)
+    bench.record = replace(bench.record, deleted=True, repeated_index=3)
+    again = begun_again(bench)
+    assert (bench.record.group_epoch, bench.record.deleted) == (2, False)
+    assert again == [(0, False), (1, False), (2, False)], "nothing of the deleted group counts"

@@ -95,8 +95,9 @@ class Message(NamedTuple):
         attempt: The delivery attempt: how often this server has given the message to a consumer of the consumer group,
             from 1. A new server, or this one after a restart, begins at 1 again. `maybe_repeated` then flags the
             messages that were given before.
-        maybe_repeated: A consumer may have had it before: another server may have delivered it, or, in modes
-            key_ordered and shared, a consumer had it and ended without a word.
+        maybe_repeated: A consumer may have had it before: another server may have delivered it, or it was delivered
+            before the group got another mode, or, in modes key_ordered and shared, a consumer had it and ended without
+            a word.
         grant: The number of the consumer's grant, which `ack` compares.
     """
 

@@ -842,6 +842,7 @@ class CursorRecord(_message.Message):
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
     REPEATED_TO_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    REPEATED_INDEX_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -878,6 +879,8 @@ class CursorRecord(_message.Message):
     repeated_to: _builtins.int
     """in segments up to this one, each message may have been delivered before; 0: in none"""
     spread: Global___Spread.ValueType
+    repeated_index: _builtins.int
+    """the same in the segment behind, for messages below this index"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -911,10 +914,11 @@ class CursorRecord(_message.Message):
         at_most_once: _builtins.bool = ...,
         repeated_to: _builtins.int = ...,
         spread: Global___Spread.ValueType = ...,
+        repeated_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "repeated_to", b"repeated_to", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "spread", b"spread", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "repeated_index", b"repeated_index", "repeated_to", b"repeated_to", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "spread", b"spread", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,6 +279,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     else:
         written.ClearField("retry")
     written.repeated_to = record.repeated_to
+    written.repeated_index = record.repeated_index
     return written.SerializeToString()
 
 
@@ -316,6 +317,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.at_most_once,
         record.repeated_to,
         record.spread != records_pb2.SPREAD_NONE,
+        record.repeated_index,
     )
 
 

@@ -847,10 +847,11 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
     for run in frame.runs:
         run.is_given = True
     frame.runs = []
-    repeated_below = make_offset(consumer_group.segment_no, min(consumer_group.ledger.repeated_below, INDEX_MAX))
+    repeated_index = consumer_group.ledger.repeated_below
+    repeated_below = make_offset(consumer_group.segment_no, min(repeated_index, INDEX_MAX))
     counts = [1] * count if frame.counts is None else frame.counts + [1] * (count - len(frame.counts))
     attempts = [1] * count if frame.attempts is None else frame.attempts + [1] * (count - len(frame.attempts))
-    if consumer_group.is_at_most_once or min(offsets) >= repeated_below:
+    if (consumer_group.is_at_most_once and not repeated_index) or min(offsets) >= repeated_below:
         repeated = [False] * count
     else:
         begins = accumulate(counts, initial=0)

@@ -55,7 +55,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.ids import INDEX_MAX, format_offset, make_offset
 
 from ..peers import right, versions
 from ..state.broker import BrokerState
@@ -159,7 +159,8 @@ def is_unsettled(
         _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
-        following = after(record, operation.event, partition.chain, _here(partition, consumer_group))
+        here, given_below = _here(partition, consumer_group), _given_below(partition, consumer_group)
+        following = after(record, operation.event, partition.chain, here, given_below)
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         consumer_group.operations.pop(0)
         _answer(broker, operation, None, exc)
@@ -255,7 +256,7 @@ def _decide(
         raise errors.CoordinatorRefusedError(
             "the coordinator takes no writes now: nothing was changed; try again later"
         )
-    return after(cursor, event, chain, _here(partition, consumer_group))
+    return after(cursor, event, chain, _here(partition, consumer_group), _given_below(partition, consumer_group))
 
 
 def _check_direction(
@@ -357,6 +358,21 @@ def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
 
+def _given_below(partition: Partition, consumer_group: ConsumerGroup) -> int:
+    """Below which index of the cursor segment consumers may have been given messages in this group epoch."""
+    cursor = consumer_group.cursor
+    assert cursor is not None
+    no = cursor.segment_no
+    log, held = partition.logs.get(no), partition.rights.get(no)
+    tail = log.tail if log is not None else INDEX_MAX  # nothing behind it was given, although it may be reserved
+    if consumer_group.phase is ConsumerGroupPhase.SERVING:
+        return min(consumer_group.ledger.reserved, tail)
+    if held is not None and held.blind:
+        return tail
+    known = cursors.known_in_epoch(partition, consumer_group.name, no, cursor.group_epoch)
+    return min(known.reserved if known is not None else 0, tail)
+
+
 def was_done(cursor: CursorRecord, event: OperateConsumerGroup) -> bool:
     """Whether an earlier request with the same id was carried out."""
     return event.operation_id in cursor.requests
@@ -378,8 +394,17 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
     return segment is not None and segment.server == broker.member
 
 
-def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place) -> CursorRecord:
+def after(
+    cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place, given_below: int = 0
+) -> CursorRecord:
     """The cursor that the operation makes of this one. With another mode, the consumer group goes on at `here`.
+
+    Rule `new-mode-is-flagged` (I9, K4): then what consumers may have been given, below `given_below`, comes again with
+    the flag. After a rewind or a skip nothing is flagged for that reason, because a person asked for these messages.
+    Without it:
+      1. An exclusive consumer group is given 1:0 to 1:9, and works on all of them. It acknowledges none.
+      2. A person makes it key_ordered. The new group epoch has no control record, so nothing counts as given.
+      3. A handler gets 1:0 as the first attempt, without the flag. It cannot know that the work was done.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
       1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
@@ -395,14 +420,15 @@ def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None
         moved = _to_place(cursor.with_settings(settings), chain, here)
         if here > (cursor.segment_no, cursor.start_index):  # what came later was acknowledged, so a consumer was told
             moved = replace(moved, dropped_from=0, dropped_position=0)
-        return replace(moved, requests=requests)
+        return replace(moved, requests=requests).repeated_below(here.segment_no, given_below)
     if not event.operation.moves:
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
     moved = _to_place(cursor, chain, place)
     return replace(
-        moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0, repeated_to=0
-    )
+        moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0, repeated_to=0,
+        repeated_index=0,
+    )  # fmt: skip
 
 
 def _to_place(cursor: CursorRecord, chain: Chain, place: Place) -> CursorRecord:

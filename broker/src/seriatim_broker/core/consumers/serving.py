@@ -374,6 +374,8 @@ def _begin(
             _skip_what_may_have_been_given(broker, partition, consumer_group, segment.no)
     if record.at_most_once:
         ledger.repeated_below = 0  # what was given is acknowledged, on this disk too
+    if segment.no == record.repeated_to + 1:
+        ledger.repeated_below = max(ledger.repeated_below, record.repeated_index)  # rule `new-mode-is-flagged`
     if not record.mode.is_keyed:
         delivery_attempts.take_up(partition, consumer_group)
     consumer_group.server_epoch = segment.server_epoch
@@ -522,7 +524,7 @@ def _begin_at_oldest(
         renewed = record.moved_to(record.segment_no, max(tail, record.start_index), new_epoch=True)
     elif record.oldest:
         renewed = _back_at(partition.chain, record, Place(*split_offset(record.oldest)))
-        renewed = replace(renewed, repeated_to=max(record.repeated_to, record.segment_no))
+        renewed = renewed.repeated_below(record.segment_no + 1, 0)
     renewed = crossing.with_term(partition, consumer_group, renewed)
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
 

@@ -129,6 +129,8 @@ class CursorRecord:
         repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
             may have been delivered before. 0: in none.
         is_spread: In exclusive mode: the partitions of the topic are spread over the consumers.
+        repeated_index: The same for messages below this index of the segment behind `repeated_to`: they may have been
+            delivered before the consumer group got another mode.
     """
 
     segment_no: int
@@ -152,6 +154,13 @@ class CursorRecord:
     at_most_once: bool = False
     repeated_to: int = 0
     is_spread: bool = True
+    repeated_index: int = 0
+
+    def repeated_below(self, segment_no: int, index: int) -> CursorRecord:
+        """This record, if each message below that place may have been delivered before."""
+        if (segment_no, index) <= (self.repeated_to + 1, self.repeated_index):
+            return self
+        return replace(self, repeated_to=segment_no - 1, repeated_index=index)
 
     @property
     def settings(self) -> ConsumerGroupSettings:
