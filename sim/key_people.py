@@ -71,7 +71,7 @@ class KeyPeople:
         phases = rng.choice(((KeyPhase.PARKED,), (KeyPhase.PARKED,), ()))
 
         def make(request: int, deadline_us: int) -> Event:
-            return ListKeys(request, partition, self._group, phases, b"", rng.choice((3, 100)), b"", deadline_us)
+            return ListKeys(request, partition, self._group, phases, b"", rng.choice((3, 100)), None, deadline_us)
 
         def answered(effect: Any) -> None:
             if effect is None or effect.error is not None:

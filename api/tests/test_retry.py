@@ -1,4 +1,4 @@
-"""Which retry policies are legal, and how keys are shown: at each limit, and one beyond it."""
+"""Which retry policies are legal: at each limit, and one beyond it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError, IllegalNameError
-from seriatim_api.ids import make_offset
-from seriatim_api.key_names import escaped, key_of_name, shown
 from seriatim_api.retry import DELAY_COUNT_MAX, DELAY_MS_MAX, check_retry, dead_letter_topic_of
 
 LEGAL: dict[str, Any] = {
@@ -79,15 +77,3 @@ def test_a_dead_letter_topic_has_the_name_of_a_topic() -> None:
         dead_letter_topic_of("o" * 150, "b" * 60)
     with pytest.raises(BadRequestError):
         dead_letter_topic_of("orders", "news/reader")
-
-
-def test_keys_are_shown_so_that_they_change_no_terminal() -> None:
-    assert shown(b"korder-7") == "order-7"
-    assert shown("kÜber".encode()) == "Über"
-    assert shown(b"ka\x1b[31m\n\xff") == r"a\x1b[31m\n\xff"
-    assert shown(b"o" + make_offset(3, 17).to_bytes(8, "big")) == "message 3:17"
-    assert shown(b"h" + bytes(32)) == "sha256:" + "00" * 32
-    assert shown(b"") == ""
-    assert shown(b"o" + b"\xff" * 8)
-    assert escaped("\u202e\u2028".encode()) == r"\u202e\u2028"
-    assert (key_of_name(b"kx"), key_of_name(b"o12345678")) == (b"x", b"")

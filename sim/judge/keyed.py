@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seriatim_api.ids import PartitionId, format_offset, split_offset
-from seriatim_broker.core.values.keyed import KeyGrant, name_of_key, name_of_offset
+from seriatim_api.key_names import name_of_key, name_of_offset
+from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.core.values.tokens import term_of
 from seriatim_broker.testing.simulated_bodies import key_of
 
@@ -303,4 +304,4 @@ class Keyed:
 
 def _name_of(message: int, offset: int) -> bytes:
     key = key_of(message)
-    return name_of_key(key) if key else name_of_offset(offset)
+    return name_of_offset(offset) if key is None else name_of_key(key)

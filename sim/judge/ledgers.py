@@ -14,8 +14,9 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId, format_offset, make_offset, split_offset
+from seriatim_api.key_names import name_of_key, name_of_offset
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.keyed import ConsumerMode, name_of_key, name_of_offset
+from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.ledger_rows import BLOCK_INDEXES, LedgerRows, read_rows
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState
 from seriatim_broker.core.values.segment import SegmentState
@@ -108,7 +109,7 @@ class Ledgers:
                 message = self.message_at(partition, offset)
                 is_by_key = message is not None and mode is ConsumerMode.KEY_ORDERED
                 key = key_of(message) if message is not None and is_by_key else None
-                if message is not None and name != (name_of_key(key) if key else name_of_offset(offset)):
+                if message is not None and name != (name_of_offset(offset) if key is None else name_of_key(key)):
                     self._seen.fail(
                         "J1", f"{what} {format_offset(offset)} in the list of {name!r}, and it is of {key!r}"
                     )

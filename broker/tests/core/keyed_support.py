@@ -28,7 +28,7 @@ QUICK = RetryPolicy(3, delays_ms=(100, 10_000), jitter_percent=0, exhausted=Exha
 
 
 class KeyedServing(Serving):
-    """Segment 1 is sealed; the key of each message is a letter of `keys`, and a point is a message without a key."""
+    """Segment 1 is sealed; a letter of `keys` is a message's key (a point: none, an underscore: the empty one)."""
 
     keys_read_max = 1_000
     """How many keys the disk gives at once."""
@@ -48,7 +48,7 @@ class KeyedServing(Serving):
         *,
         at_most_once: bool = False,
     ) -> None:
-        self.keys = [None if letter == "." else letter.encode() for letter in keys]
+        self.keys = [None if letter == "." else letter.replace("_", "").encode() for letter in keys]
         self.policy = policy
         self.handover = handover
         self.mode = mode

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
-from seriatim_api.key_names import shown
 from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import waiting_keys
 from seriatim_broker.core.values import effects as fx
@@ -26,7 +25,7 @@ class Asked(KeyedServing):
     """A server of which people ask something about keys."""
 
     def list_keys(
-        self, *phases: KeyPhase, after: bytes = b"", limit: int = 100, name: bytes = b"", request: int = 1
+        self, *phases: KeyPhase, after: bytes = b"", limit: int = 100, name: bytes | None = None, request: int = 1
     ) -> None:
         """A person asks for keys."""
         until_us = self.now_us + 2_000 * MS
@@ -109,6 +108,20 @@ def test_lists_are_paged_by_name_and_chosen_by_state() -> None:
     bench.list_keys(KeyPhase.RETRY)
     bench.settle()
     assert bench.listed() == []
+
+
+def test_the_empty_key_is_one_key_and_no_key_is_all() -> None:
+    bench = Asked("._a", policy=ONCE)
+    bench.serve()
+    for run in bench.runs():
+        bench.nack(run)
+    bench.settle()
+    bench.list_keys(name=b"k")
+    bench.settle()
+    assert [key.name for key in bench.listed()] == [b"k"]
+    bench.list_keys(name=None)
+    bench.settle()
+    assert [key.name for key in bench.listed()] == [b"k", b"ka", b"o" + make_offset(1, 0).to_bytes(8, "big")]
 
 
 def test_a_delayed_key_waits_and_a_granted_one_does_not() -> None:
@@ -323,13 +336,6 @@ def test_too_many_requests_are_refused() -> None:
         bench.list_keys(request=request)
     (refused,) = bench.all(fx.KeysListed)
     assert isinstance(refused.error, errors.OverloadedError)
-
-
-def test_names_of_keys_are_shown_safely() -> None:
-    assert shown(b"korder-7") == "order-7"
-    assert shown(b"ka\x1b[31m\n\xff") == r"a\x1b[31m\n\xff"
-    assert shown(b"o" + make_offset(3, 17).to_bytes(8, "big")) == "message 3:17"
-    assert shown(b"h" + bytes(32)) == "sha256:" + "00" * 32
 
 
 def test_the_limit_of_parked_keys_keeps_further_ones_in_retry() -> None:

@@ -177,7 +177,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
         request = broker_pb2.UpdateTopicRequest(
             name=name,
-            partition_count=partition_count or 0,
+            partition_count=0 if partition_count is None else partition_count,
             settings=records_pb2.TopicSettings(**cast("Any", given)),
             settings_mask=given,
         )
@@ -262,8 +262,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
             BadRequestError: `start` is no place, or an offset comes without its one partition.
         """
-        check_partitions(partitions or None)
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions or ())
+        check_partitions(partitions)
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions)
         if isinstance(start, str) and start in STARTS:
             request.start = STARTS[start]
         else:

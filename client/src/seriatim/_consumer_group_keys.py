@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Literal, cast
 
-from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError, UnsupportedVersionError
+from seriatim_api.key_names import name_of_key, name_to_text
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._arguments import NUMBER_MAX, check_whole
@@ -52,21 +53,28 @@ class ConsumerGroupKeys(GroupOperations):
             UnknownGroupError: The topic has no such consumer group, or the group has no position on the partition.
             UnsupportedModeError: The group is of a mode without keys that wait.
             PartitionOutOfRangeError: The topic has fewer partitions.
+            UnsupportedVersionError: A broker told other keys than `key`: it is too old to look for the empty key.
+            BadRequestError: There is no such state, or `states` is empty.
         """
         if partition is not None:
             check_whole("partition", partition, 0, NUMBER_MAX)
+        if states is not None and not states:
+            raise BadRequestError("states names no state: leave it out to get the keys in all of them")
+        numbers_of_states = [state_to_number(state) for state in states] if states is not None else []
         numbers = [partition] if partition is not None else await self._partitions_of(topic, group)
         for number in numbers:
             request = broker_pb2.ListGroupKeysRequest(
                 topic=topic,
                 group=group,
                 partition=number,
-                states=cast("Any", [state_to_number(state) for state in states or ()]),
+                states=cast("Any", numbers_of_states),
                 limit=KEYS_PER_PAGE,
-                key=key or b"",
+                key=key,
             )
             while True:
                 answer = await self._ask_patiently("ListGroupKeys", request)
+                if key is not None:
+                    _check_are(answer.keys, key)
                 for found in answer.keys:
                     listed = key_of(number, found)
                     if self._recorder is not None:
@@ -150,7 +158,7 @@ class ConsumerGroupKeys(GroupOperations):
         for key in keys if self._recorder is not None else ():
             assert self._recorder is not None
             self._recorder.person(
-                _ACTS[operation], group, topic, key.partition, offset=key.first_offset or None, key=key.key or None,
+                _ACTS[operation], group, topic, key.partition, offset=key.first_offset or None, key=key.key,
                 done=done,
             )  # fmt: skip
 
@@ -167,6 +175,22 @@ class ConsumerGroupKeys(GroupOperations):
                     raise
                 pause_s = max(RETRY_PAUSE_S, (exc.retry_after_ms or 0) / 1000)
             await asyncio.sleep(pause_s)
+
+
+def _check_are(keys: Sequence[broker_pb2.GroupKey], wanted: bytes) -> None:
+    """Refuse a list with other keys than the one that was asked for: a caller would release or skip them.
+
+    A broker that does not know that the field `key` may be set and empty takes it for none, and lists every key.
+
+    Raises:
+        UnsupportedVersionError: There is another key.
+    """
+    name = name_of_key(wanted)
+    if any(key.name != name for key in keys):
+        raise UnsupportedVersionError(
+            f"asked for the key {name_to_text(name)}, a broker listed others: it is of an older version, which takes "
+            "the empty key for no key; upgrade the brokers"
+        )
 
 
 def _result_of(key: GroupKey, result: broker_pb2.OperatedKeyResult) -> KeyResult:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from seriatim_api.errors import BadRequestError
-from seriatim_api.key_names import shown
+from seriatim_api.key_names import key_of_name, name_to_text
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
 
@@ -137,7 +137,7 @@ class GroupKey:
     Attributes:
         partition: The partition's number in the topic.
         name: The name of the key among brokers.
-        key: The key; empty: the message has no key, or the key is longer than 1,024 bytes.
+        key: The key; None: the message has no key, or the key is longer than 1,024 bytes.
         state: `delayed`: it waits for its next attempt. `parked`: it waits for a person. `forwarding`: its first
             message is on its way to the dead-letter topic.
         attempts: How many attempts on its first message have failed.
@@ -152,7 +152,7 @@ class GroupKey:
 
     partition: int
     name: bytes
-    key: bytes
+    key: bytes | None
     state: KeyState
     attempts: int
     turn: int
@@ -164,8 +164,8 @@ class GroupKey:
 
     @property
     def shown(self) -> str:
-        """The key as text for people, with escapes. A message without a key is named by its offset."""
-        return shown(self.name)
+        """The key as text that commands take back: percent-encoded. A message without a key is named by its offset."""
+        return name_to_text(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
     return GroupKey(
         partition,
         written.name,
-        written.key,
+        key_of_name(written.name),  # older brokers say of an absent key that it is empty
         cast("Any", _STATE_NAMES.get(written.state, "delayed")),
         written.attempts,
         written.turn,

@@ -108,12 +108,12 @@ class GroupOperations(BrokerGroupAdmin):
             PartitionOutOfRangeError: The topic has fewer partitions.
             BadRequestError: There is no such target.
         """
-        check_partitions(partitions or None)
+        check_partitions(partitions)
         request = broker_pb2.PlanGroupMoveRequest(
             topic=topic,
             group=group,
             to=target_to_proto(to),
-            partitions=partitions or (),
+            partitions=partitions,
             operation=cast("Any", _OPERATIONS[operation] if operation is not None else 0),
         )
         check_one_partition(to, partitions)
@@ -243,7 +243,7 @@ class GroupOperations(BrokerGroupAdmin):
         Raises:
             BadRequestError: There is no such number.
         """
-        check_partitions(partitions or None)
+        check_partitions(partitions)
         if partitions is None:
             described = await self.describe_group(topic, group)
             partitions = [row.partition for row in described.partitions if row.has_cursor]
@@ -300,7 +300,7 @@ def check_one_partition(to: Target, partitions: Sequence[int] | None) -> None:
     Raises:
         BadRequestError: `to` is an offset, and `partitions` does not name exactly one partition.
     """
-    if isinstance(to, int) and len(set(partitions or ())) != 1:
+    if isinstance(to, int) and (partitions is None or len(set(partitions)) != 1):
         raise BadRequestError("an offset is of one partition: say which")
 
 

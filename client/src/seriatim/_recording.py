@@ -154,7 +154,7 @@ class Recorder:
                 group=group,
                 topic=topic,
                 partition=key.partition,
-                key=key.key or None,
+                key=key.key,
                 first=key.first_offset,
                 messages=key.messages,
                 state=key.state,

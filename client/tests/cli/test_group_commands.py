@@ -7,10 +7,14 @@ import json
 
 import pytest
 from rich.console import Console
+from seriatim import GroupKey
 from seriatim.cli.group import render
+from seriatim_api.ids import make_offset
+from seriatim_api.key_names import key_of_name, name_of_key, name_of_offset
 
 from .memory import MemoryCluster, message_at, place_of
 from .test_commands import Run, cluster, run
+from .test_recorded import letter_of
 
 __all__ = ["cluster", "run"]
 
@@ -114,3 +118,84 @@ def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster
     assert run("group", "describe", "t", "g/c1")[0] == 0
     assert run("group", "delete", "t", "g", "--yes")[1] == "deleted g on t: the positions of 2 consumers\n"
     assert run("group", "list", "t")[1] == "group  lag\nplain    4\n"
+
+
+class Questions:
+    """Answers yes to each question, and keeps it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        for command in ("consumer_group_keys", "dead_letter"):
+            monkeypatch.setattr(f"seriatim.cli.{command}.confirm", self.confirm)
+
+    async def confirm(self, question: str, *, otherwise: str) -> None:
+        """A person reads it."""
+        assert otherwise
+        self.asked.append(question)
+
+
+def waiting(partition: int, name: bytes) -> GroupKey:
+    return GroupKey(partition, name, key_of_name(name), "parked", 5, 0, make_offset(3, 1), 1, 0, "no")
+
+
+LOOK_ALIKE = [waiting(0, name_of_key(key)) for key in (b"", b"\0", b"\\x00", b"%00", b"message 1:0", b"%message:1:0")]
+KEYLESS = [waiting(partition, name_of_offset(make_offset(1, 0))) for partition in (0, 1)]
+
+
+@pytest.mark.parametrize("found", [*LOOK_ALIKE, KEYLESS[0]], ids=lambda found: found.shown)
+def test_a_key_that_is_shown_is_chosen_alone(run: Run, cluster: MemoryCluster, found: GroupKey) -> None:
+    cluster.waiting["t", "g"] = [*LOOK_ALIKE, KEYLESS[0]]
+    shown = json.loads(run("--output", "json", "group", "parked", "t", "g")[1])
+    assert len({row["key"] for row in shown}) == len(LOOK_ALIKE) + 1
+    done = run("--output", "json", "group", "skip", "t", "g", "--key", found.shown, "--yes")
+    assert [row["key"] for row in json.loads(done[1])] == [found.shown]
+
+
+def test_the_empty_key_is_not_every_key(run: Run, cluster: MemoryCluster) -> None:
+    cluster.waiting["t", "g"] = LOOK_ALIKE
+    for command in ("release", "skip", "dead-letter"):
+        yes = () if command == "release" else ("--yes",)
+        status, out, _ = run("--output", "json", "group", command, "t", "g", "--key", "", *yes)
+        assert (status, [row["key"] for row in json.loads(out)]) == (0, ["%empty"])
+    cluster.waiting["t", "g"] = LOOK_ALIKE[1:]
+    status, _, err = run("group", "skip", "t", "g", "--key", "", "--yes")
+    assert (status, "key %empty of g does not wait" in err) == (1, True)
+
+
+def test_one_text_of_messages_on_two_partitions_needs_the_partition(run: Run, cluster: MemoryCluster) -> None:
+    cluster.waiting["t", "g"] = KEYLESS
+    status, _, err = run("group", "skip", "t", "g", "--key", "%message:1:0", "--yes")
+    assert (status, "waits on partitions 0 and 1: say which with --partition" in err) == (1, True)
+    status, out, _ = run("--output", "json", "group", "skip", "t", "g", "--key", "%message:1:0", "-p", "1", "--yes")
+    assert [(row["partition"], row["key"]) for row in json.loads(out)] == [(1, "%message:1:0")]
+
+
+def test_the_question_names_the_keys(run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.waiting["t", "g"] = [*LOOK_ALIKE[:2], waiting(1, b"ka")]
+    questions = Questions(monkeypatch)
+    run("group", "skip", "t", "g", "--key", "")
+    run("group", "dead-letter", "t", "g", "--all-parked")
+    cluster.waiting["t", "g"] = [waiting(0, b"kn%d" % number) for number in range(1_030)]
+    run("group", "skip", "t", "g", "--all-parked")
+    assert questions.asked[:2] == [
+        "Pass over the first message of 1 key of g on t (%empty)?",
+        (
+            "Send to the dead-letter topic the first message of 3 keys of g on t "
+            "(%empty on partition 0, %00 on partition 0, a on partition 1)?"
+        ),
+    ]
+    named = ", ".join(f"n{number}" for number in range(20))
+    assert questions.asked[2].endswith(f"of 1,030 keys of g on t ({named} and 1,010 more)?")
+
+
+def test_the_question_about_dead_letters_names_their_keys(
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = [letter_of(0, 4, key, b"no", index=5) for key in (b"", b"", b"-", None)]
+    cluster.letters = list(letters)
+    questions = Questions(monkeypatch)
+    run("dead-letter", "replay", "t.g.dead", "--all")
+    cluster.letters = list(letters)
+    run("dead-letter", "drop", "t.g.dead", "--key", "")
+    assert questions.asked[0].endswith("to their groups (keys: %empty, %2d, - at 2:4)?")
+    assert questions.asked[1].endswith("cannot be replayed (keys: %empty)?")

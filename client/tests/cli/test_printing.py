@@ -32,13 +32,22 @@ def test_raw_bytes_go_to_files_as_they_are() -> None:
     assert render(message_of(EVIL), "raw", to_terminal=False) == EVIL + b"\n"
 
 
+@pytest.mark.parametrize(
+    ("key", "shown"), [(None, "-"), (b"-", "%2d"), (b"", "%empty"), (b"\\x00", "\\x00"), (b"\0", "%00")]
+)
+def test_keys_that_look_alike_are_printed_apart(key: bytes | None, shown: str) -> None:
+    message = message_of(b"v", key=key)
+    assert render(message, "pretty", to_terminal=False).split() == [b"0", b"1:0", shown.encode(), b"v"]
+    assert json.loads(render(message, "json", to_terminal=False))["key"] == (None if key is None else shown)
+
+
 def test_json_has_all_of_a_message_and_tells_bytes_from_text() -> None:
     message = message_of(EVIL, key=b"\xff", headers={"h": b"\x80", "é": "ü".encode()}, tag="x", attempt=3)
     line = render(message, "json", to_terminal=False).decode()
     assert json.loads(line) == {
         "partition": 0,
         "offset": "1:0",
-        "key": {"base64": "/w=="},
+        "key": "%ff",
         "value": EVIL.decode(),
         "timestamp_ms": 5,
         "headers": {"h": {"base64": "gA=="}, "é": "ü"},

@@ -59,7 +59,10 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
     cluster.waiting["flights", "keyed"] = (
         GroupKey(0, b"kN14228", b"N14228", "parked", 5, 0, make_offset(3, 5), 3, 0, "no such aircraft"),
         GroupKey(0, b"kN\x1b[31m\xff", b"N\x1b[31m\xff", "parked", 5, 2, make_offset(2, 40), 1, 0, "two\nlines"),
-        GroupKey(1, b"o" + make_offset(3, 1).to_bytes(8, "big"), b"", "delayed", 2, 0, make_offset(3, 1), 1, 5, "late"),
+        GroupKey(
+            1, b"o" + make_offset(3, 1).to_bytes(8, "big"), None, "delayed", 2, 0, make_offset(3, 1), 1, 5, "late"
+        ),
+        GroupKey(1, b"k", b"", "delayed", 1, 0, make_offset(3, 2), 1, 5, "late"),
     )
     cluster.letters = [
         letter_of(0, 4, b"N14228", b"no such aircraft", index=5),

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from seriatim import history
 from seriatim.history import KINDS, Finding, HistoryFormatError, MemoryHistory, Report, check_events, render
+from seriatim.history._format import text_of_key
+from seriatim_api.key_names import key_to_text
 
 TOPIC, GROUP = "orders", "billing"
 AT: dict[str, Any] = {"topic": TOPIC, "partition": 0}
@@ -667,10 +671,15 @@ def test_a_batch_of_one_grant_is_one_line() -> None:
     passes(story)
 
 
+@given(st.one_of(st.binary(), st.text("% -é\0\\").map(str.encode)))
+def test_a_key_has_the_text_that_commands_show(key: bytes) -> None:
+    assert text_of_key(key) == key_to_text(key)
+
+
 def test_keys_that_are_no_text_stay_different() -> None:
     story = Story(0)
-    story.sends([0, 1], producer="p", sequence=0, keys=[b"\xff", b"\\xff"], **AT)
-    assert story.events[-1]["y"] == ["\\xff", "\\\\xff"]
+    story.sends([0, 1], producer="p", sequence=0, keys=[b"\xff", b"%ff"], **AT)
+    assert story.events[-1]["y"] == ["%ff", "%25ff"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from seriatim_api.key_names import key_shown
 
 from seriatim_spark import batch_chain
 from seriatim_spark.batch_chain import Link
@@ -147,10 +148,10 @@ def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:
         if len(moved):
             at = int(order[moved[0] + 1])
             raise ApplyError(
-                f"key {_shown(rows.column('key')[at].as_py())} stands in partitions {partitions[order[moved[0]]]} and "
-                f"{partitions[at]}: did the topic get more partitions? Offsets of two partitions cannot be compared. "
-                "Start again with --order-by append_time if the times at which brokers took the messages are good "
-                "enough"
+                f"key {key_shown(rows.column('key')[at].as_py())} stands in partitions {partitions[order[moved[0]]]} "
+                f"and {partitions[at]}: did the topic get more partitions? Offsets of two partitions cannot be "
+                "compared. Start again with --order-by append_time if the times at which brokers took the messages are "
+                "good enough"
             )
     else:
         times = rows.column("append_time").cast(pa.timestamp("us", "UTC")).combine_chunks().view(pa.int64()).to_numpy()
@@ -259,7 +260,3 @@ def remove_unnamed(directory: str, state: TableState | None) -> int:
     unnamed = [name for info in infos if (name := f"data/{info.base_name}") not in named]
     remove(directory, unnamed)
     return len(unnamed)
-
-
-def _shown(key: bytes | None) -> str:
-    return repr((key or b"")[:60])[1:]

@@ -2551,7 +2551,7 @@ class ListGroupKeysRequest(_message.Message):
     limit: _builtins.int
     """at most so many; 0: 100, at most 1,000"""
     key: _builtins.bytes
-    """only this key; empty: all"""
+    """only this key; not set: all. A version before 0.4.0 takes the empty key for all"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___KeyState.ValueType]:
         """empty: all"""
@@ -2565,13 +2565,15 @@ class ListGroupKeysRequest(_message.Message):
         states: _abc.Iterable[Global___KeyState.ValueType] | None = ...,
         after: _builtins.bytes = ...,
         limit: _builtins.int = ...,
-        key: _builtins.bytes = ...,
+        key: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "group", b"group", "key", b"key", "limit", b"limit", "partition", b"partition", "states", b"states", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "after", b"after", "group", b"group", "key", b"key", "limit", b"limit", "partition", b"partition", "states", b"states", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
 
 Global___ListGroupKeysRequest: _TypeAlias = ListGroupKeysRequest  # noqa: Y015
 
@@ -2618,7 +2620,7 @@ class GroupKey(_message.Message):
     name: _builtins.bytes
     """of the key among brokers: what OperateGroupKeys takes"""
     key: _builtins.bytes
-    """empty: the message has no key, or the key is longer than 1,024 bytes"""
+    """not set: the message has no key, or the key is longer than 1,024 bytes"""
     state: Global___KeyState.ValueType
     attempts: _builtins.int
     """of the first message"""
@@ -2638,7 +2640,7 @@ class GroupKey(_message.Message):
         self,
         *,
         name: _builtins.bytes = ...,
-        key: _builtins.bytes = ...,
+        key: _builtins.bytes | None = ...,
         state: Global___KeyState.ValueType = ...,
         attempts: _builtins.int = ...,
         turn: _builtins.int = ...,
@@ -2648,11 +2650,13 @@ class GroupKey(_message.Message):
         error: _builtins.str = ...,
         group_epoch: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "first_offset", b"first_offset", "group_epoch", b"group_epoch", "key", b"key", "messages", b"messages", "name", b"name", "ready_at_ms", b"ready_at_ms", "state", b"state", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "attempts", b"attempts", "error", b"error", "first_offset", b"first_offset", "group_epoch", b"group_epoch", "key", b"key", "messages", b"messages", "name", b"name", "ready_at_ms", b"ready_at_ms", "state", b"state", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
 
 Global___GroupKey: _TypeAlias = GroupKey  # noqa: Y015
 

@@ -19,14 +19,14 @@ from seriatim_api.errors import (
     SeriatimError,
 )
 from seriatim_api.ids import OFFSET_MAX
-from seriatim_api.key_names import key_of_name
+from seriatim_api.key_names import key_of_name, name_of_key
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..core.values.chain import Chain
 from ..core.values.effects import KeysListed, KeysOperated
 from ..core.values.events import ListKeys, OperateKeys
-from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey, name_of_key
+from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from .consumer_group_admin import row_of, unknown_consumer_group
 from .consumer_group_operations import ROUND_PAUSE_S, ROUNDS_MAX, ConsumerGroupOperations
 from .outbound import is_forwarded, operator_epoch
@@ -55,7 +55,7 @@ class ConsumerGroupKeys(ConsumerGroupOperations):
         if request.limit > KEYS_PER_CALL_MAX:
             raise BadRequestError(f"a page has at most {KEYS_PER_CALL_MAX:,} keys, not {request.limit:,}")
         limit = request.limit or KEYS_PER_PAGE_DEFAULT
-        name = name_of_key(request.key) if request.key else b""
+        name = name_of_key(request.key) if request.HasField("key") else None
 
         async def here(chain: Chain, deadline_s: float) -> broker_pb2.ListGroupKeysResponse:
             until_us = _until_us(deadline_s)

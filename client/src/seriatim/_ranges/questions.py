@@ -28,7 +28,7 @@ async def offsets(
     if not is_legal_name(topic):
         raise IllegalNameError(f"{topic!r} cannot name a topic")
     check_partitions(partitions)
-    request = ranges_pb2.GetOffsetsRequest(topic=topic, incarnation=incarnation, partitions=partitions or ())
+    request = ranges_pb2.GetOffsetsRequest(topic=topic, incarnation=incarnation, partitions=partitions)
     if isinstance(at, datetime):
         request.at, request.time_ms = ranges_pb2.OFFSET_AT_TIME, milliseconds(at)
     elif at in _NAMED:

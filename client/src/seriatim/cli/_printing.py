@@ -6,8 +6,10 @@ import base64
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
-from seriatim_api.key_names import escaped
+from seriatim_api.key_names import escaped, key_to_text
 from seriatim_api.terminals import safe_json
+
+from seriatim.cli._keys import shown_key
 
 if TYPE_CHECKING:
     from seriatim import Chain, Message
@@ -29,7 +31,7 @@ def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
         fields = {
             "partition": message.partition,
             "offset": format_offset(message.offset),
-            "key": None if message.key is None else data_field(message.key),
+            "key": None if message.key is None else key_to_text(message.key),
             "value": data_field(message.value),
             "timestamp_ms": message.timestamp_ms,
             "headers": {name: data_field(value) for name, value in message.headers.items()},
@@ -39,7 +41,7 @@ def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
         }
         return safe_json(fields).encode() + b"\n"
     mark = " (maybe repeated)" if message.maybe_repeated else ""
-    where = f"{message.partition}  {format_offset(message.offset):<12} {escaped(message.key or b'') or '-'}"
+    where = f"{message.partition}  {format_offset(message.offset):<12} {shown_key(message.key)}"
     return f"{where}  {escaped(message.value)}{mark}\n".encode()
 
 

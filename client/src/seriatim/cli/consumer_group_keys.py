@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from seriatim_api.errors import PositionUnknownError, PreconditionError
 from seriatim_api.ids import format_offset
-from seriatim_api.key_names import escaped
+from seriatim_api.key_names import escaped, key_of_name, name_to_text
 from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
+from seriatim.cli._keys import KEY_NAME, listed
 from seriatim.cli._printing import offset_field
 from seriatim.cli._settings import Settings
 
@@ -35,6 +36,7 @@ PARTITION = click.option(
 KEYS = click.option(
     "--key",
     "keys",
+    type=KEY_NAME,
     metavar="KEY",
     multiple=True,
     help="A key, as `group parked` shows it. May be repeated.",
@@ -76,7 +78,7 @@ def parked(settings: Settings, topic: str, name: str, partition: int | None, all
 @PARTITION
 @click.pass_obj
 def release(
-    settings: Settings, topic: str, name: str, keys: tuple[str, ...], all_parked: bool, partition: int | None
+    settings: Settings, topic: str, name: str, keys: tuple[bytes, ...], all_parked: bool, partition: int | None
 ) -> None:
     """Let keys of GROUP go on: their first messages are delivered again, with all their attempts.
 
@@ -97,7 +99,7 @@ def dead_letter(
     settings: Settings,
     topic: str,
     name: str,
-    keys: tuple[str, ...],
+    keys: tuple[bytes, ...],
     all_parked: bool,
     partition: int | None,
     yes: bool,
@@ -114,7 +116,7 @@ def operate(
     topic: str,
     name: str,
     operation: KeyOperation,
-    keys: Sequence[str],
+    keys: Sequence[bytes],
     all_parked: bool,
     partition: int | None,
     *,
@@ -134,7 +136,7 @@ def operate(
         if found and not yes:
             count = f"{len(found):,} key{'s' * (len(found) != 1)}"
             what = "Pass over" if operation == "skip" else "Send to the dead-letter topic"
-            question = f"{what} the first message of {count} of {name} on {topic}?"
+            question = f"{what} the first message of {count} of {name} on {topic} ({listed(_places(found))})?"
             await confirm(question, otherwise="nothing was changed")
         acts = {"release": admin.release_keys, "skip": admin.skip_keys, "dead-letter": admin.dead_letter_keys}
         return await acts[operation](topic, name, found) if found else []
@@ -165,24 +167,36 @@ def operate(
         raise PositionUnknownError(f"{len(failed)} of {len(results)} keys were left as they are: {texts}")
 
 
-async def _find(admin: Admin, topic: str, name: str, texts: Sequence[str], partition: int | None) -> list[GroupKey]:
-    """The keys that wait, by their texts; all parked ones if there are no texts.
+def _places(keys: Sequence[GroupKey]) -> list[str]:
+    """Keys by their texts; with their partitions if they are in more than one."""
+    if len({key.partition for key in keys}) == 1:
+        return [key.shown for key in keys]
+    return [f"{key.shown} on partition {key.partition}" for key in keys]
+
+
+async def _find(admin: Admin, topic: str, name: str, wanted: Sequence[bytes], partition: int | None) -> list[GroupKey]:
+    """The keys that wait, by their names; all parked ones if there are no names.
 
     Raises:
-        PreconditionError: A key does not wait.
+        PreconditionError: A key does not wait, or a message without a key waits on each of several partitions.
     """
-    if not texts:
+    if not wanted:
         return [key async for key in admin.group_keys(topic, name, partition=partition, states=["parked"])]
     found: list[GroupKey] = []
-    for text in texts:
-        mine = [key async for key in admin.group_keys(topic, name, partition=partition, key=text.encode())]
-        if not mine:  # a message without a key, or a key that is shown with escapes
-            every = [key async for key in admin.group_keys(topic, name, partition=partition)]
-            mine = [key for key in every if key.shown == text]
+    for one in wanted:
+        # A key without a name of its own bytes cannot be asked for: it is looked for among all.
+        every = admin.group_keys(topic, name, partition=partition, key=key_of_name(one))
+        mine = [key async for key in every if key.name == one]
+        text = name_to_text(one)
+        if len(mine) > 1 and key_of_name(one) is None:
+            where = " and ".join(str(key.partition) for key in mine)
+            raise PreconditionError(
+                f"nothing was changed: {text} of {name} waits on partitions {where}: say which with --partition"
+            )
         if not mine:
             where = f" on partition {partition}" if partition is not None else ""
             raise PreconditionError(
-                f"nothing was changed: key {escaped(text.encode())} of {name} does not wait{where}; "
+                f"nothing was changed: key {text} of {name} does not wait{where}; "
                 f"`seriatim group parked {topic} {name} --all-states` lists the keys that do"
             )
         found += mine

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import format_offset, parse_offset
-from seriatim_api.key_names import escaped
+from seriatim_api.key_names import NO_KEY, escaped, key_to_text
 from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
+from seriatim.cli._keys import KEY, listed, shown_key
 from seriatim.cli._printing import data_field, offset_field
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
@@ -60,7 +61,7 @@ def _choice(command: _Command) -> _Command:
                 "--offset", "offsets", type=OFFSET, metavar="SEGMENT:INDEX", multiple=True,
                 help="A dead letter, as `dead-letter list` shows it. May be repeated. With --partition.",
             ),
-            click.option("--key", metavar="KEY", help="All dead letters with this key."),
+            click.option("--key", type=KEY, metavar="KEY", help="All dead letters with this key."),
             click.option("--all", "is_all", is_flag=True, help="All dead letters."),
             GROUP,
             PARTITION,
@@ -83,7 +84,7 @@ def dead_letter() -> None:
 @TOPIC
 @GROUP
 @PARTITION
-@click.option("--key", metavar="KEY", help="Only dead letters with this key. [default: all]")
+@click.option("--key", type=KEY, metavar="KEY", help="Only dead letters with this key. [default: all]")
 @click.option(
     "--after", type=OFFSET, metavar="SEGMENT:INDEX", help="Only dead letters behind this one. With --partition."
 )
@@ -94,7 +95,7 @@ def list_(
     topic: str,
     group: str | None,
     partition: int | None,
-    key: str | None,
+    key: bytes | None,
     after: int | None,
     limit: int,
 ) -> None:
@@ -103,9 +104,7 @@ def list_(
         raise click.UsageError("an offset is of one partition: say which with --partition")
 
     async def work(admin: Admin) -> list[DeadLetter]:
-        letters = admin.dead_letters(
-            topic, group, partition=partition, key=key.encode() if key is not None else None, after=after
-        )
+        letters = admin.dead_letters(topic, group, partition=partition, key=key, after=after)
         return await _first(letters, limit + 1)
 
     found = call_admin(settings, work)
@@ -145,7 +144,7 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
     lines = [
         ("message", f"{letter.origin_topic} partition {letter.origin_partition} at {_place(letter.origin_offset)}"),
         ("group", letter.group),
-        ("key", _key(letter)),
+        ("key", shown_key(letter.key)),
         ("attempts", f"{letter.attempts:,}, the last one at {utc(letter.failed_at_ms)}"),
         ("error", escaped(letter.reason.encode()) or "-"),
     ]
@@ -170,7 +169,7 @@ def replay(
     settings: Settings,
     topic: str,
     offsets: tuple[int, ...],
-    key: str | None,
+    key: bytes | None,
     is_all: bool,
     group: str | None,
     partition: int | None,
@@ -184,7 +183,8 @@ def replay(
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
-        await _confirm(f"Replay {_count(chosen)} of {topic} to their groups?", "nothing was replayed", chosen, yes)
+        question = f"Replay {_count(chosen)} of {topic} to their groups ({_keys(chosen)})?"
+        await _confirm(question, "nothing was replayed", chosen, yes)
         copies = await admin.replay_dead_letters(topic, chosen) if chosen else []
         return [
             {
@@ -214,7 +214,7 @@ def drop(
     settings: Settings,
     topic: str,
     offsets: tuple[int, ...],
-    key: str | None,
+    key: bytes | None,
     is_all: bool,
     group: str | None,
     partition: int | None,
@@ -227,9 +227,8 @@ def drop(
 
     async def work(admin: Admin) -> int:
         chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
-        await _confirm(
-            f"Drop {_count(chosen)} of {topic}, so that they cannot be replayed?", "nothing was dropped", chosen, yes
-        )
+        question = f"Drop {_count(chosen)} of {topic}, so that they cannot be replayed ({_keys(chosen)})?"
+        await _confirm(question, "nothing was dropped", chosen, yes)
         if chosen:
             await admin.drop_dead_letters(topic, chosen)
         return len(chosen)
@@ -259,7 +258,7 @@ async def _chosen(
     admin: Admin,
     topic: str,
     offsets: Sequence[int],
-    key: str | None,
+    key: bytes | None,
     is_all: bool,
     group: str | None,
     partition: int | None,
@@ -275,9 +274,7 @@ async def _chosen(
         raise click.UsageError("an offset is of one partition: say which with --partition")
     wanted = set(offsets)
     found: list[DeadLetter] = []
-    async for letter in admin.dead_letters(
-        topic, group, partition=partition, key=key.encode() if key is not None else None
-    ):
+    async for letter in admin.dead_letters(topic, group, partition=partition, key=key):
         if wanted and letter.offset not in wanted:
             continue
         if len(found) == CHOSEN_MAX:
@@ -297,10 +294,10 @@ async def _chosen(
     return found
 
 
-def _limits(group: str | None, partition: int | None, key: str | None = None) -> str:
+def _limits(group: str | None, partition: int | None, key: bytes | None = None) -> str:
     """What the options say which dead letters are meant, as the end of a sentence."""
     parts = [
-        f" with key {escaped(key.encode())}" if key is not None else "",
+        f" with key {key_to_text(key)}" if key is not None else "",
         f" of group {group}" if group is not None else "",
         f" on partition {partition}" if partition is not None else "",
     ]
@@ -319,8 +316,14 @@ def _count(things: Sequence[object]) -> str:
     return f"{len(things):,} dead letter{'s' * (len(things) != 1)}"
 
 
-def _key(letter: DeadLetter) -> str:
-    return escaped(letter.key) if letter.key is not None else "-"
+def _keys(letters: Sequence[DeadLetter]) -> str:
+    """Their keys, for a question. A dead letter without a key is named by its place."""
+    return "keys: " + listed(
+        [
+            key_to_text(letter.key) if letter.key is not None else f"{NO_KEY} at {format_offset(letter.offset)}"
+            for letter in letters
+        ]
+    )
 
 
 def _place(offset: int) -> str:
@@ -331,7 +334,7 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "partition": letter.partition,
         "offset": offset_field(letter.offset),
-        "key": _key(letter) if letter.key is not None else None,
+        "key": key_to_text(letter.key) if letter.key is not None else None,
         "group": letter.group,
         "origin_topic": letter.origin_topic,
         "origin_partition": letter.origin_partition,
@@ -372,7 +375,7 @@ def render(letters: Sequence[DeadLetter]) -> Table:
         table.add_row(
             str(letter.partition),
             format_offset(letter.offset),
-            Text(_key(letter)),
+            Text(shown_key(letter.key)),
             letter.group,
             format_offset(letter.origin_offset),
             f"{letter.attempts:,}",

@@ -375,7 +375,9 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 @_REQUEST_ID
 @_ASIDE
 @click.pass_obj
-def skip(settings: Settings, /, topic: str, name: str, keys: tuple[str, ...], all_parked: bool, **options: Any) -> None:
+def skip(
+    settings: Settings, /, topic: str, name: str, keys: tuple[bytes, ...], all_parked: bool, **options: Any
+) -> None:
     """Have GROUP skip messages of TOPIC: it goes on at a later place, or passes over the first message of a key.
 
     With --to, the command first shows the old and the new place in each partition, and how many messages the group

@@ -23,6 +23,7 @@ from seriatim_api.terminals import echo
 
 import seriatim
 from seriatim.cli import _connect
+from seriatim.cli._keys import KEY
 from seriatim.cli._meter import OutcomeName, SendMeter, describe
 from seriatim.cli._running import first_of, interruptible, live_line, run, say
 from seriatim.cli._settings import Settings
@@ -97,7 +98,7 @@ class _Lines(click.File):
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=_Lines("rb"), required=False)
-@click.option("--key", help="The key of every message. With --key-separator, of lines without a separator.")
+@click.option("--key", type=KEY, help="The key of every message. With --key-separator, of lines without a separator.")
 @click.option(
     "--key-separator",
     help="The text between the key and the value in each line, for example ':'. A line without it ends the command.",
@@ -127,7 +128,7 @@ def produce(
     settings: Settings,
     topic: str,
     file: BinaryIO | None,
-    key: str | None,
+    key: bytes | None,
     key_separator: str | None,
     partition: int | None,
     rate: float | None,
@@ -148,7 +149,7 @@ def produce(
         raise click.UsageError("--key-separator is empty: give the text between the key and the value, for example ':'")
     options = ProduceOptions(
         topic=topic,
-        key=None if key is None else key.encode(),
+        key=key,
         key_separator=None if key_separator is None else key_separator.encode(),
         partition=partition,
         rate=rate,

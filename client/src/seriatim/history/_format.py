@@ -1,7 +1,7 @@
 """The lines of a history: names of kinds, batches of ids, offsets, and the error for a bad line.
 
-The functions for offsets repeat a few lines of `seriatim_api.ids`, because this package imports only the standard
-library.
+The functions for offsets and keys repeat a few lines of `seriatim_api.ids` and `key_names`, because this package
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -150,8 +150,17 @@ def decode_ids(event: Mapping[str, object]) -> Sequence[MessageId]:
 
 
 def text_of_key(key: bytes) -> str:
-    """A key as text, with escapes: different keys have different texts."""
-    return key.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    """A key in the notation of `seriatim_api.key_names`: different keys have different texts."""
+    if key in (b"", b"-"):
+        return "%2d" if key else "%empty"
+    text = key.decode(errors="surrogateescape")
+    if text.isprintable() and " " not in text and "%" not in text:
+        return text
+    return "".join(letter if letter.isprintable() and letter not in " %" else _percent(letter) for letter in text)
+
+
+def _percent(letter: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in letter.encode(errors="surrogateescape"))
 
 
 def encode_keys(keys: Sequence[bytes | None]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_api.ids import format_offset
+from seriatim_api.key_names import key_shown
 
 from seriatim_spark import archiving, auditing
 from seriatim_spark.auditing import (
@@ -213,7 +214,7 @@ def _keys_in_partitions(rows: DataFrame) -> list[Finding]:
     findings = [
         Finding(
             "key", row["topic"], row["incarnation"], int(row["partitions"][0]), row["first"], 1,
-            f"key {_shown(row['key'])} stands in partitions {', '.join(map(str, row['partitions']))}",
+            f"key {key_shown(row['key'])} stands in partitions {', '.join(map(str, row['partitions']))}",
         )
         for row in spread.orderBy("first").limit(KEYS_SHOWN).collect()
     ]  # fmt: skip
@@ -239,15 +240,11 @@ def _keys_that_go_back(rows: DataFrame, key_sequence: str) -> list[Finding]:
     return [
         Finding(
             "key", row["topic"], row["incarnation"], int(row["partition"]), row["first"]["offset"], row["count"],
-            f"{key_sequence} of key {_shown(row['first']['key'])} goes from {row['first']['before']} to "
+            f"{key_sequence} of key {key_shown(row['first']['key'])} goes from {row['first']['before']} to "
             f"{row['first']['number']}",
         )
         for row in per_partition.collect()
     ]  # fmt: skip
-
-
-def _shown(key: bytes | None) -> str:
-    return repr(bytes(key or b"")[:60])[1:]
 
 
 def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: str) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
+from seriatim_api.key_names import key_shown
+
 from seriatim_spark.connection import connected
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import session
@@ -35,7 +37,7 @@ class PartitionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class KeyTraffic:
-    """Messages of a key, and the bytes of their values. The key is a text for people."""
+    """Messages of a key, and the bytes of their values. The key is in the notation for people."""
 
     key: str
     rows: int
@@ -150,7 +152,7 @@ def run(source: Mapping[str, str], *, last_s: float, top: int) -> Traffic:
         .limit(top)
         .collect()
     )
-    keys = [KeyTraffic(repr(bytes(row["key"])[:60])[1:], row["rows"], int(row["size"])) for row in hot]
+    keys = [KeyTraffic(key_shown(row["key"]), row["rows"], int(row["size"])) for row in hot]
     partition_count, groups = _groups(source, topic)
     return summed_up(
         topic, begin.timestamp(), step_s,

@@ -23,7 +23,7 @@ from typing import Final
 from seriatim_api import errors
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
-from seriatim_api.key_names import shown
+from seriatim_api.key_names import name_to_text
 
 from ..peers import right, versions
 from ..state.broker import BrokerState
@@ -228,7 +228,7 @@ def _read_failed(
     forward.from_us = broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
         broker.out.note(
-            "dead_letter_waits", partition.id, group=consumer_group.name, key=shown(forward.name),
+            "dead_letter_waits", partition.id, group=consumer_group.name, key=name_to_text(forward.name),
             error="the message cannot be read now",
         )  # fmt: skip
     broker.poll(pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
@@ -353,7 +353,7 @@ def _pass(
     keyed.pass_first(key)
     keyed.requeue(key)
     broker.out.note(
-        "dead_lettered", partition.id, group=consumer_group.name, key=shown(forward.name),
+        "dead_lettered", partition.id, group=consumer_group.name, key=name_to_text(forward.name),
         offset=format_offset(forward.offset), topic=topic, attempts=attempts, error=error,
     )  # fmt: skip
 

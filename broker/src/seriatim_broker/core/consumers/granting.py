@@ -11,7 +11,7 @@ from itertools import accumulate, islice, takewhile
 from typing import Final
 
 from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
-from seriatim_api.key_names import shown
+from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, name_to_text
 
 from ..copies import producer_tables
 from ..peers import right
@@ -23,7 +23,7 @@ from ..state.partition import Partition
 from ..values import tokens
 from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, KeyPhase, name_of_key, name_of_offset
+from ..values.keyed import ConsumerMode, KeyColumn, KeyPhase
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.positions import position_of
@@ -249,7 +249,13 @@ def note_full(broker: BrokerState, partition: Partition, consumer_group: Consume
     keyed.is_full_noted = True
     offset = keyed.oldest_aside
     key = next((key.name for key in keyed.keys.values() if key.aside and key.aside[0] == offset), b"")
-    broker.out.note("lists_full", partition.id, group=consumer_group.name, key=shown(key), oldest=format_offset(offset))
+    broker.out.note(
+        "lists_full",
+        partition.id,
+        group=consumer_group.name,
+        key=name_to_text(key),
+        oldest=format_offset(offset),
+    )
 
 
 def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
@@ -769,7 +775,7 @@ def _set_unreadable_aside(
         elif keyed.has_list_room(room_limits(broker)):
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
             broker.out.note(
-                "unreadable_message", partition.id, group=consumer_group.name, key=shown(key.name),
+                "unreadable_message", partition.id, group=consumer_group.name, key=name_to_text(key.name),
                 offset=format_offset(first),
             )  # fmt: skip
         else:

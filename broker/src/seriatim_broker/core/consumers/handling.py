@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
-from seriatim_api.key_names import shown
+from seriatim_api.key_names import name_to_text
 
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
@@ -279,7 +279,7 @@ def _fail(
         if _may_park(broker, keyed):
             keyed.park(key, reason)
             broker.out.note(
-                "key_parked", partition.id, group=consumer_group.name, key=shown(key.name), attempts=attempts,
+                "key_parked", partition.id, group=consumer_group.name, key=name_to_text(key.name), attempts=attempts,
                 error=reason,
             )  # fmt: skip
             return

@@ -26,7 +26,7 @@ import heapq
 
 from seriatim_api import errors
 from seriatim_api.ids import format_offset
-from seriatim_api.key_names import shown
+from seriatim_api.key_names import name_to_text
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -160,7 +160,7 @@ def _list(keyed: KeyedDispatcher, event: ListKeys, group_epoch: int) -> KeysList
         for name, key in keyed.keys.items()
         if _waits(key)
         and name > event.after
-        and event.name in (b"", name)
+        and event.name in (None, name)
         and (not event.phases or key.phase in event.phases)
     ]
     page = heapq.nsmallest(event.limit + 1, names)
@@ -222,7 +222,7 @@ def _operate_on(
         # Rule `seen-key` again. Without it: 1. A person skips k:5, and has no answer. 2. The group is rewound. 3. The
         # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
         raise errors.StaleGroupEpochError(
-            f"group {consumer_group.name} was moved since key {shown(seen.name)} was listed (group epoch "
+            f"group {consumer_group.name} was moved since key {name_to_text(seen.name)} was listed (group epoch "
             f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: "
             "nothing was changed; list the keys again"
         )
@@ -234,21 +234,22 @@ def _operate_on(
         return True
     if (key.turn, first_offset) != (seen.turn, seen.first_offset):
         raise errors.PreconditionError(
-            f"key {shown(key.name)} has changed since it was listed (turn {key.turn}, first message "
+            f"key {name_to_text(key.name)} has changed since it was listed (turn {key.turn}, first message "
             f"{_place(first_offset)}): nothing was changed; list the keys again"
         )
     if key.phase is KeyPhase.FORWARDING and key.sequence:  # rule `forwarding-ends-once`
         raise errors.PreconditionError(
-            f"the first message of key {shown(key.name)} is on its way to the dead-letter topic: nothing was changed"
+            f"the first message of key {name_to_text(key.name)} is on its way to the dead-letter topic: nothing was "
+            "changed"
         )
     if key.token:
         raise errors.PreconditionError(
-            f"a consumer works on key {shown(key.name)}: nothing was changed; try again when its grant has ended"
+            f"a consumer works on key {name_to_text(key.name)}: nothing was changed; try again when its grant has ended"
         )
     if operation is KeyOperation.SKIP and keyed.pass_first(key) is None:
         raise errors.PreconditionError(
-            f"the first message of key {shown(key.name)} was not read since this server began: nothing was changed; "
-            "let a consumer join the group, and try again"
+            f"the first message of key {name_to_text(key.name)} was not read since this server began: nothing was "
+            "changed; let a consumer join the group, and try again"
         )
     if operation is KeyOperation.DEAD_LETTER and not forwarding.may_forward(broker, partition, consumer_group):
         raise errors.PreconditionError(
@@ -264,7 +265,7 @@ def _operate_on(
         "key_released" if operation is KeyOperation.RELEASE else "key_skipped",
         partition.id,
         group=consumer_group.name,
-        key=shown(seen.name),
+        key=name_to_text(seen.name),
         offset=_place(first_offset),
         turn=seen.turn + 1,
     )

@@ -913,7 +913,7 @@ class ListKeys:
         phases: Only keys in these states; empty: all.
         after: Only keys whose names follow this one.
         limit: At most so many keys.
-        name: Only the key of this name; empty: all.
+        name: Only the key of this name; None: all.
         deadline_us: When the caller is told that the broker could not answer.
     """
 
@@ -923,7 +923,7 @@ class ListKeys:
     phases: tuple[KeyPhase, ...]
     after: bytes
     limit: int
-    name: bytes
+    name: bytes | None
     deadline_us: int
 
 

@@ -1,13 +1,11 @@
 """Values of the modes in which order counts within a key: modes, retry policies, and what is granted.
 
-The *name* of a key, in the core, is a letter and the key; a key over 1,024 bytes is named by its SHA-256. A message
-without a key is a key of its own, named by its offset.
+`seriatim_api.key_names` says what the *name* of a key is, here and among brokers.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
 import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,9 +13,6 @@ from typing import Final, NamedTuple
 from seriatim_api.batch import FLAG_KEYED, BatchHeader, Checksum, make_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
-
-KEY_BYTES_MAX: Final = 1_024
-"""A longer key is named by its SHA-256."""
 
 GRANT_MS_DEFAULT: Final = 30_000
 ERROR_BYTES_MAX: Final = 200
@@ -288,13 +283,3 @@ class KeyGrant(NamedTuple):
     attempt: int
     maybe_repeated: bool
     offsets: tuple[int, ...]
-
-
-def name_of_key(key: bytes) -> bytes:
-    """The name of a key."""
-    return b"k" + key if len(key) <= KEY_BYTES_MAX else b"h" + hashlib.sha256(key).digest()
-
-
-def name_of_offset(offset: int) -> bytes:
-    """The name of the key of a message that is a key of its own."""
-    return b"o" + offset.to_bytes(8, "big")

@@ -1,0 +1,51 @@
+"""Keys on the command line, in the notation that commands show (`seriatim_api.key_names`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from seriatim_api.key_names import NO_KEY, key_from_text, key_to_text, name_from_text
+
+NAMED_MAX: Final = 20
+"""A question names at most so many keys."""
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[bytes]
+else:
+    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class _KeyType(_ParamType):
+    name = "key"
+
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+KEY: Final = _KeyType(key_from_text)
+"""A key; commands get its bytes."""
+
+KEY_NAME: Final = _KeyType(name_from_text)
+"""A key that waits, or a message without a key, or a long key; commands get its name among brokers."""
+
+
+def shown_key(key: bytes | None) -> str:
+    """A key in a table or a line; a hyphen if there is none."""
+    return NO_KEY if key is None else key_to_text(key)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Keys as the end of a question: each one once, at most `NAMED_MAX`, and how many more there are."""
+    once = list(dict.fromkeys(texts))
+    more = f" and {len(once) - NAMED_MAX:,} more" if len(once) > NAMED_MAX else ""
+    return ", ".join(once[:NAMED_MAX]) + more
