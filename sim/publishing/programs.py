@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +158,9 @@ class Program:
         place = _place(self._publishing.rng.randbytes(16), staged)
         plan = Plan(self._called(run.number), staged, manifest)
         self._publishing.judge.plans[place.id] = plan
-        wanted = Publication(self.name, run.epoch, self._owner, sequence, place, digest_of(manifest.parts))
+        repeats = tuple(chunks.repeats_of(staged))
+        digest = digest_of(manifest.parts)
+        wanted = Publication(self.name, run.epoch, self._owner, sequence, place, digest, repeats=repeats)
         self._world.schedule.tell(self.name, f"run {run.number} stages publication {sequence}: {manifest}")
         self._publishing.later(self._publish, run, plan, wanted)
 
@@ -198,16 +200,14 @@ class Program:
             parts.setdefault(partition, []).append(
                 self._publishing.stage.put(places[partition], id_, messages[0], rows)
             )
-        return Chunk(
-            TOPIC,
-            INCARNATION,
-            len(known),
-            id_,
-            tuple(
-                ManifestPart(partition, 8 * len(batches), StagedBatches(batches))
-                for partition, batches in sorted(parts.items())
-            ),
+        record, _ = self._publishing.records.get(self.name)
+        batches = [batch for number in sorted(parts) for batch in parts[number]]
+        repeats = tuple(
+            Repeat(layout, tuple(part.summary for part in _spread(batches, known[: layout.partition_count])))
+            for layout in writers.earlier_layouts(record, 0)
+            if layout.partition_count < len(known)
         )
+        return Chunk(TOPIC, INCARNATION, len(known), id_, _parts_of(parts), repeats=repeats)
 
     # ---- publishing ----
 
@@ -290,16 +290,25 @@ def _laid_out(chunk: Chunk, known: Sequence[PartitionId], layouts: Sequence[RowL
     """The rows of a chunk, staged for these partitions, and what they were in these layouts, as in `Stager.stage`."""
     if chunk.partition_count == len(known):
         return chunk
-    parts: dict[PartitionId, list[StagedBatch]] = {}
-    for batch in (batch for part in chunk.parts for batch in part.batches):
-        parts.setdefault(known[batch.offset % len(known)], []).append(batch)
     summaries = tuple(part.summary for part in chunk.parts)
     return replace(
         chunk,
         partition_count=len(known),
-        parts=tuple(
-            ManifestPart(partition, 8 * len(batches), StagedBatches(batches))
-            for partition, batches in sorted(parts.items())
-        ),
+        parts=_spread([batch for part in chunk.parts for batch in part.batches], known),
         repeats=tuple(Repeat(layout, summaries) for layout in layouts if layout == chunk.layout),
+    )
+
+
+def _spread(batches: Sequence[StagedBatch], known: Sequence[PartitionId]) -> tuple[ManifestPart, ...]:
+    """Batches laid out for these partitions: as keys do it, alike each time."""
+    parts: dict[PartitionId, list[StagedBatch]] = {}
+    for batch in batches:
+        parts.setdefault(known[batch.offset % len(known)], []).append(batch)
+    return _parts_of(parts)
+
+
+def _parts_of(parts: Mapping[PartitionId, Sequence[StagedBatch]]) -> tuple[ManifestPart, ...]:
+    return tuple(
+        ManifestPart(partition, 8 * len(batches), StagedBatches(batches))
+        for partition, batches in sorted(parts.items())
     )
