@@ -3,8 +3,12 @@
 A reader asks for the end as the production code does: it reads the chain from the coordinator, then asks the master of
 the open segment. It reads up to that end, from one broker after another, with the client's own check of what follows
 what. The judge treats a reader as a consumer group that acknowledges all that it gets. So at the end the reader must
-have got the same messages as the consumer groups. The reader also checks two things itself: all messages that were
-acknowledged before it asked are before the end, and a second read gives the same messages as the first.
+have got the same messages as the consumer groups. The reader also checks three things itself: all messages that were
+acknowledged before it asked are before the end, a second read gives the same messages as the first, and no broker
+refuses a range up to the end that the master told, unless a segment became UNSETTLED since.
+
+Brokers that are in no late segment are asked more often than others, because no broker tells them newer chain records.
+They read the record when a client asks for the route. So the reader asks them for it while a segment is UNSETTLED.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from seriatim._core.ranges import RangeCursor
 from seriatim_api.errors import OffsetOutOfRangeError, OrderViolationError
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import ReadRange, SurveyPartition
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import ReadRange, ResolveProducer, SurveyPartition
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import SegmentState
 
@@ -38,6 +43,15 @@ STEP_BYTES = (1, 400, 4_000)
 AGAIN_SHARE = 0.2
 """The share of reads after which the reader reads from an earlier offset again."""
 
+AGAIN_AFTER_BLOCK_SHARE = 0.8
+"""The same, for the first read after a segment was UNSETTLED."""
+
+EARLY_SHARE = 0.5
+"""The share of these reads that begin at a broker that is in no late segment."""
+
+NO_EPOCH_SHARE = 0.3
+"""The share of reads that name no chain epoch, as clients of an older version do."""
+
 _FIRST = make_offset(1, 0)
 
 
@@ -56,6 +70,8 @@ class SimRangeReader:
         self._found: dict[int, int] = {}  # what was read at each offset: its message
         self._acknowledged: set[int] = set()  # before the end was asked for
         self._reading: _Reading | None = None
+        self._was_blocked = False
+        self._chain: Chain | None = None  # as the master told it last
 
     def start(self) -> None:
         """Begin."""
@@ -93,8 +109,10 @@ class SimRangeReader:
         if answer is None or answer.error is not None or answer.chain is None:
             self._later(self._ask)
             return
-        chain = answer.chain
+        chain = self._chain = answer.chain
         if chain.open_segment.base is None:
+            self._was_blocked = True
+            self._ask_for_route(chain)
             unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
             self.judge.seen.states.add("range blocked")
             self._acknowledged = set()
@@ -107,8 +125,32 @@ class SimRangeReader:
         if end < self._read_below:
             self._later(self._ask)  # what was read was declared lost, or cut off with the memory of all members
             return
-        self._reading = _Reading(self, self._read_below, end, raw=False, take=self._take, done=self._done)
+        self._reading = _Reading(
+            self, self._read_below, end, epoch=self._epoch(chain), raw=False, take=self._take, done=self._done
+        )
         self._reading.go_on(chain.open_segment.master.broker)
+
+    def _ask_for_route(self, chain: Chain) -> None:
+        """Ask a broker that is in no late segment where to append, as each client does that begins."""
+        early = self._early_brokers(chain)
+        if early:
+
+            def make(request: int, deadline_us: int) -> ResolveProducer:
+                return ResolveProducer(request, self.partition, None, deadline_us)
+
+            self.clients.ask_at(self.rng.choice(early), make, lambda _answer: None)
+
+    @staticmethod
+    def _early_brokers(chain: Chain) -> list[str]:
+        """The brokers that have segments, and none of the last two."""
+        early, late = (
+            {member.broker for segment in segments for member in segment.members}
+            for segments in (chain.segments[:-2], chain.segments[-2:])
+        )
+        return sorted(early - late)
+
+    def _epoch(self, chain: Chain) -> int:
+        return 0 if self.rng.random() < NO_EPOCH_SHARE else chain.epoch
 
     # ---- what was read ------------------------------------------------------------------------------
 
@@ -128,10 +170,19 @@ class SimRangeReader:
             self.judge.fail("RANGE", text)
         self.judge.seen.states.add("range read")
         offsets = sorted(offset for offset in view.first_at.values() if offset < end)
-        if offsets and self.rng.random() < AGAIN_SHARE:
-            start = self.rng.choice(offsets)
-            again = _Reading(self, start, end, raw=True, take=self._compare, done=lambda _end: self._later(self._ask))
-            again.go_on(self.rng.choice(sorted(self.clients.brokers)))
+        chain = self._chain
+        assert chain is not None
+        is_settled = self._was_blocked and chain.open_segment.base is not None
+        if offsets and self.rng.random() < (AGAIN_AFTER_BLOCK_SHARE if is_settled else AGAIN_SHARE):
+            self._was_blocked = self._was_blocked and not is_settled
+            again = _Reading(
+                self, self.rng.choice(offsets), end, epoch=self._epoch(chain), raw=True, take=self._compare,
+                done=lambda _end: self._later(self._ask),
+            )  # fmt: skip
+            early = self._early_brokers(chain) if self.rng.random() < EARLY_SHARE else []
+            if early and is_settled:
+                self.judge.seen.states.add("range read from an early broker after a settling")
+            again.go_on(self.rng.choice(early or sorted(self.clients.brokers)))
         else:
             self._later(self._ask)
 
@@ -154,11 +205,13 @@ class _Reading:
         start: int,
         end: int,
         *,
+        epoch: int,
         raw: bool,
         take: Callable[[int, int], None],
         done: Callable[[int], None],
     ) -> None:
         self._reader = reader
+        self._epoch = epoch
         self._raw = raw
         self._take = take
         self._done = done
@@ -172,14 +225,17 @@ class _Reading:
             self._done(cursor.end)
             return
         size_bytes = reader.rng.choice(STEP_BYTES)
+        records_before = len(reader.judge.seen.history[reader.partition]) - 1
 
         def make(request: int, deadline_us: int) -> ReadRange:
             start, until = Place(*split_offset(cursor.offset)), Place(*split_offset(cursor.end))
-            return ReadRange(request, reader.partition, start, until, size_bytes, self._raw, deadline_us)
+            return ReadRange(
+                request, reader.partition, start, until, size_bytes, self._raw, deadline_us, epoch=self._epoch
+            )
 
-        reader.clients.ask_at(broker, make, lambda answer: self._answered(broker, answer))
+        reader.clients.ask_at(broker, make, lambda answer: self._answered(broker, answer, records_before))
 
-    def _answered(self, broker: str, answer: fx.RangeRead | None) -> None:
+    def _answered(self, broker: str, answer: fx.RangeRead | None, records_before: int) -> None:
         reader, cursor = self._reader, self._cursor
         if answer is None:
             self._retry()
@@ -192,6 +248,8 @@ class _Reading:
         if isinstance(answer.error, OffsetOutOfRangeError) and "segment" in answer.error.details:
             self._cut_short(answer.error)
             return
+        if isinstance(answer.error, OffsetOutOfRangeError):
+            self._refused(broker, answer.error, records_before)
         if answer.is_done and not cursor.is_done:
             reader.judge.fail("RANGE", f"{broker} says that {reader.label} is through at {answer.place}")
         if answer.error is not None or answer.brokers:
@@ -214,6 +272,14 @@ class _Reading:
         if (reader.partition, no) not in reader.judge.seen.losses.cut:
             reader.judge.fail("RANGE", f"{reader.label} is told: {error}")
         reader.begin_at(end)
+
+    def _refused(self, broker: str, error: OffsetOutOfRangeError, records_before: int) -> None:
+        """The partition ends before: only if a segment is UNSETTLED, or if all members of one lost their memory."""
+        reader, seen = self._reader, self._reader.judge.seen
+        chains = seen.history[reader.partition][max(records_before, 0) :]
+        is_unsettled = any(chain.open_segment.base is None for chain in chains)
+        if not is_unsettled and not any(partition == reader.partition for partition, _ in seen.losses.cut):
+            reader.judge.fail("RANGE", f"{broker} to {reader.label}: {error}")
 
     def _read(self, event: fx.RangeEvent) -> None:
         reader, cursor = self._reader, self._cursor

@@ -85,6 +85,7 @@ PROFILES: dict[str, Profile] = {
     "long-chains": Profile(chains.long_chains, 0, PAGES),
     "thousands": Profile(chains.thousands, 0, LONG_PAST),
     "ranges": Profile(serving.ranges, 0),
+    "ranges-left-behind": Profile(serving.groups_left_behind, 0),
     "chatty": Profile(chains.chatty, 0),
     "torn-and-chatty": Profile(chains.torn_and_chatty, 0),
     "producers-crash": Profile(producing.weak_levels, 0),

@@ -138,10 +138,25 @@ def any_serving(rng: random.Random, options: Options) -> Options:
     return rng.choice((slow_links, cut_short, slow_reads, servers_fall, half_copies, late_words))(rng, options)
 
 
+def groups_left_behind(rng: random.Random, options: Options) -> Options:
+    """Broker groups die one after another and come back, so segments are settled of which old members hear nothing."""
+    return replace(
+        groups_die(rng, options),
+        kinds={"crash_group": 4, "crash": 1, "outage": 1},
+        group_count=rng.choice((3, 4)),
+        fault_count=6,
+        fault_span_us=2_400_000,
+        restart_us_max=400_000,
+        batches_per_producer=30,
+        send_gap_us=30_000,
+        range_readers=True,
+    )
+
+
 def ranges(rng: random.Random, options: Options) -> Options:
     """Readers without a group read beside the others, through faults of all kinds."""
     kinds = (
-        as_it_is, groups_die, groups_die, switchers_race, restarts, disks_are_lost, half_copies, gaps,
+        as_it_is, groups_die, groups_left_behind, switchers_race, restarts, disks_are_lost, half_copies, gaps,
         any_serving,
     )  # fmt: skip
     return replace(rng.choice(kinds)(rng, options), range_readers=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim_broker.core.consumers import ranges
+from seriatim_broker.core.state.consumers import RecordRead
 from seriatim_broker.core.values.effects import PartitionSurveyed, RangeSegmentEnd
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.producers import ProducerTable
@@ -79,6 +80,27 @@ def _parts_are_whole() -> list[Patch]:
     return [(ranges, "_readable_below", readable_below), (ranges, "_advance", advance)]
 
 
+def _refused_by_what_is_known() -> list[Patch]:
+    real = ranges._refuse
+
+    def refuse(broker: Any, of: Any, wait: Any, chain: Any) -> None:
+        """The record that is known here says where the partition ends."""
+        real(broker, of, wait._replace(record=RecordRead.DONE), chain)
+
+    return [(ranges, "_refuse", refuse)]
+
+
+def _refused_by_the_readers_epoch() -> list[Patch]:
+    real = ranges._refuse
+
+    def refuse(broker: Any, of: Any, wait: Any, chain: Any) -> None:
+        """A record that is as new as the one that the reader has seen need not be read again."""
+        known = 0 < wait.event.epoch <= chain.epoch
+        real(broker, of, wait._replace(record=RecordRead.DONE) if known else wait, chain)
+
+    return [(ranges, "_refuse", refuse)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "range-above-commit": Mutation(
         "a range read ends below the commit", _above_commit, ("RANGE", "I2", "I5", "I6", "I9", "I10", "I12"), "ranges"
@@ -94,6 +116,18 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "range-repeats": Mutation(
         "a range read skips a batch that is earlier in the order already", _repeats_are_given, ("I9",), "ranges"
+    ),
+    "refusal-reads-first": Mutation(
+        "a range is refused only by a record that was read since the reader asked",
+        _refused_by_what_is_known,
+        ("RANGE",),
+        "ranges-left-behind",
+    ),
+    "refusal-reads-anew": Mutation(
+        "a range is not refused by a record only because it is as new as the one that the reader has seen",
+        _refused_by_the_readers_epoch,
+        ("RANGE",),
+        "ranges-left-behind",
     ),
     "range-parts": Mutation("ranges are read from whole copies", _parts_are_whole, ("RANGE", "I2", "I3"), "ranges"),
 }

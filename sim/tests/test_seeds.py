@@ -98,6 +98,11 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
             ),
             marks=pytest.mark.slow,
         ),
+        ("ranges-left-behind", "cores", 10, {"range blocked": 5, "settled": 5}),
+        pytest.param(
+            *("ranges-left-behind", "cores", 60, {"range read from an early broker after a settling": 6}),
+            marks=pytest.mark.slow,
+        ),
         ("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
         ("false-certificates", "cores", 30, {"certified falsely": 20, "ended itself": 20, "switched": 15}),
         ("false-certificates", "brokers", 4, {"certified falsely": 3, "ended itself": 3}),

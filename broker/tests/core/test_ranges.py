@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.values import effects as fx
@@ -20,6 +21,8 @@ from .support import (
     M01,
     M10,
     M11,
+    M20,
+    M21,
     SECOND,
     Bench,
     P,
@@ -48,9 +51,11 @@ class Reading(Bench):
         super().__init__(member, 1, (RecoveredPartition(P, segments),))  # type: ignore[arg-type]
 
     def step(self, start: Place, until: Place, *, raw: bool = False) -> fx.RangeRead | None:
-        """One step of a range; None if it waits for something."""
+        """One step of a range; None if it waits for something. Before a refusal the record is read, as it is known."""
         self.clear()
         self.do(ev.ReadRange(_REQUEST, P, start, until, 1 << 20, raw, self.now_us + 2 * SECOND))
+        if self.all(fx.ReadChain):
+            self.read_chain(self.part.chain)
         self.disk()
         return self.answer_of()
 
@@ -156,6 +161,7 @@ def test_the_master_reads_below_its_commit_and_says_where_the_end_is() -> None:
     (read,) = bench.all(fx.ReadLog)
     assert (read.from_index, read.until_index) == (0, 3)
     bench.do(ev.ReadRange(_REQUEST + 1, P, Place(1, 0), Place(1, 4), 1 << 20, False, bench.now_us + SECOND))
+    bench.read_chain(bench.part.chain)
     (answer,) = bench.all(fx.RangeRead)
     assert isinstance(answer.error, errors.OffsetOutOfRangeError)
     assert answer.error.details["end"] == str(make_offset(1, 3))
@@ -253,6 +259,7 @@ def test_nothing_behind_an_unsettled_segment_is_read() -> None:
         assert answer is not None
         assert isinstance(answer.error, errors.OffsetOutOfRangeError)
         assert answer.error.details["end"] == str(make_offset(1, 0))
+        bench.wait(SECOND // 10)
 
 
 def test_what_is_staged_is_read_by_its_place_though_a_segment_before_is_not_settled() -> None:
@@ -263,6 +270,8 @@ def test_what_is_staged_is_read_by_its_place_though_a_segment_before_is_not_sett
     for staged in (False, True):
         bench.clear()
         bench.do(ev.ReadRange(_REQUEST, P, Place(2, 2), Place(2, 5), 1, True, bench.now_us + 2 * SECOND, staged=staged))
+        if not staged:
+            bench.read_chain(bench.part.chain)
         bench.disk()
         answer = bench.answer_of()
         assert answer is not None
@@ -325,6 +334,110 @@ def test_what_does_not_come_in_time_ends_with_an_error() -> None:
     assert answer is not None
     assert isinstance(answer.error, errors.DeadlineExceededError)
     assert not bench.part.range_waits
+
+
+# ---- an old record -----------------------------------------------------------------------------------------
+
+
+def _left_behind() -> tuple[Reading, Chain, Chain]:
+    """A member of segment 1 that knows segment 2 as UNSETTLED; it was settled, and no one has told this member."""
+    batches = batches_of(1, (2, 3))
+    bench = Reading((1, batches))
+    sealed = sealed_chain(first_chain(), 5, checksum_of(batches))
+    unsettled = unsettled_chain(sealed, (M20, M21))
+    bench.read_chain(unsettled)
+    bench.clear()
+    return bench, unsettled, settle(unsettled, 2, Seal(4, 9, M10, (M10, M11), None, ()))
+
+
+def _ask(bench: Bench, request: int, epoch: int) -> None:
+    due_us = bench.now_us + 9 * SECOND
+    bench.do(ev.ReadRange(request, P, Place(1, 0), Place(3, 2), 1 << 20, False, due_us, epoch=epoch))
+
+
+@pytest.mark.parametrize("later", [-1, 0, 1], ids=["before", "same", "after"])
+def test_an_old_record_refuses_no_range(later: int) -> None:
+    """The reader has seen the record before the one that is known here, the same one, or the one after it."""
+    bench, unsettled, settled = _left_behind()
+    _ask(bench, _REQUEST, unsettled.epoch + later)
+    assert bench.answer_of() is None
+    assert len(bench.all(fx.ReadChain)) == 1
+    bench.read_chain(settled)
+    bench.disk()
+    assert _given(bench.answer_of()) == [0, 1, 2, 3, 4]
+
+
+def test_a_record_older_than_the_readers_refuses_no_range() -> None:
+    bench, unsettled, settled = _left_behind()
+    _ask(bench, _REQUEST, settled.epoch)
+    bench.read_chain(unsettled)
+    answer = bench.answer_of()
+    assert answer is not None
+    assert isinstance(answer.error, errors.CoordinatorUnavailableError)
+
+
+def test_a_read_that_shows_nothing_new_allows_the_refusal() -> None:
+    bench, unsettled, _ = _left_behind()
+    _ask(bench, _REQUEST, 0)
+    bench.read_chain(unsettled)
+    answer = bench.answer_of()
+    assert answer is not None
+    assert isinstance(answer.error, errors.OffsetOutOfRangeError)
+
+
+def test_a_read_that_began_before_the_request_does_not_count() -> None:
+    bench, unsettled, settled = _left_behind()
+    _ask(bench, _REQUEST, 0)
+    _ask(bench, _REQUEST + 1, 0)
+    bench.read_chain(unsettled)
+    (refused,) = bench.all(fx.RangeRead)
+    assert refused.request == _REQUEST
+    bench.clear()
+    bench.wait(SECOND // 10)
+    assert len(bench.all(fx.ReadChain)) == 1
+    bench.read_chain(settled)
+    bench.disk()
+    assert _given(bench.answer_of()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_flood_of_refusals_reads_the_record_20_times_a_second(exists: bool) -> None:
+    left, unsettled, _ = _left_behind()
+    bench = left if exists else Bench()
+    reads = answers = 0
+    for request in range(1_000):
+        _ask(bench, _REQUEST + request, unsettled.epoch)
+        bench.wait(SECOND // 1_000)
+        if bench.all(fx.ReadChain):
+            reads += 1
+            bench.read_chain(unsettled if exists else None)
+        answers += len(bench.all(fx.RangeRead))
+        bench.clear()
+    assert 19 <= reads <= 21
+    assert answers > 900
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_coordinator_that_is_away_makes_a_refusal_retriable(answers: bool) -> None:
+    bench, _, settled = _left_behind()
+    _ask(bench, _REQUEST, settled.epoch)
+    if answers:
+        bench.read_chain(None, failed=True)
+    else:
+        bench.wait(SECOND + 1)
+    answer = bench.answer_of()
+    assert answer is not None
+    assert isinstance(answer.error, errors.CoordinatorUnavailableError)
+    assert answer.error.retriable
+    assert not bench.part.range_waits
+
+
+def test_a_member_without_a_record_says_so_within_a_second() -> None:
+    bench = Bench()
+    _ask(bench, _REQUEST, 3)
+    bench.wait(SECOND + 1)
+    (answer,) = bench.all(fx.RangeRead)
+    assert isinstance(answer.error, errors.CoordinatorUnavailableError)
 
 
 def test_a_deleted_partition_answers_and_leaves_nothing() -> None:

@@ -132,6 +132,7 @@ class PartitionOffset(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     offset: _builtins.int
@@ -145,6 +146,8 @@ class PartitionOffset(_message.Message):
     """
     found: _builtins.bool
     """TIME: whether a message is there. Not set: all messages are older, and the offset is the end."""
+    epoch: _builtins.int
+    """of the chain that the answer is from"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """nobody could tell; all else is empty"""
@@ -165,10 +168,11 @@ class PartitionOffset(_message.Message):
         found: _builtins.bool = ...,
         error: _common_pb2.Error | None = ...,
         kept: Global___KeptRange | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "bytes_before", b"bytes_before", "error", b"error", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "blocked", b"blocked", "bytes_before", b"bytes_before", "error", b"error", "found", b"found", "kept", b"kept", "offset", b"offset", "partition", b"partition", "partition_id", b"partition_id", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before", "blocked", b"blocked", "bytes_before", b"bytes_before", "epoch", b"epoch", "error", b"error", "found", b"found", "kept", b"kept", "offset", b"offset", "partition", b"partition", "partition_id", b"partition_id", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_before: _TypeAlias = _typing.Literal["bytes_before"]  # noqa: Y015
     _WhichOneofArgType__bytes_before: _TypeAlias = _typing.Literal["_bytes_before", b"_bytes_before"]  # noqa: Y015
@@ -405,6 +409,7 @@ class OpenRange(_message.Message):
     TO_OFFSET_FIELD_NUMBER: _builtins.int
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """1"""
     client: _builtins.str
@@ -415,6 +420,10 @@ class OpenRange(_message.Message):
     """bytes of batches that the broker may send before more credit comes"""
     raw: _builtins.bool
     """repeats behind unsettled segments are batches, not skips"""
+    epoch: _builtins.int
+    """The newest epoch of the partition's chain that the reader has seen, and in which the range is; 0: it names none. A
+    broker that refuses the range does so by a record of this epoch or a later one.
+    """
     def __init__(
         self,
         *,
@@ -425,10 +434,11 @@ class OpenRange(_message.Message):
         to_offset: _builtins.int = ...,
         credit_bytes: _builtins.int = ...,
         raw: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "credit_bytes", b"credit_bytes", "from_offset", b"from_offset", "partition_id", b"partition_id", "protocol", b"protocol", "raw", b"raw", "to_offset", b"to_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "from_offset", b"from_offset", "partition_id", b"partition_id", "protocol", b"protocol", "raw", b"raw", "to_offset", b"to_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

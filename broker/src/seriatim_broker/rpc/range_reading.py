@@ -146,7 +146,14 @@ class _RangeStream:
         size_bytes = min(self._credit_bytes, STEP_BYTES)
         answer = await self._services.ask_core(
             lambda number: ReadRange(
-                number, PartitionId(request.partition_id), start, until, size_bytes, request.raw, deadline_us
+                number,
+                PartitionId(request.partition_id),
+                start,
+                until,
+                size_bytes,
+                request.raw,
+                deadline_us,
+                epoch=request.epoch,
             ),
             STEP_DEADLINE_S,
         )

@@ -204,6 +204,7 @@ class RangesServicer:
             position=(segment.base or 0) + place.index,
             blocked=is_blocked,
             found=is_found,
+            epoch=chain.epoch,
         )
         before = await self._bytes_before(chain, segment, place, until)
         if before is not None:

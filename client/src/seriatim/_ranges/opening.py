@@ -55,8 +55,9 @@ async def open_range(
     _check_is_there(max(first, behind), last.offset, f"{topic}/{partition}")
     check_range(first, behind)
     return RangeReader(
-        topic, incarnation, partition, last.partition_id, first, behind, raw=raw, credit_bytes=credit_bytes,
-        read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller, client_name=client_name,
+        topic, incarnation, partition, last.partition_id, first, behind, epoch=last.epoch, raw=raw,
+        credit_bytes=credit_bytes, read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller,
+        client_name=client_name,
     )  # fmt: skip
 
 

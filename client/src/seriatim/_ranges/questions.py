@@ -83,6 +83,7 @@ def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> Pa
         bytes_before=row.bytes_before if row.HasField("bytes_before") else None,
         blocked=row.blocked,
         found=row.found,
+        epoch=row.epoch,
     )
 
 

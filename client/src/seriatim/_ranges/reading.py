@@ -118,6 +118,7 @@ class RangeReader:
         start: int,
         end: int,
         *,
+        epoch: int,
         raw: bool,
         credit_bytes: int,
         read_timeout_s: float,
@@ -133,6 +134,7 @@ class RangeReader:
         self.end = end
         self.skipped = 0
         self._partition_id = partition_id
+        self._epoch = epoch  # of a chain record in which the range is
         self._raw = raw
         self._credit_bytes = credit_bytes
         self._read_timeout_s = read_timeout_s
@@ -328,6 +330,7 @@ class RangeReader:
             to_offset=self.end,
             credit_bytes=self._credit_bytes,
             raw=self._raw,
+            epoch=self._epoch,
         )
         async with RangeCall(self._channels, address, request) as call:
             async for event, batches in call.events():

@@ -8,9 +8,14 @@ A range is read in steps. The servicer asks for each step. A step reads the disk
 of three things: where the next step begins, that the range is read to its end, or that other brokers have the next
 part. Repeats behind unsettled segments are skipped with the same producer tables as for consumer groups, unless the
 reader asks for raw batches.
+
+A member of an old segment may have an old chain record, because it is told of no later segment. So it refuses a range
+only by a record that it has read since the reader asked (rule `refusal-reads-first`).
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from seriatim_api import errors
 from seriatim_api.ids import format_offset, make_offset
@@ -18,7 +23,7 @@ from seriatim_api.publications import STAGE_TOPIC
 
 from ..copies import producer_tables
 from ..state.broker import BrokerState
-from ..state.consumers import RangeWait
+from ..state.consumers import RangeWait, RecordRead
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import (
@@ -42,6 +47,12 @@ from ..values.states import drop, put
 
 SEGMENTS_PER_STEP = 64
 """At most so many segments without anything to read are passed over in one step: lost, empty and read to the end."""
+
+CHECKED_MAX: Final = 1_000
+"""If so many partitions have a time before which a refusal does not read the record, times in the past are removed."""
+
+RECORD_WAIT_US: Final = 1_000_000
+"""A step waits at most 1 s for the chain record. A client leaves a broker that is silent for 2 s."""
 
 
 # ---- a survey: what is known of the partition here --------------------------------------------------------
@@ -99,18 +110,26 @@ def _readable_below(partition: Partition, segment: Segment) -> int | None:
 
 def read(broker: BrokerState, partition: Partition, event: ReadRange) -> None:
     """Answer a step of a range read: now, or when the chain, a producer table or the disk has answered."""
-    wait = RangeWait(event, event.start, ())
+    wait = RangeWait(event, event.start, (), event.deadline_us)
     if partition.chain is None:
-        _hold(broker, partition, wait)
-        partition.read_chain(broker)
+        _want_record(broker, partition, wait)
         return
     _advance(broker, partition, wait)
 
 
 def _hold(broker: BrokerState, partition: Partition, wait: RangeWait) -> None:
-    if wait.event.request not in partition.range_waits:
-        broker.wake(wait.event.deadline_us, TimerKind.RANGES, partition.id)
+    known = partition.range_waits.get(wait.event.request)
+    if known is None or known.due_us != wait.due_us:
+        broker.wake(wait.due_us, TimerKind.RANGES, partition.id)
     partition.range_waits = put(partition.range_waits, wait.event.request, wait)
+
+
+def _want_record(broker: BrokerState, partition: Partition, wait: RangeWait) -> None:
+    """Hold the step until the chain record was read, by a read that begins after this."""
+    if wait.record is RecordRead.NOT_NEEDED:
+        wait = wait._replace(due_us=min(wait.due_us, broker.now.mono_us + RECORD_WAIT_US))
+    _hold(broker, partition, wait._replace(record=RecordRead.WANTED))
+    _read_record(broker, partition)
 
 
 def _answer(
@@ -143,7 +162,7 @@ def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None
             return
         segment = chain.from_no(wait.place.segment_no)
         if segment is None:
-            _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+            _refuse(broker, partition, wait, chain)
             return
         if segment.no != wait.place.segment_no:
             if wait.place.segment_no > segment.previous_no and wait.place.index:
@@ -197,14 +216,14 @@ def _read_from(broker: BrokerState, partition: Partition, wait: RangeWait, chain
     """Read batches of a segment from the place on, if this member may read them."""
     is_unsettled = segment.state is SegmentState.UNSETTLED
     if is_unsettled or not (wait.event.staged or chain.settled_before(segment.no)):
-        _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+        _refuse(broker, partition, wait, chain)
         return
     readable = _readable_below(partition, segment)
     until = wait.event.until
     until_index = until.index if until.segment_no == segment.no else None
     end = end_of(partition, chain)
     if end is not None and until > end and not wait.event.staged:
-        _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+        _refuse(broker, partition, wait, chain)
         return
     if readable is None or readable <= wait.place.index:
         _answer(broker, partition, wait, brokers=_others(broker, segment))
@@ -310,18 +329,92 @@ def end_of(partition: Partition, chain: Chain) -> Place | None:
     return Place(chain.open_segment.no, log.commit)
 
 
-def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.SeriatimError:
+def _refuse(broker: BrokerState, partition: Partition, wait: RangeWait, chain: Chain) -> None:
+    """Refuse a range that ends behind the end of the partition. Before that, read the record: it may be old.
+
+    Rule `refusal-reads-first` (RANGE, I13): a member refuses a range only by a record that it read after the request
+    had come. Without it:
+      1. Segment 1 is on A, segment 2 on B. B's members die, and segment 3 is opened over segment 2, which is UNSETTLED.
+      2. A client asks A for the route, and A's members read the chain record.
+      3. B is back and segment 2 is settled. A is in no later segment, so A's members are not told.
+      4. A reader asks for the range from segment 1 to segment 3. A's members answer that the partition ends at segment
+         2, as long as they run.
+
+    Rule `refusal-reads-anew` (RANGE): also if the record here has the chain epoch that the reader has seen, or a later
+    one. Without it:
+      1. A reader is told that the partition ends at 1:49, by the record of chain epoch 1.
+      2. Segment 1 becomes UNSETTLED in chain epoch 2, which this member reads, and is settled in chain epoch 3.
+      3. This member refuses 1:49 by the record of chain epoch 2.
+
+    Rule `refusal-by-epoch` (RANGE): nor is a range refused by a record that is older than the one that the reader has
+    seen. Without it: 1. An older copy of the coordinator is restored. 2. This member has just started and reads a
+    record that lacks the last segments. 3. It refuses what the reader was told before, and a job ends as failed.
+
+    Staged batches are excepted: only members of their segment are asked, and the asking broker reads the record itself.
+    """
     end = end_of(partition, chain)
     if end is None:
         # The record here may be older than the reader's.
-        return errors.NotServingError(
+        error = errors.NotServingError(
             f"this broker does not know offset {_text(wait.place)}: ask the master of the open segment",
             retry_after_ms=50,
         )
-    return errors.OffsetOutOfRangeError(
-        f"offset {_text(wait.event.until)} is behind the end of the partition, {_text(end)}: read up to there, or wait "
+        _answer(broker, partition, wait, error=error)
+        return
+    event = wait.event
+    if not (event.staged or wait.record is RecordRead.DONE):
+        _want_record(broker, partition, wait)
+        return
+    if not event.staged and chain.epoch < event.epoch:
+        _answer(broker, partition, wait, error=_unread(wait))
+        return
+    refusal = errors.OffsetOutOfRangeError(
+        f"offset {_text(event.until)} is behind the end of the partition, {_text(end)}: read up to there, or wait "
         "for more messages",
         end=make_offset(*end),
+    )
+    _answer(broker, partition, wait, error=refusal)
+
+
+def _read_record(broker: BrokerState, partition: Partition) -> None:
+    """Read the chain record for all steps that want it, at most once in `retry_us` (50 ms).
+
+    A read that is under way may have begun before the request came, so it does not count: the next one does. A flood of
+    ranges that are refused costs 20 reads a second for each partition, and for each partition that does not exist.
+    """
+    if partition.reading:
+        return
+    checked, now_us = broker.coordinator.checked, broker.now.mono_us
+    pause_us = checked.get(partition.id, 0) - now_us
+    if pause_us > 0:
+        broker.poll(pause_us, TimerKind.RANGES, partition.id)
+        return
+    if len(checked) >= CHECKED_MAX:
+        for known in [known for known, until_us in checked.items() if until_us <= now_us]:
+            del checked[known]
+    checked[partition.id] = now_us + broker.config.retry_us
+    for wait in list(partition.range_waits.values()):
+        if wait.record is RecordRead.WANTED:
+            _hold(broker, partition, wait._replace(record=RecordRead.UNDER_WAY))
+    partition.read_chain(broker)
+
+
+def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
+    """The coordinator answered a read of the chain record, or did not: continue or end the steps that wait for it."""
+    is_old = failed or partition.awaits_newer(partition.chain)
+    for wait in list(partition.range_waits.values()):
+        if is_old and wait.record in (RecordRead.WANTED, RecordRead.UNDER_WAY):
+            _answer(broker, partition, wait, error=_unread(wait))
+        elif wait.record is RecordRead.UNDER_WAY:
+            _hold(broker, partition, wait._replace(record=RecordRead.DONE, due_us=wait.event.deadline_us))
+    look_again(broker, partition)
+
+
+def _unread(wait: RangeWait) -> errors.SeriatimError:
+    return errors.CoordinatorUnavailableError(
+        f"the coordinator did not tell this broker the newest chain record, so it does not know offset "
+        f"{_text(wait.place)}; no message is lost; ask again",
+        retry_after_ms=50,
     )
 
 
@@ -354,19 +447,33 @@ def look_again(broker: BrokerState, partition: Partition) -> None:
     for wait in list(partition.range_waits.values()):
         if wait.reading:
             continue  # the disk will answer
-        if now_us >= wait.event.deadline_us:
-            error = errors.DeadlineExceededError(
-                "the chain or a producer table that the range needs did not come in time: ask again"
-            )
+        if now_us >= wait.due_us:
+            error = _unread(wait)
+            if wait.record in (RecordRead.NOT_NEEDED, RecordRead.DONE):
+                error = errors.DeadlineExceededError(
+                    "a producer table that the range needs did not come in time: ask again"
+                )
             _answer(broker, partition, wait, error=error)
-        elif partition.chain is not None and not partition.reading:
+        elif partition.reading:
+            continue
+        elif partition.chain is not None:
             _advance(broker, partition, wait)
+        elif wait.record is RecordRead.WANTED:
+            _read_record(broker, partition)
 
 
-def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimError) -> None:
-    """The partition does not exist, or no longer: answer every step with this error."""
+def on_no_partition(broker: BrokerState, partition: Partition) -> None:
+    """The coordinator has no such partition: tell all that asked before that read began. The others have one more."""
+    fail_all(broker, partition, errors.UnknownTopicError(f"there is no {partition.name}"), spared=RecordRead.WANTED)
+
+
+def fail_all(
+    broker: BrokerState, partition: Partition, error: errors.SeriatimError, *, spared: RecordRead | None = None
+) -> None:
+    """The partition does not exist, or no longer: answer every step with this error, but for those in that state."""
     for event in partition.surveys:
         broker.out.emit(PartitionSurveyed(event.request, None, None, False, error))
     partition.surveys = ()
     for wait in list(partition.range_waits.values()):
-        _answer(broker, partition, wait, error=error)
+        if wait.record is not spared:
+            _answer(broker, partition, wait, error=error)

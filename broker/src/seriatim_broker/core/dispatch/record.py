@@ -71,7 +71,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
     switch.on_chain_read(broker, partition, chain, revision, failed)
     serving.on_chain_read(broker, partition, failed)
     gaps.on_chain_read(broker, partition, failed)
-    ranges.look_again(broker, partition)
+    ranges.on_chain_read(broker, partition, failed)
     if partition.probe_wanted is not None:
         wanted, partition.probe_wanted = partition.probe_wanted, None
         if partition.chain is not None:
@@ -146,7 +146,7 @@ def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
     partition.wanted_rights = NOTHING
     for held in partition.rights.values():
         held.joining = NOTHING
-    ranges.fail_all(broker, partition, errors.UnknownTopicError(f"there is no {partition.name}"))
+    ranges.on_no_partition(broker, partition)
     partition.copies = NOTHING
     serving.on_no_partition(broker, partition)
 

@@ -181,6 +181,15 @@ class ConsumerGroup(State):
             consumer.ack_confirmed = consumer.ack_number  # what these requests changed may be forgotten
 
 
+class RecordRead(enum.Enum):
+    """Whether the chain record was read in the coordinator after a request had come."""
+
+    NOT_NEEDED = "not needed"
+    WANTED = "wanted"
+    UNDER_WAY = "under way"
+    DONE = "done"
+
+
 class RangeWait(NamedTuple):
     """A step of a range read that waits for the disk, for a producer table, or for the chain record.
 
@@ -188,13 +197,17 @@ class RangeWait(NamedTuple):
         event: The request.
         place: Where the reader waits.
         passed: The events that it found on the way to `place`.
+        due_us: When it is answered in any case, by the monotonic clock.
         reading: The serial of the read of the disk; 0 if none is under way.
+        record: Whether the chain record was read after the request had come.
     """
 
     event: ReadRange
     place: Place
     passed: tuple[RangeEvent, ...]
+    due_us: int
     reading: int = 0
+    record: RecordRead = RecordRead.NOT_NEEDED
 
 
 @dataclass(slots=True, eq=False)

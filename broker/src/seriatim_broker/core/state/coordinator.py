@@ -20,5 +20,7 @@ class CoordinatorState(State):
     refuses: bool = False  # the coordinator refuses every write
     # -> (last pause after a refused write, until when)
     refused: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
+    # -> before this time no read of the record begins only because of a refusal
+    checked: dict[PartitionId, int] = field(default_factory=dict)
     # -> the record of the last write that ended without success: it may be carried out all the same
     unanswered: dict[PartitionId, Chain] = field(default_factory=dict)

@@ -968,6 +968,7 @@ class ReadRange:
 
     `raw`: repeats behind unsettled segments, and batches for one consumer group, are not skipped. `staged`: the read is
     also allowed behind an unsettled segment, because staged batches are found by their place and have no order.
+    `epoch`: the newest chain epoch that the reader has seen, 0 if it names none. The range is in that record.
     """
 
     request: int
@@ -978,6 +979,7 @@ class ReadRange:
     raw: bool
     deadline_us: int
     staged: bool = False
+    epoch: int = 0
 
 
 # ---- publications ---------------------------------------------------------------------------------------
