@@ -192,8 +192,6 @@ class Keyed:
         self, group: str, partition: PartitionId, group_epoch: int, name: bytes, offset: int, attempts: int
     ) -> None:
         """All eligible members know that so many attempts on the first message of a key have failed."""
-        if not offset:
-            return  # it is live, and the disks do not say which one it is
         self._seen.states.add("attempts counted")
         key = self.view(group, partition, group_epoch).keys.setdefault(name, KeyView())
         if offset != key.counted[0] or attempts > key.counted[1]:

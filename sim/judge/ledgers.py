@@ -151,7 +151,7 @@ class Ledgers:
         found: dict[bytes, _Failures] = {}
         for name, key in rows.keys.items():
             chunks = rows.asides.get(name)
-            first = chunks[min(chunks)][0] if chunks else 0
+            first = chunks[min(chunks)][0] if chunks else key.aside_first
             found[name] = _Failures(first, key.attempts)
         return found
 

@@ -23,7 +23,7 @@ from ..state.partition import Partition
 from ..values import tokens
 from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import ConsumerMode, KeyColumn, KeyPhase
+from ..values.keyed import ConsumerMode, KeyColumn
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.positions import position_of
@@ -92,9 +92,7 @@ def go_on(
         _give_durable(broker, partition, consumer_group, keyed)
         freed = None
     _grant(broker, partition, consumer_group, keyed, freed, gone)
-    if keyed.forwards:
-        _pass_gone_forwards(broker, partition, consumer_group, keyed, gone)
-        forwarding.go_on(broker, partition, consumer_group)
+    forwarding.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
 
@@ -125,17 +123,23 @@ def _drop_below(
         return False
     for consumer in consumer_group.consumers:
         delivery.tell_dropped_to(broker, partition, consumer_group, consumer, floor, start)
-    note_dropped(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
+    _note_gone(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
     cursors.replicate_soon(broker, partition, consumer_group)
     return True
 
 
-def note_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, offset: int) -> None:
-    """Retention dropped messages from an offset on, and the consumers were told: see `Ledger.note_dropped`."""
-    cursor = consumer_group.cursor
-    if partition.chain is None or cursor is None or cursor.at_most_once:
+def _note_gone(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, offset: int) -> None:
+    """Messages from an offset on are dropped or lost, and the consumers were told: see `Ledger.note_dropped`.
+
+    Rule `lost-is-noted` (I1): what was declared lost is noted as a drop is, whether consumers are here or not. Without
+    it:
+      1. k:5 of segment 1 waits for its dead-letter topic, which is away. The consumer group has no consumers.
+      2. A person declares segment 1 lost. The server passes k:5, so that k goes on.
+      3. A consumer comes, and no broker tells it that k:5 is lost.
+    """
+    if partition.chain is None or consumer_group.is_at_most_once:
         return
     token = newest_token(broker, consumer_group)
     consumer_group.ledger.note_dropped(offset, position_of(partition.chain, offset), token)
@@ -563,7 +567,7 @@ def _pass_gone(
       1. k:5 was set aside in segment 1. Retention drops segment 1.
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
 
-    A key that is parked goes on if nothing is left of it: the message on which it failed is gone.
+    A key that is parked goes on, because the message on which it failed is gone.
 
     Returns:
         Whether the first message of the list is there, or none is left. If not, that goes on in the next step.
@@ -579,11 +583,10 @@ def _pass_gone(
         budget.messages -= len(gone)
         budget.keys -= 1
         keyed.pass_listed(key, len(gone))
+        _note_gone(broker, partition, consumer_group, first)
         cursors.replicate_soon(broker, partition, consumer_group)
         no, last = split_offset(gone[-1])
         event = Gap(*split_offset(first), "declared lost") if is_lost else Dropped(first, no, last + 1, len(gone))
-        if not is_lost:
-            note_dropped(broker, partition, consumer_group, first)
         for consumer in consumer_group.consumers:
             tell(broker, consumer, event)
     return True
@@ -596,37 +599,27 @@ def _pass_gone_lists(
     keyed: KeyedDispatcher,
     budget: GoneBudget,
 ) -> None:
-    """The same for keys that wait long, or for a person: from the oldest message on, as far as messages are gone.
+    """The same for keys that wait, for whatever: from the oldest message on, as far as messages are gone.
+
+    What has a number may be stored in the dead-letter topic all the same. Then it is there, and consumers are told that
+    it is gone.
 
     No step does that for many keys (`gone-in-steps`). Without it:
       1. 100,000 keys are parked, and retention drops the segment with their messages.
       2. The server tells each of 64 consumers of each message in one step, and answers no heartbeat for half a minute.
     """
-    while consumer_group.consumers and partition.chain is not None and (oldest := keyed.oldest_aside):
+    if not consumer_group.consumers and consumer_group.is_at_most_once:
+        return  # nothing is noted for it
+    while partition.chain is not None and (oldest := keyed.oldest_aside):
         if not _end_of_gone(partition, oldest)[0]:
             return
         key = keyed.keys[keyed.first_asides[0][1]]
-        if key.token or key.phase is KeyPhase.FORWARDING:
-            return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
+        if key.token:
+            return  # it may still be acknowledged
         is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget)
         keyed.requeue(key)
         if not is_there:
             return
-
-
-def _pass_gone_forwards(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    budget: GoneBudget,
-) -> None:
-    """The same for keys that wait for the dead-letter topic."""
-    for forward in keyed.first_forwards:
-        key = keyed.keys.get(forward.name)
-        if key is not None and key.aside:
-            _pass_gone(broker, partition, consumer_group, keyed, key, budget)
-            keyed.requeue(key)
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:

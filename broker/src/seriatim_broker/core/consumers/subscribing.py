@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -17,7 +17,7 @@ from ..values.effects import Dropped, Gap, Joined, Revoked, SubscriptionRefused
 from ..values.events import ConsumerJoin
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
-from ..values.positions import first_kept, position_of
+from ..values.positions import Place, first_kept, position_of
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
@@ -128,8 +128,8 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """A consumer joins others to which messages are granted key by key."""
     handling.join(broker, consumer_group, consumer)
-    for no in lost_before(partition.chain, consumer_group):
-        tell(broker, consumer, Gap(no, 0, "declared lost"))
+    for place in _lost_since(partition.chain, consumer_group):
+        tell(broker, consumer, Gap(*place, "declared lost"))
     start = partition.logs[consumer_group.segment_no].start
     cursor, ledger = consumer_group.cursor, consumer_group.ledger
     assert cursor is not None
@@ -195,6 +195,21 @@ def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]
         if segment.state is SegmentState.LOST:
             lost.append(no)
     return lost[::-1]
+
+
+def _lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place]:
+    """The lost segments before the first message of this segment, and those of which the ledger notes a loss."""
+    lost = {no: Place(no, 0) for no in lost_before(chain, consumer_group)}
+    noted = consumer_group.ledger.dropped_from
+    if chain is None or not noted:
+        return list(lost.values())
+    begin = Place(*split_offset(noted))
+    segment = chain.from_no(begin.segment_no)
+    while segment is not None and segment.no < consumer_group.segment_no:
+        if segment.state is SegmentState.LOST:
+            lost.setdefault(segment.no, begin if segment.no == begin.segment_no else Place(segment.no, 0))
+        segment = chain.from_no(segment.no + 1)
+    return [lost[no] for no in sorted(lost)]
 
 
 def stand_by(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:

@@ -75,6 +75,7 @@ class Key(State):
         live: Indexes of its messages in the cursor segment that are read and not passed, ascending.
         aside: Offsets that were set aside, older than `live`; () as long as there were none.
         aside_first: The number of the first of them, counted from the first one that the list ever had.
+        first: The offset of its first message, as its record says, until that is read; 0: it is known otherwise.
         phase: None: the key has no record.
         turn: How often a person released it.
         attempts: How many attempts on its first message have failed.
@@ -95,6 +96,7 @@ class Key(State):
         "attempts",
         "delay_ms",
         "error",
+        "first",
         "given_below",
         "is_delayed",
         "is_queued",
@@ -113,6 +115,7 @@ class Key(State):
         self.live: list[int] = []
         self.aside: deque[int] | tuple[()] = ()
         self.aside_first = 0
+        self.first = 0
         self.phase: KeyPhase | None = None
         self.turn = 0
         self.attempts = 0
@@ -527,6 +530,7 @@ class KeyedDispatcher(State):
             self.window.pass_over(index)
             return
         key.live.append(index)
+        key.first = 0
         self.live_count += 1
         if not key.token and not key.is_queued:
             self.queue(key)
@@ -1091,17 +1095,22 @@ class KeyedDispatcher(State):
         for name in names:
             del self.singles[name]  # it stays among the ready ones, where it is passed over
         self.live_count -= len(names)
-        below = (key for key in self.keys.values() if key.live and key.live[0] < start and not key.token)
+        end = make_offset(self.segment_no, start)
+        below = (key for key in self.keys.values() if self._begins_below(key, end))
         for key in list(islice(below, count)):
             gone = bisect_right(key.live, start - 1)
             self.live_count -= gone
             del key.live[:gone]
             self._first_is_done(key)
             self.requeue(key)
-        if any(key.live and key.live[0] < start and not key.token for key in self.keys.values()):
+        if any(self._begins_below(key, end) for key in self.keys.values()):
             return False
         self.window.pass_below(start)
         return True
+
+    def _begins_below(self, key: Key, end: int) -> bool:
+        """Whether the first message of a key that is not granted is in no list, and below an offset."""
+        return not key.token and not key.aside and 0 < self.first_offset(key) < end
 
     def park(self, key: Key, error: str) -> None:
         """The key waits for a person."""
@@ -1158,10 +1167,10 @@ class KeyedDispatcher(State):
         self.requeue(key)
 
     def first_offset(self, key: Key) -> int:
-        """The offset of the first message of the key; 0: it was not read since this server began."""
+        """The offset of the first message of the key; 0: it has none that is known here."""
         if key.aside:
             return key.aside[0]
-        return make_offset(self.segment_no, key.live[0]) if key.live else offset_of_name(key.name)
+        return make_offset(self.segment_no, key.live[0]) if key.live else key.first or offset_of_name(key.name)
 
     def pass_first(self, key: Key) -> int | None:
         """The first message of the key, which is not granted, is done with without a consumer. Returns its offset."""
@@ -1175,7 +1184,7 @@ class KeyedDispatcher(State):
             offset = make_offset(self.segment_no, index)
             self.window.pass_over(index)
             self.live_count -= 1
-        elif offset := offset_of_name(key.name):  # its only message, which is not read yet
+        elif offset := self.first_offset(key):  # it is not read yet
             self.window.pass_over(offset & INDEX_MAX)
         else:
             return None
@@ -1244,14 +1253,11 @@ class KeyedDispatcher(State):
           1. A consumer fails on k:5, which should come again in 7 days. Retention drops k:5 some hours later.
           2. k:6 waits for the rest of the 7 days, although no consumer has failed on it. Retention drops k:6 too.
           3. k has no record, because no attempt counts any more. So no list shows the key, and no person releases it.
-
-        A key that is parked waits for a person as long as it has messages.
         """
-        if key.phase is KeyPhase.FORWARDING or (key.phase is KeyPhase.PARKED and not key.aside):
+        if key.is_held:
             self.forwards.pop(key.name, None)
             self.to_phase(key, KeyPhase.RETRY)
-        if key.phase is not KeyPhase.PARKED:
-            key.error = ""
+        key.error, key.first = "", 0
         self._forget_attempts(key)
 
     def _forget_attempts(self, key: Key) -> None:

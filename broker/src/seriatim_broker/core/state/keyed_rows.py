@@ -42,7 +42,7 @@ def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
         if key is None or key.phase is None:
             deletes.append(key_name(name))
         else:
-            puts.append((key_name(name), write_key(_record(key, key.phase))))
+            puts.append((key_name(name), write_key(_record(dispatcher, key, key.phase))))
     for name, chunks in dispatcher.chunks.items():
         key = dispatcher.keys.get(name)
         for chunk in chunks:
@@ -58,14 +58,21 @@ def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
     return LedgerChange(tuple(puts), tuple(deletes))
 
 
-def _record(key: Key, phase: KeyPhase) -> KeyRecord:
+def _record(dispatcher: KeyedDispatcher, key: Key, phase: KeyPhase) -> KeyRecord:
+    """The record of a key.
+
+    Rule `first-is-named` (J1, J2): a record names the first message, also without a list. Without it:
+      1. A consumer fails on k:5, which should come again in 7 days. Then the consumer group has no consumers.
+      2. Retention drops k:5. A consumer comes, and the server reads the records, and the messages from k:6 on.
+      3. The attempts of k:5 count for k:6, which waits for 7 days. If k:5 was to be a dead letter, k:6 becomes one.
+    """
     return KeyRecord(
         phase,
         key.turn,
         key.attempts,
         key.ready_at_ms,
         key.delay_ms if phase is KeyPhase.RETRY else key.sequence,
-        key.aside_first,
+        key.aside_first if key.aside else dispatcher.first_offset(key),
         len(key.aside),
         key.error,
     )
@@ -174,6 +181,8 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
         dispatcher.aside_count += count
         dispatcher.note_list(key)
         dispatcher.first_asides.append((offsets[0], name))
+    else:
+        key.first, key.aside_first = key.aside_first, 0
     if key.phase is KeyPhase.RETRY:
         key.delay_ms, key.sequence = key.sequence, 0
     if key.ready_at_ms > now.wall_ms and not key.is_held:

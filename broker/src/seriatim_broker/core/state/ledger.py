@@ -95,7 +95,7 @@ class Ledger(State):
         self.dropped_from, self.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
 
     def note_dropped(self, offset: int, position: int, token: int) -> None:
-        """Messages from an offset on were dropped, when `token` was the newest one: the consumers were told.
+        """Messages from an offset on were dropped or lost, when `token` was the newest one: the consumers were told.
 
         Rule `drop-is-no-ack` (J6): it stays noted, also on disks, until a message counts that was given later. So a
         consumer that came later, or the next server's consumers, are told again. Without it:

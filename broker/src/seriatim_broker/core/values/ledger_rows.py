@@ -3,8 +3,8 @@
     name                      value
     "b" block (u64)           the passed bits of 1,024 indexes, little-endian, without zero bytes at the end
     "k" key's name            phase (u8), turn (u32), attempts (u32), ready at (u64, ms since 1970), forward sequence
-                              (u64; in phase RETRY: the delay in ms), number of the first offset in the list (u64),
-                              offsets in the list (u64), last error
+                              (u64; in phase RETRY: the delay in ms), number of the first offset in the list (u64;
+                              without a list: the offset of its first message), offsets in the list (u64), last error
     "a" chunk (u64) name      the offsets with the numbers chunk * 1,024 and following: the first as u64, then varints
                               of the differences
     "g" token (u64)           a grant that is handed over to the next segment, with the first messages of the key's
@@ -57,6 +57,7 @@ class KeyRecord(NamedTuple):
         sequence: If its first message is forwarded: the number that the forwarder gave it; 0: none yet. In phase RETRY:
             the delay before the next attempt in milliseconds; 0: not known.
         aside_first: The number of the first offset of its list, counted from the first one that the list ever had.
+            Without a list: the offset of its first message.
         aside_count: How many offsets its list has.
         error: The last error, for people.
     """

@@ -130,7 +130,8 @@ class CursorState:
         reserved: An index.
         server_epoch: The server epoch of the server that wrote it; 0 from a broker of an older version.
         oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
-        untold: Retention dropped messages from this offset on, and perhaps no consumer that runs was told; 0: none.
+        untold: Messages from this offset on were dropped by retention, or declared lost, and perhaps no consumer that
+            runs was told; 0: none.
         settings: How the consumer group was served; None from a broker of an older version. A server reads them in the
             coordinator's record. Here they are for a coordinator that lost that record (`control.rebuild`).
         term_base: As in the coordinator's record; of use only beside `settings`.
