@@ -139,7 +139,7 @@ async def test_no_broker_certifies_a_run_that_answers_it(tmp_path: Path) -> None
     async with running_cluster(tmp_path, 1) as cluster, Admin(cluster.addresses["g0-0"]) as admin:
         await fill(admin, (await admin.create("alive", 1)).partition_ids[0], 3)  # so there is a link
         for broker in ("g0-0", "g0-1"):
-            request = broker_pb2.DeclareDeadRequest(broker=broker, issuer="test")
+            request = broker_pb2.DeclareDeadRequest(broker=broker, issuer="test", run=1)
             error = await refusal(admin.admin.DeclareDead(request, timeout=10))
             assert isinstance(error, RunAliveError)
             assert "end its process first" in str(error)
@@ -220,7 +220,7 @@ async def test_a_process_that_was_declared_dead_is_no_copy_and_acknowledges_noth
             shutil.rmtree(tmp_path / dead)
             await cluster.brokers[other].end(signal.SIGKILL)
             shutil.rmtree(tmp_path / other)
-            await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=other, issuer="test"), timeout=10)
+            await admin.declare_dead(other)
             server = await admin.consumer(partition, "late", avoid=other)
             async with Consumer(server, partition, "late") as consumer:
                 await consumer.until(lambda c: len(c.values) >= 10)

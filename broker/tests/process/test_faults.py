@@ -65,7 +65,7 @@ async def test_a_group_that_died_whole_is_opened_over_and_settled_when_it_is_bac
         async with Admin(cluster.addresses[asker]) as admin:
             await asyncio.gather(*(cluster.brokers[name].end(signal.SIGKILL) for name in victims))
             for name in victims:
-                await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+                await admin.declare_dead(name)
             after = await admin.route(partition, failed=route.segment)
             assert after.segment == route.segment + 1
             async with Producer(after.master_address) as producer:
@@ -131,7 +131,7 @@ async def test_a_lost_disk_is_made_good_by_a_copy_that_can_be_read(tmp_path: Pat
                         break
             watch.cancel()
             await cluster.brokers[survivor].end(signal.SIGKILL)
-            await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=survivor, issuer="test"), timeout=10)
+            await admin.declare_dead(survivor)
             server = await admin.consumer(partition, "late", avoid=survivor)
             async with Consumer(server, partition, "late") as consumer:
                 await consumer.until(lambda c: c.values == [b"m%d" % at for at in range(9)])
@@ -146,8 +146,7 @@ async def test_the_controller_leaves_a_dead_group_without_any_complaint(tmp_path
         async with Admin(cluster.addresses[other_group(cluster, victims[0])]) as admin:
             await asyncio.gather(*(cluster.brokers[name].end(signal.SIGKILL) for name in victims))
             for name in victims:
-                request = broker_pb2.DeclareDeadRequest(broker=name, issuer="test")
-                await admin.admin.DeclareDead(request, timeout=10)
+                await admin.declare_dead(name)
             for number, route in enumerate(routes):
                 if not route.master_broker.startswith(group):
                     continue
@@ -186,7 +185,7 @@ async def test_a_segment_whose_disks_are_all_lost_is_declared_a_gap_and_groups_g
             refused = await refusal(admin.admin.DeclareGap(request, timeout=10))
             assert "declare-dead" in str(refused)
             for name in victims:
-                await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+                await admin.declare_dead(name)
             after = await admin.route(partition, failed=route.segment)
             async with Producer(after.master_address) as producer:
                 assert not (await producer.append(partition, 0, [b"behind"], starts=True)).HasField("error")
@@ -234,7 +233,7 @@ async def test_a_flipped_bit_is_found_by_a_scrub_and_repaired_from_the_other_mem
             for name in cluster.brokers:
                 if name.startswith(victim.split("-")[0]) and name != victim:
                     await cluster.brokers[name].end(signal.SIGKILL)
-                    await admin.admin.DeclareDead(broker_pb2.DeclareDeadRequest(broker=name, issuer="test"), timeout=10)
+                    await admin.declare_dead(name)
                     survivor = await admin.consumer(partition, "g", avoid=name)
             assert survivor == cluster.addresses[victim]
             async with Consumer(survivor, partition, "g") as consumer:

@@ -191,6 +191,13 @@ class Admin:
         request = broker_pb2.CreateTopicRequest(name=name, partition_count=partitions)
         return await self.admin.CreateTopic(request, timeout=DEADLINE_S)
 
+    async def declare_dead(self, broker: str) -> None:
+        """Write a death certificate for the member run of a broker that the cluster knows."""
+        described = await self.admin.DescribeCluster(broker_pb2.DescribeClusterRequest(), timeout=DEADLINE_S)
+        (run,) = (row.record.run for row in described.brokers if row.record.member.broker == broker)
+        request = broker_pb2.DeclareDeadRequest(broker=broker, issuer="test", run=run)
+        await self.admin.DeclareDead(request, timeout=DEADLINE_S)
+
     async def route(self, partition: int, failed: int | None = None) -> Any:
         """Where to append."""
         request = broker_pb2.ResolveProducerRequest(partition_id=partition, failed_segment=failed)

@@ -163,10 +163,10 @@ async def test_a_topic_grows_and_its_old_partitions_stay_what_they_are() -> None
         assert list(grown.partition_ids)[:2] == list(made.partition_ids)
         assert list(grown.partition_ids)[2:] == [6, 7, 8]
         assert (made.first_partition_count, grown.first_partition_count) == (0, 2)
-        again = await topics.update("t", "", 5, unchanged, 5)
+        again = await topics.update("t", None, 5, unchanged, 5)
         assert again == grown
-        assert (await topics.update("t", "", 0, unchanged, 5)) == grown
-        assert (await topics.update("t", "", 6, unchanged, 5)).first_partition_count == 2
+        assert (await topics.update("t", None, 0, unchanged, 5)) == grown
+        assert (await topics.update("t", None, 6, unchanged, 5)).first_partition_count == 2
 
 
 async def test_settings_change_in_the_same_write() -> None:
@@ -178,10 +178,10 @@ async def test_settings_change_in_the_same_write() -> None:
     async with Controller(store) as topics:
         await topics.create("t", 1, SETTINGS, 5)
         revision = store.revision
-        updated = await topics.update("t", "", 0, shorter, 5)
+        updated = await topics.update("t", None, 0, shorter, 5)
         assert updated.settings.retention_ms == 1
         assert store.revision == revision + 1
-        await topics.update("t", "", 0, shorter, 5)
+        await topics.update("t", None, 0, shorter, 5)
         assert store.revision == revision + 1, "the same again writes nothing"
 
 
@@ -189,11 +189,11 @@ async def test_what_cannot_be_is_refused() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:
         with pytest.raises(UnknownTopicError):
-            await topics.update("t", "", 2, unchanged, 5)
+            await topics.update("t", None, 2, unchanged, 5)
         await topics.create("t", 3, SETTINGS, 5)
         before = store.revision
         with pytest.raises(BadRequestError, match="taken away"):
-            await topics.update("t", "", 2, unchanged, 5)
+            await topics.update("t", None, 2, unchanged, 5)
         with pytest.raises(PreconditionError, match="made anew"):
             await topics.update("t", "another", 4, unchanged, 5)
         assert store.revision == before
@@ -210,7 +210,7 @@ async def test_growth_that_one_controller_left_half_done_is_finished_by_the_next
     first = Controller(store, writes_max=writes, last_is_done=last_is_done)
     async with first as topics:  # ids, three partitions, the record: five writes
         try:
-            await topics.update("t", "", 5, unchanged, 0.5)
+            await topics.update("t", None, 5, unchanged, 0.5)
             assert writes == 6
         except (UnavailableError, TimeoutError):
             assert writes < 6
@@ -218,7 +218,7 @@ async def test_growth_that_one_controller_left_half_done_is_finished_by_the_next
         await topics.finish_topics()
         begun = writes > 1 or last_is_done
         check_whole(store, 5 if begun else 2)
-        await topics.update("t", "", 5, unchanged, 5)
+        await topics.update("t", None, 5, unchanged, 5)
         check_whole(store, 5)
 
 
@@ -228,10 +228,10 @@ async def test_more_growth_while_it_grows_is_waited_for() -> None:
     async with controller as topics:
         await topics.create("t", 1, SETTINGS, 5)
         controller.partitions.hold.clear()
-        one = asyncio.create_task(topics.update("t", "", 3, unchanged, 5))
+        one = asyncio.create_task(topics.update("t", None, 3, unchanged, 5))
         await until(lambda: len(topic_in(store).growing_partition_ids) == 2)
         assert list(topic_in(store).partition_ids) == [1]
-        other = asyncio.create_task(topics.update("t", "", 6, unchanged, 5))
+        other = asyncio.create_task(topics.update("t", None, 6, unchanged, 5))
         await until(lambda: len(topic_in(store).growing_partition_ids) == 5)
         controller.partitions.hold.set()
         assert len((await other).partition_ids) == 6
@@ -245,7 +245,7 @@ async def test_a_topic_that_is_deleted_while_it_grows_leaves_no_partition_behind
     async with controller as topics:
         await topics.create("t", 1, SETTINGS, 5)
         controller.partitions.hold.clear()
-        growing = asyncio.create_task(topics.update("t", "", 3, unchanged, 5))
+        growing = asyncio.create_task(topics.update("t", None, 3, unchanged, 5))
         await until(lambda: bool(topic_in(store).growing_partition_ids))
         await topics.delete("t")
         with pytest.raises(NotServingError):
@@ -325,7 +325,7 @@ async def test_a_failed_growth_is_finished_by_the_same_controller(monkeypatch: p
         duty = asyncio.ensure_future(topics.keep_finishing())
         controller.coordinator.lose_after(2)  # the ids are set aside, the partition is made, and the topic is not ready
         with pytest.raises(CoordinatorUnavailableError):
-            await topics.update("t", "", 2, unchanged, 5)
+            await topics.update("t", None, 2, unchanged, 5)
         assert list(topic_in(store).growing_partition_ids) == [2]
         controller.coordinator.lose_after(1000)
         async with asyncio.timeout(5):

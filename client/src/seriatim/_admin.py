@@ -23,7 +23,7 @@ from seriatim_api.ids import TopicIncarnation, is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
-from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_whole
+from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
 from seriatim._consumer_group_keys import ConsumerGroupKeys
 from seriatim._consumer_group_settings import (
     GroupMode,
@@ -396,20 +396,22 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         answer = await self._caller.admin("DescribeCluster", broker_pb2.DescribeClusterRequest(), DEADLINE_S)
         return Cluster(answer.cluster, answer.cluster_id, answer.controller, tuple(map(_broker_of, answer.brokers)))
 
-    async def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
+    async def switch_partition(self, partition_id: int, group: str | None = None, master: str | None = None) -> Route:
         """Do a planned switch of one partition, and return where the partition accepts messages after it.
 
         Args:
             partition_id: The partition's id in the cluster.
-            group: The broker group that gets the open segment. Empty: the next one of the send chain.
-            master: The member of it that becomes the master. Empty: the member whose turn it is.
+            group: The broker group that gets the open segment. None: the next one of the send chain.
+            master: The member of it that becomes the master. None: the member whose turn it is.
         """
         check_whole("partition_id", partition_id, 1, NUMBER_MAX)
+        check_text("group", group, "to have the next broker group of the send chain")
+        check_text("master", master, "to have the member whose turn it is")
         request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id, target_group=group, target_master=master)
         return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
 
     async def declare_dead(
-        self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = ""
+        self, broker: str, run: int, issuer: str, *, incarnation: str | None = None, evidence: str = ""
     ) -> None:
         """Write a death certificate: a member run of a broker has ended and will never send anything again.
 
@@ -420,13 +422,14 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             broker: The broker's name.
             run: The number of the member run that has ended.
             issuer: The person or program that says so.
-            incarnation: The incarnation of the disk. Empty: the one that has the broker's slot.
+            incarnation: The incarnation of the disk. None: the one that has the broker's slot.
             evidence: How the issuer knows it, as a text for people.
 
         Raises:
             RunAliveError: The member run still answers. Nothing was written.
         """
         check_whole("run", run, 1, RUN_MAX)
+        check_text("incarnation", incarnation, "to mean the disk that has the broker's slot")
         request = broker_pb2.DeclareDeadRequest(
             broker=broker, run=run, issuer=issuer, incarnation=incarnation, evidence=evidence
         )

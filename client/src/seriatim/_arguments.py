@@ -41,6 +41,21 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
         raise BadRequestError(f"{name} is {limits}, not {value}")
 
 
+def check_text(name: str, value: object, meaning: str) -> None:
+    """Refuse what is neither None nor a text with at least one letter.
+
+    Args:
+        name: The argument's name.
+        value: What was given.
+        meaning: What None means, for the error: "for all topics".
+
+    Raises:
+        BadRequestError: It is neither.
+    """
+    if value is not None and not (isinstance(value, str) and value):
+        raise BadRequestError(f"{name} is a text that is not empty, not {value!r}: leave it out {meaning}")
+
+
 def check_number(name: str, value: object, least: float, unit: str) -> None:
     """Refuse what is not a finite number of at least `least`.
 

@@ -15,7 +15,7 @@ from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionE
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._arguments import check_callback, check_partitions, check_whole, settings_of
+from seriatim._arguments import check_callback, check_partitions, check_text, check_whole, settings_of
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._recording import MessageIdOf, Recorder
 from seriatim._settings import (
@@ -106,7 +106,7 @@ class Client:
         cls,
         bootstrap: str | Sequence[str],
         *,
-        name: str = "",
+        name: str | None = None,
         tls: Tls | None = None,
         recorder: HistoryWriter | MemoryHistory | Recorder | None = None,
         message_id: MessageIdOf | None = None,
@@ -119,7 +119,7 @@ class Client:
         Args:
             bootstrap: Addresses `host:port`: a sequence of them, or a string with commas between them. It is enough if
                 one of them answers.
-            name: The client's name in the brokers' logs; made up from the process id if empty.
+            name: The client's name in the brokers' logs; None: a name from the process id.
             tls: The certificates for TLS; None: plain text.
             recorder: A `seriatim.history.HistoryWriter`. The client writes all its sends, deliveries and
                 acknowledgements into it, and what its `Admin` lists and does of waiting keys and dead letters. The
@@ -135,6 +135,7 @@ class Client:
         """
         addresses = _addresses_of(bootstrap)
         check_callback("message_id", message_id)
+        check_text("name", name, "to get a name from the process id")
         told: Recorder | None = None
         if isinstance(recorder, Recorder):  # of the command, whose ids are in headers
             told = recorder
@@ -144,7 +145,7 @@ class Client:
             told = Recorder(recorder, message_id)
 
         async def begin() -> Self:
-            return cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
+            return cls(addresses, f"seriatim-{os.getpid()}" if name is None else name, told, tls)
 
         return Opening(begin)
 
@@ -360,7 +361,7 @@ class Client:
             else:
                 from seriatim._consumer import Consumer as kind  # noqa: N813
 
-            unique_name = name or f"consumer-{os.urandom(6).hex()}"
+            unique_name = f"consumer-{os.urandom(6).hex()}" if name is None else name
             if settings.start not in (None, "earliest", "latest"):
                 named = f"{group}/{unique_name}" if mode == "broadcast" else group
                 await self._begin_group(topic, named, settings.start, mode, partitions)

@@ -163,12 +163,12 @@ class GroupOperations(BrokerGroupAdmin):
         for name in ("rewind", "skip"):
             rows = [
                 broker_pb2.OperatedPartition(
-                    partition=move.group.partition, group_epoch=move.group.group_epoch, offset=move.to_offset or 0
+                    partition=move.group.partition, group_epoch=move.group.group_epoch, offset=move.to_offset
                 )
                 for move in plan.moves
-                if move.operation == name
+                if move.operation == name and move.to_offset is not None
             ]
-            id_ = request_id or os.urandom(16)
+            id_ = os.urandom(16) if request_id is None else request_id
             done += await self._operate(plan.topic, plan.group, name, rows, id_, drop_aside=drop_aside)
         for row in done:
             if row.error is None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from seriatim_api.v1 import publications_pb2, records_pb2
 
+from seriatim._arguments import check_text
 from seriatim._broker_groups import BrokerGroupAdmin
 from seriatim._descriptions import WriterDescription
 
@@ -21,13 +22,15 @@ _STATES: Final = {
 class WriterAdmin(BrokerGroupAdmin):
     """The part of `Admin` that is about writers."""
 
-    async def list_writers(self, topic: str = "") -> list[WriterDescription]:
-        """The writers of a topic, or of all topics if `topic` is empty.
+    async def list_writers(self, topic: str | None = None) -> list[WriterDescription]:
+        """The writers of a topic, or of all topics if `topic` is None.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
             UnavailableError: No broker answered in time.
+            BadRequestError: `topic` is empty.
         """
+        check_text("topic", topic, "to have the writers of all topics")
         found: list[WriterDescription] = []
         after = ""
         while True:

@@ -641,8 +641,8 @@ class Admin(_Held[_admin.Admin]):
         """Create a topic and wait until all its partitions accept messages."""
         return self._thread.run(self._inner.create_topic(name, partition_count, settings))
 
-    def list_writers(self, topic: str = "") -> list[WriterDescription]:
-        """The writers of a topic, or of all topics if `topic` is empty."""
+    def list_writers(self, topic: str | None = None) -> list[WriterDescription]:
+        """The writers of a topic, or of all topics if `topic` is None."""
         return self._thread.run(self._inner.list_writers(topic))
 
     def describe_writer(self, topic: str, writer: str) -> WriterDescription:
@@ -872,11 +872,13 @@ class Admin(_Held[_admin.Admin]):
         """The cluster's brokers, and which of them is the controller."""
         return self._thread.run(self._inner.describe_cluster())
 
-    def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
+    def switch_partition(self, partition_id: int, group: str | None = None, master: str | None = None) -> Route:
         """Do a planned switch, to the next broker group of the send chain or to a chosen one."""
         return self._thread.run(self._inner.switch_partition(partition_id, group, master))
 
-    def declare_dead(self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = "") -> None:
+    def declare_dead(
+        self, broker: str, run: int, issuer: str, *, incarnation: str | None = None, evidence: str = ""
+    ) -> None:
         """Write a death certificate: a member run of a broker has ended and will never send anything again."""
         self._thread.run(self._inner.declare_dead(broker, run, issuer, incarnation=incarnation, evidence=evidence))
 
@@ -990,7 +992,7 @@ class Client(_Held[asynchronous.Client]):
         cls,
         bootstrap: str | Sequence[str],
         *,
-        name: str = "",
+        name: str | None = None,
         tls: Tls | None = None,
         recorder: HistoryWriter | MemoryHistory | None = None,
         message_id: MessageIdOf | None = None,

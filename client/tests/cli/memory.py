@@ -600,8 +600,8 @@ class MemoryAdmin:
         self._check_no_broadcast(topic, group)
         del self._cluster.cursors[topic, group, 0]
 
-    async def list_writers(self, topic: str) -> list[WriterDescription]:
-        return [row for row in self._cluster.writers.values() if topic in ("", row.topic)]
+    async def list_writers(self, topic: str | None) -> list[WriterDescription]:
+        return [row for row in self._cluster.writers.values() if topic in (None, row.topic)]
 
     async def describe_writer(self, topic: str, writer: str) -> WriterDescription:
         return self._cluster.writers[topic, writer]
@@ -618,7 +618,7 @@ class MemoryAdmin:
         return Cluster("memory", "id", "g0-0", self._cluster.brokers)
 
     async def declare_dead(
-        self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = ""
+        self, broker: str, run: int, issuer: str, *, incarnation: str | None = None, evidence: str = ""
     ) -> None:
         self._cluster.dead.append((broker, run, issuer, *filter(None, (incarnation, evidence))))
 

@@ -89,6 +89,17 @@ OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
         "a partition's number is",
     ),
     "pause": (lambda client: client.admin().pause_group("t", "g", partitions=[10**11]), "a partition's number is"),
+    "rewind of none": (lambda client: client.admin().plan_move("t", "g", "earliest", partitions=[]), "get all of them"),
+    "group on none": (lambda client: client.admin().create_group("t", "g", partitions=[]), "names no partition"),
+    "pause of none": (lambda client: client.admin().pause_group("t", "g", partitions=[]), "names no partition"),
+    "disk without a name": (
+        lambda client: client.admin().declare_dead("g0-0", 1, "me", incarnation=""),
+        "incarnation is a text that is not empty, not '': leave it out",
+    ),
+    "group without a name": (lambda client: client.admin().switch_partition(1, ""), "group is a text that is not"),
+    "master without a name": (lambda client: client.admin().switch_partition(1, "g0", ""), "master is a text that"),
+    "writers of no topic": (lambda client: client.admin().list_writers(""), "leave it out to have the writers of all"),
+    "client without a name": (lambda _client: Client.connect("h:1", name=""), "name is a text that is not empty"),
     "keys": (lambda client: anext(client.admin().group_keys("t", "g", partition=10**11)), "partition is between 0 and"),
 }
 

@@ -570,7 +570,8 @@ class LocalCluster:
     async def heal(self, source: str | None = None, destination: str | None = None) -> tuple[FaultRecord, ...]:
         """End the cuts and the lags between two ends, in both directions. With one end: all its. With none: all."""
         links = self._links_to_cut()
-        source, destination = source or names.ALL, destination or names.ALL
+        source = names.ALL if source is None else source
+        destination = names.ALL if destination is None else destination
         paths, victim = names.paths(self.plan, source, destination, one_way=False), _link_name(source, destination)
         cut = [path for path in paths if path in self._cuts]
         delayed = [path for path in paths if self._delays.get(path, NO_DELAY) != self._delay]

@@ -152,10 +152,14 @@ def up(
     from seriatim_local import runner  # imports gRPC
 
     earlier = read_state(directory)  # broker groups that were added have copies, which readers need
+    if groups is None:
+        groups = GROUP_COUNT if earlier is None else earlier.group_count
+    if members is None:
+        members = MEMBER_COUNT if earlier is None else earlier.member_count
     config = runner.RunnerConfig(
         directory=str(directory.resolve()),
-        groups=groups or (GROUP_COUNT if earlier is None else earlier.group_count),
-        members=members or (MEMBER_COUNT if earlier is None else earlier.member_count),
+        groups=groups,
+        members=members,
         proxy=proxy,
         coordinator=coordinator,
         name=name,

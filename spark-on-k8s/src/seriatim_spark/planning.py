@@ -46,7 +46,7 @@ def pack(units: Sequence[Unit], min_partitions: int | None) -> list[tuple[Unit, 
     if not ordered:
         return []
     total = sum(unit.rows for unit in ordered)
-    wanted = min_partitions or max(SMALL_TASKS, -(-total // ROWS_PER_TASK))
+    wanted = max(SMALL_TASKS, -(-total // ROWS_PER_TASK)) if min_partitions is None else min_partitions
     wanted = min(wanted, len(ordered))
     tasks: list[list[Unit]] = [[]]
     held, left = 0, total

@@ -1674,7 +1674,7 @@ class UpdateTopicRequest(_message.Message):
     SETTINGS_MASK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
-    """of the topic that is meant; empty: whichever has the name"""
+    """of the topic that is meant; not set: whichever has the name"""
     partition_count: _builtins.int
     """0: as it is; fewer than there are is refused"""
     @_builtins.property
@@ -1689,16 +1689,18 @@ class UpdateTopicRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _builtins.str | None = ...,
         partition_count: _builtins.int = ...,
         settings: _records_pb2.TopicSettings | None = ...,
         settings_mask: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings", "settings_mask", b"settings_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation", "name", b"name", "partition_count", b"partition_count", "settings", b"settings", "settings_mask", b"settings_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
 
 Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
 
@@ -2027,18 +2029,20 @@ class DeleteTopicRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
-    """of the topic that is meant; empty: whichever has the name"""
+    """of the topic that is meant; not set: whichever has the name"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
 
 Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
 
@@ -2915,21 +2919,28 @@ class SwitchPartitionRequest(_message.Message):
     TARGET_MASTER_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     target_group: _builtins.str
-    """where to; empty: the next whole group of the send chain"""
+    """where to; not set: the next whole group of the send chain"""
     target_master: _builtins.str
-    """which member of the target group is to be the master; empty: whose turn it is"""
+    """which member of the target group is to be the master; not set: whose turn it is"""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
-        target_group: _builtins.str = ...,
-        target_master: _builtins.str = ...,
+        target_group: _builtins.str | None = ...,
+        target_master: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target_group", b"_target_group", "_target_master", b"_target_master", "target_group", b"target_group", "target_master", b"target_master"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "target_group", b"target_group", "target_master", b"target_master"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target_group", b"_target_group", "_target_master", b"_target_master", "partition_id", b"partition_id", "target_group", b"target_group", "target_master", b"target_master"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__target_group: _TypeAlias = _typing.Literal["target_group"]  # noqa: Y015
+    _WhichOneofArgType__target_group: _TypeAlias = _typing.Literal["_target_group", b"_target_group"]  # noqa: Y015
+    _WhichOneofReturnType__target_master: _TypeAlias = _typing.Literal["target_master"]  # noqa: Y015
+    _WhichOneofArgType__target_master: _TypeAlias = _typing.Literal["_target_master", b"_target_master"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_group) -> _WhichOneofReturnType__target_group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_master) -> _WhichOneofReturnType__target_master | None: ...
 
 Global___SwitchPartitionRequest: _TypeAlias = SwitchPartitionRequest  # noqa: Y015
 
@@ -2944,9 +2955,10 @@ class DeclareDeadRequest(_message.Message):
     EVIDENCE_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
     run: _builtins.int
+    """that has ended, from 1 on"""
     issuer: _builtins.str
     incarnation: _builtins.str
-    """of the disk that is meant; empty: the one that holds the slot"""
+    """of the disk that is meant; not set: the one that holds the slot"""
     evidence: _builtins.str
     def __init__(
         self,
@@ -2954,14 +2966,16 @@ class DeclareDeadRequest(_message.Message):
         broker: _builtins.str = ...,
         run: _builtins.int = ...,
         issuer: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _builtins.str | None = ...,
         evidence: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "incarnation", b"incarnation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "evidence", b"evidence", "incarnation", b"incarnation", "issuer", b"issuer", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation", "broker", b"broker", "evidence", b"evidence", "incarnation", b"incarnation", "issuer", b"issuer", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__incarnation: _TypeAlias = _typing.Literal["incarnation"]  # noqa: Y015
+    _WhichOneofArgType__incarnation: _TypeAlias = _typing.Literal["_incarnation", b"_incarnation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__incarnation) -> _WhichOneofReturnType__incarnation | None: ...
 
 Global___DeclareDeadRequest: _TypeAlias = DeclareDeadRequest  # noqa: Y015
 

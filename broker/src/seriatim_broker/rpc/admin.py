@@ -34,7 +34,7 @@ from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import join_pages, member_from_record
 from .consumer_group_keys import ConsumerGroupKeys
 from .outbound import is_forwarded, operator_epoch
-from .services import abort, guard_of_call, remaining_s, typed_errors
+from .services import abort, guard_of_call, named, remaining_s, typed_errors
 
 EVIDENCE_LENGTH_MAX = 1000
 """Characters of the evidence in a death certificate."""
@@ -117,6 +117,7 @@ class AdminServicer(ConsumerGroupKeys):
     ) -> common_pb2.Route:
         """Have the master of the open segment run a planned switch."""
         # The operator's epoch is compared before the switch begins, because there is no way back after its fence.
+        group, master_to_be = named(request, "target_group"), named(request, "target_master")
         await guard_of_call(self._services, context)()
         chains = await self._services.chains([request.partition_id])
         if not chains:
@@ -130,9 +131,7 @@ class AdminServicer(ConsumerGroupKeys):
             )
             return self._addresses.readdressed(route)
         reply = await self._services.ask_core(
-            lambda number: PlanSwitch(
-                number, PartitionId(request.partition_id), request.target_group, request.target_master
-            ),
+            lambda number: PlanSwitch(number, PartitionId(request.partition_id), group or "", master_to_be or ""),
             remaining_s(context),
         )
         assert isinstance(reply, Resolved)
@@ -181,17 +180,13 @@ class AdminServicer(ConsumerGroupKeys):
             raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
         if not request.issuer:
             raise BadRequestError("a death certificate names its issuer: set `issuer`")
-        meant = MemberId(known.member.broker, request.incarnation or known.member.incarnation)
-        number = request.run
-        if meant == known.member:
-            number = number or known.run
-            if number > known.run:
-                raise PreconditionError(f"run {number} of {request.broker} has not begun: {known.run} is the last one")
-        elif not number:
-            raise BadRequestError(
-                f"name the run of the earlier disk {meant.incarnation} that has ended", broker=meant.broker
-            )
-        run = RunId(meant, number)
+        if not request.run:  # not the last one: it may be younger than the caller knows, and alive
+            raise BadRequestError("a death certificate names the run that has ended: set `run`", broker=request.broker)
+        incarnation = named(request, "incarnation")
+        meant = known.member if incarnation is None else MemberId(known.member.broker, incarnation)
+        if meant == known.member and request.run > known.run:
+            raise PreconditionError(f"run {request.run} of {request.broker} has not begun: {known.run} is the last one")
+        run = RunId(meant, request.run)
         await self._check_not_alive(run, remaining_s(context))
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
         if request.evidence:

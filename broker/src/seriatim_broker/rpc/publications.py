@@ -27,7 +27,7 @@ from .addresses import Addresses
 from .outbound import BrokerCalls, calling_broker, is_forwarded
 from .peer_names import PeerNames
 from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
-from .services import Services, check_name, remaining_s, typed_errors
+from .services import Services, check_name, named, remaining_s, typed_errors
 from .staging import Staging
 
 PARTITIONS_PER_BROKER: Final = 2
@@ -259,9 +259,10 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     ) -> publications_pb2.ListWritersResponse:
         """Writers of one topic or of all topics, page by page."""
         keys = self._services.keys
+        topic = named(request, "topic")
         prefix = keys.writers
-        if request.topic:
-            prefix = keys.writers_of((await self._services.topic(request.topic)).incarnation)
+        if topic is not None:
+            prefix = keys.writers_of((await self._services.topic(topic)).incarnation)
         limit = min(request.limit or WRITERS_PER_PAGE_MAX, WRITERS_PER_PAGE_MAX)
         after = keys.writers + request.after if request.after else ""
         listing = await self._services.coordinator.list(prefix, after=after, count_max=limit + 1)

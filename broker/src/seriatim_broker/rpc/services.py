@@ -173,6 +173,20 @@ def check_name(name: str, what: str) -> None:
         raise IllegalNameError(f"{name[:40]!r} cannot name a {what}: letters, digits, '.', '_' and '-', at most 200")
 
 
+def named(request: Any, field: str) -> str | None:
+    """The text of an optional field of a request; None if it is not set.
+
+    Raises:
+        BadRequestError: The field is set and empty: what the caller meant to name is not known.
+    """
+    if not request.HasField(field):
+        return None
+    text = str(getattr(request, field))
+    if not text:
+        raise BadRequestError(f"`{field}` is set and empty: name what is meant, or do not set the field")
+    return text
+
+
 def check_group(name: str, *, is_broadcast: bool | None = None) -> None:
     """Refuse an illegal name of a consumer group.
 

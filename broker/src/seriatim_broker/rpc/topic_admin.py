@@ -20,7 +20,7 @@ from ..runtime.records import join_pages
 from ..runtime.topic_feed import TopicFeed
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
-from .services import Services, abort, check_name, guard_of_call, remaining_s, typed_errors
+from .services import Services, abort, check_name, guard_of_call, named, remaining_s, typed_errors
 
 PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
@@ -90,12 +90,13 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
                 f"a topic has at most {PARTITION_COUNT_MAX} partitions, not {request.partition_count}"
             )
         change = _change_of(request)
+        incarnation = named(request, "incarnation")
         if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("UpdateTopic", request, context)
             return record
         return await self._controller.topics.update(
             request.name,
-            request.incarnation,
+            incarnation,
             request.partition_count,
             change,
             remaining_s(context) * 0.95,
@@ -108,11 +109,12 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic and its data."""
         check_name(request.name, "topic")
+        incarnation = named(request, "incarnation")
         if not self._controller.election.is_controller:
             await self._at_controller("DeleteTopic", request, context)
         else:
             guard = guard_of_call(self._services, context)
-            await self._controller.topics.delete(request.name, guard, request.incarnation)
+            await self._controller.topics.delete(request.name, guard, incarnation)
         return broker_pb2.DeleteTopicResponse()
 
     @typed_errors

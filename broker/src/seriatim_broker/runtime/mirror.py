@@ -40,7 +40,7 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
             keys = [key for key in {**values, **found} if values.get(key) != found.get(key)]
             values = found
             if keys or first:
-                per_call = keys_per_call_max or max(len(keys), 1)
+                per_call = max(len(keys), 1) if keys_per_call_max is None else keys_per_call_max
                 for begin in range(0, max(len(keys), 1), per_call):
                     changed(values, keys[begin : begin + per_call])
                     await asyncio.sleep(0)

@@ -136,7 +136,7 @@ class Topics:
     async def update(
         self,
         name: str,
-        incarnation: str,
+        incarnation: str | None,
         partition_count: int,
         change: Callable[[records_pb2.TopicSettings], None],
         deadline_s: float,
@@ -149,7 +149,7 @@ class Topics:
 
         Args:
             name: Of the topic.
-            incarnation: Of the topic that is meant; empty: the one that has the name now.
+            incarnation: Of the topic that is meant; None: the one that has the name now.
             partition_count: How many there should be; 0: as many as there are.
             change: Changes the settings in place.
             deadline_s: How long to wait for new partitions.
@@ -211,7 +211,7 @@ class Topics:
         task.add_done_callback(lambda _: self._finishing.pop(record.incarnation, None))
         return task
 
-    async def delete(self, name: str, guard: Guard = unguarded, incarnation: str = "") -> None:
+    async def delete(self, name: str, guard: Guard = unguarded, incarnation: str | None = None) -> None:
         """Delete a topic and all its data.
 
         A deletion that failed half way is continued. A topic whose creation failed half way, or is under way, is
@@ -221,7 +221,7 @@ class Topics:
         Args:
             name: Of the topic.
             guard: Compared where the deletion is decided.
-            incarnation: Of the topic that is meant; empty: the one that has the name now.
+            incarnation: Of the topic that is meant; None: the one that has the name now.
 
         Raises:
             UnknownTopicError: There is no such topic.
@@ -255,7 +255,7 @@ class Topics:
     async def _write_update(
         self,
         name: str,
-        incarnation: str,
+        incarnation: str | None,
         partition_count: int,
         change: Callable[[records_pb2.TopicSettings], None],
         guard: Guard,
@@ -527,20 +527,20 @@ def _all_ids(record: records_pb2.TopicRecord) -> list[PartitionId]:
     return [PartitionId(partition) for partition in (*record.partition_ids, *record.growing_partition_ids)]
 
 
-def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str) -> None:
+def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str | None) -> None:
     if record.state == records_pb2.TOPIC_STATE_DELETING:
         raise UnknownTopicError(f"there is no topic {record.name!r}", topic=record.name)
     _check_incarnation(record, incarnation)
 
 
-def _check_same(record: records_pb2.TopicRecord, incarnation: str) -> None:
-    if incarnation not in ("", record.incarnation):
+def _check_same(record: records_pb2.TopicRecord, incarnation: str | None) -> None:
+    if incarnation not in (None, record.incarnation):
         raise PreconditionError(
             f"topic {record.name!r} was deleted and made anew: it is {record.incarnation}", topic=record.name
         )
 
 
-def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str) -> None:
+def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str | None) -> None:
     _check_same(record, incarnation)
     if record.state != records_pb2.TOPIC_STATE_READY:
         raise NotServingError(f"topic {record.name!r} is being created", retry_after_ms=50, topic=record.name)

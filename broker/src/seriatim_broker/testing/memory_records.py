@@ -65,7 +65,7 @@ class MemoryRecords:
 
         Revisions go on above the highest, as after a restore of etcd with a bumped revision.
         """
-        self._chains, self._cursors, self._certificates = map(dict, snapshot or ({}, {}, {}))
+        self._chains, self._cursors, self._certificates = map(dict, ({}, {}, {}) if snapshot is None else snapshot)
         self.revision += 1_000
 
     def put_chain(self, chain: Chain) -> None:

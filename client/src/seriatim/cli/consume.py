@@ -166,7 +166,7 @@ def consume(
             count,
             follow is not False,
             chosen,
-            cast("Mode", (mode or "exclusive").replace("-", "_")),
+            cast("Mode", "exclusive" if mode is None else mode.replace("-", "_")),
             name,
         )
         with ExitStack() as stack:

@@ -136,7 +136,7 @@ def list_(settings: Settings, topic: str | None) -> None:
         settings.emit([{"topic": row.topic, "group": row.name, **(row.lag or UNKNOWN).fields()} for row in found])
         return
     if not found:
-        echo(f"no consumer group has a position on {topic or 'any topic'}", err=True)
+        echo(f"no consumer group has a position on {'any topic' if topic is None else topic}", err=True)
         return
     from rich.table import Table
 

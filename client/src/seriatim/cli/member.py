@@ -62,12 +62,12 @@ def disk_line(broker: str, state: str) -> str:
 @click.argument("broker")
 @click.option("--run", "run_no", type=click.IntRange(1), required=True, help="The member run: see `member list`.")
 @click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The person who says so.")
-@click.option("--incarnation", default="", help="The incarnation of the disk. [default: the one that has the slot]")
+@click.option("--incarnation", help="The incarnation of the disk. [default: the one that has the slot]")
 @click.option("--evidence", default="", help="How you know it, for people who read the certificate later.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def declare_dead(
-    settings: Settings, broker: str, run_no: int, issuer: str, incarnation: str, evidence: str, yes: bool
+    settings: Settings, broker: str, run_no: int, issuer: str, incarnation: str | None, evidence: str, yes: bool
 ) -> None:
     """Write a death certificate: a member run of BROKER has ended, so the cluster does not wait for it any more.
 

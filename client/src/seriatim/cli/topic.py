@@ -78,7 +78,10 @@ def create(
     if (change.get("unread_ms_max") or change.get("unread_bytes_max")) and not change.get("retain_unread"):
         raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give it too")
     wanted = seriatim.TopicSettings(
-        flush=flush, message_size_bytes_max=message_size_max or 0, chain_width=chain_width or 0, **change
+        flush=flush,
+        message_size_bytes_max=0 if message_size_max is None else message_size_max,
+        chain_width=0 if chain_width is None else chain_width,
+        **change,
     )
     made = call_admin(settings, lambda admin: admin.create_topic(name, partitions, wanted))
     if settings.as_json:

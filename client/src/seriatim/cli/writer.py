@@ -25,9 +25,9 @@ def writer() -> None:
 
 
 @writer.command("list")
-@click.argument("topic", required=False, default="")
+@click.argument("topic", required=False)
 @click.pass_obj
-def list_(settings: Settings, topic: str) -> None:
+def list_(settings: Settings, topic: str | None) -> None:
     """List the writers of TOPIC, or of all topics, each with its last publication."""
     rows = call_admin(settings, lambda admin: admin.list_writers(topic))
     if settings.as_json:
@@ -35,7 +35,7 @@ def list_(settings: Settings, topic: str) -> None:
     elif rows:
         settings.show(render(rows))
     else:
-        echo(f"no writer was opened on {topic or 'any topic'}", err=True)
+        echo(f"no writer was opened on {'any topic' if topic is None else topic}", err=True)
 
 
 @writer.command()

@@ -108,7 +108,7 @@ async def find_cluster(kube: Kube, namespace: str, name: str | None) -> BrokerCl
         raise PluginError(f"there is no BrokerCluster in namespace {namespace}. Remedy: -n another namespace")
     if name is None and len(names) > 1:
         raise PluginError(f"there are several clusters in namespace {namespace}; name one of {', '.join(names)}")
-    wanted = name or names[0]
+    wanted = names[0] if name is None else name
     for manifest in manifests:
         if manifest["metadata"]["name"] == wanted:
             return BrokerCluster.from_manifest(manifest)

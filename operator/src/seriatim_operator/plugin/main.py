@@ -67,8 +67,9 @@ class Way:
 
 def _console(width: int | None) -> Console:
     """A console as wide as the terminal, or 160 columns wide if the output goes into a file or a pipe."""
-    piped = None if sys.stdout.isatty() else WIDTH_PIPED
-    return SafeConsole(width=width or piped, highlight=False)
+    if width is None and not sys.stdout.isatty():
+        width = WIDTH_PIPED
+    return SafeConsole(width=width, highlight=False)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:

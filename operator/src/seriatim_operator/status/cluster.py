@@ -97,7 +97,7 @@ def _last_run(member: MemberView | None, incarnation: str, known: int | None) ->
     """
     if member is None or not incarnation or member.incarnation != incarnation:
         return known
-    return max(known or 0, member.run)
+    return member.run if known is None else max(known, member.run)
 
 
 def _phase(pod: PodView | None) -> Any:

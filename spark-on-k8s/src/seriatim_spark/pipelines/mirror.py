@@ -180,7 +180,7 @@ def run(
     opened = open_writer(sink, from_ends.incarnation)
     if offsets is not None and opened.sequence is None:
         offsets.check_alone(_positions(to_ends))
-    mirror = _Mirroring(opened, offsets, directory or "", checkpoint, metrics)
+    mirror = _Mirroring(opened, offsets, "" if directory is None else directory, checkpoint, metrics)
     stream = spark.readStream.format("seriatim").options(**limited(source)).option("columns", COLUMNS).load()
     writer = stream.writeStream.queryName("mirror").foreachBatch(mirror).option("checkpointLocation", checkpoint)
     wait(spark, writer, source, group, every, metrics)
