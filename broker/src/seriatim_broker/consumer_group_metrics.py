@@ -84,6 +84,8 @@ class _Sums:
     forwarding_keys: int = 0
     full_lists: int = 0
     consumers: int = 0
+    unread_partitions: int = 0
+    read_partitions: int = 0
     oldest_ms: int = 0
     unread_oldest_ms: int = 0
 
@@ -102,6 +104,7 @@ class _Sums:
         self.forwarding_keys += found.forwarding_keys
         self.full_lists += found.is_full
         self.consumers += found.consumers
+        self.read_partitions += found.is_read
         self.take_oldest(oldest_ms)
 
     def take_oldest(self, oldest_ms: int) -> None:
@@ -112,6 +115,7 @@ class _Sums:
     def add_unread(self, unread: Unread) -> None:
         """Add what was not read of partitions that this broker leads."""
         self.unread_messages += unread.messages
+        self.unread_partitions += unread.partitions
         if unread.oldest_ms:
             self.unread_oldest_ms = min(self.unread_oldest_ms or unread.oldest_ms, unread.oldest_ms)
 
@@ -121,7 +125,7 @@ class _Sums:
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.take_oldest(other.oldest_ms)
-        self.add_unread(unread._replace(messages=0))
+        self.add_unread(unread._replace(messages=0, partitions=0))
 
 
 _GAUGES: Final = (
@@ -137,6 +141,14 @@ _GAUGES: Final = (
     ("forwarding_keys", "Keys whose first message is on its way to the dead-letter topic"),
     ("full_lists", "Partitions on which the lists of keys are full, so that no more messages are read"),
     ("consumers", "Consumers, counted once for each partition that they read or stand by for"),
+    ("unread_partitions", "Partitions that this broker leads, with unread messages of the consumer group"),
+    (
+        "read_partitions",
+        (
+            "Partitions that this broker serves, with messages that are not acknowledged and an active consumer. All "
+            "unread partitions but these have no consumer"
+        ),
+    ),
 )
 _AGES: Final = (
     (

@@ -12,7 +12,7 @@ import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.consumer_group_counts import ConsumerGroupTally
-from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName
+from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName, _Sums
 from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -205,6 +205,21 @@ async def test_a_group_without_a_consumer_has_its_unread_messages_and_their_age(
     assert await page.read("unread_seconds") == {ConsumerGroupName("t", "a"): 90, OTHER: 90}
     assert page.shown("unread_messages") == {ConsumerGroupName("t", "a"): 3, OTHER: 2}
     assert page.shown("lag_messages") == {ConsumerGroupName("t", "a"): 0, OTHER: 0}
+
+
+async def test_partitions_with_messages_are_counted_with_and_without_a_consumer() -> None:
+    page = Page()
+    page.unread = {("t", "a"): 3}
+    assert await page.read("unread_partitions") == {ConsumerGroupName("t", "a"): 1}
+    assert page.shown("read_partitions") == {ConsumerGroupName("t", "a"): 0}
+    sums = _Sums()
+    for is_read in (True, False, True):
+        sums.add(ConsumerGroupFigures(7, is_read=is_read), 0)
+    sums.add_unread(Unread(4, 0, 5))
+    both = _Sums()
+    both.add_sums(sums)
+    both.add_sums(sums)
+    assert (both.read_partitions, both.unread_partitions, both.unread_messages) == (4, 10, 8)
 
 
 async def test_a_group_keeps_its_series_until_another_one_has_twice_as_much() -> None:

@@ -172,7 +172,7 @@ async def test_of_many_groups_only_some_are_timed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("seriatim_broker.runtime.unread.TIMED_MAX", 1)
     found = await unread_messages(led_of(chain_of(())), [reader(1, 0, "a"), reader(1, 0, "b")], find)
     assert found == {"a": Unread(20, NOW_MS - 400), "b": Unread(20, 0)}
-    assert found["a"].with_more(found["b"]) == Unread(40, NOW_MS - 400)
+    assert found["a"].with_more(found["b"]) == Unread(40, NOW_MS - 400, 2)
 
 
 def replace_served(one: Reader) -> Reader:

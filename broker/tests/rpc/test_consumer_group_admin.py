@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from seriatim_api.errors import (
     UnknownGroupError,
 )
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import ConsumerGroupDescribed
 from seriatim_broker.core.values.events import CursorRecord
@@ -153,3 +154,42 @@ async def test_a_position_that_cannot_be_counted_is_an_error() -> None:
     row = await told_here(ConsumerGroupDescribed(1, 1, 0, None, 115, 1, "c", (), None))
     assert "asking the other members" in row.error.message
     assert row.position == 107
+
+
+class Described:
+    """A topic with three partitions, as far as a description of some of them needs it."""
+
+    def __init__(self) -> None:
+        self.read: list[list[int]] = []
+
+    async def topic(self, _name: str) -> records_pb2.TopicRecord:
+        return records_pb2.TopicRecord(name="t", partition_ids=[1, 2, 3])
+
+    async def chains(self, ids: Sequence[int]) -> list[Chain]:
+        self.read.append(list(ids))
+        return [chain(id_ - 1) for id_ in ids]
+
+
+async def test_only_the_partitions_that_a_question_names_are_described() -> None:
+    admin: Any = ConsumerGroupAdmin.__new__(ConsumerGroupAdmin)
+    admin._services = services = Described()
+    passed_on: list[list[int]] = []
+
+    async def cursors(_chains: object, _group: str) -> Any:
+        return SimpleNamespace(has=lambda _: True)
+
+    async def describe(_t: str, _g: str, chains: Sequence[Chain], *_: object, partitions: Sequence[int]) -> list[Any]:
+        passed_on.append(list(partitions))
+        return [broker_pb2.GroupPartition(partition=one.number) for one in chains]
+
+    admin._cursors, admin._describe = cursors, describe
+    context: Any = SimpleNamespace(invocation_metadata=tuple)
+
+    async def asked(*numbers: int) -> list[int]:
+        request = broker_pb2.DescribeGroupRequest(topic="t", group="g", partitions=numbers)
+        return [row.partition for row in (await admin.DescribeGroup(request, context)).partitions]
+
+    assert await asked() == [0, 1, 2]
+    assert await asked(2, 0, 2) == [0, 2]
+    assert services.read == [[1, 2, 3], [1, 3]]
+    assert passed_on == [[], [2, 0, 2]]

@@ -23,6 +23,7 @@ from seriatim._consuming.inbox import FetchedTable, Inbox
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscription
+from seriatim._consuming.unserved import UnservedWatch
 from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
@@ -97,6 +98,7 @@ class Consumer:
         self._inbox = Inbox(topic.name, None if recorder is None else self._record)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._growth: Growth | None = None  # a failure may end the consumer before it has one
+        self._unserved: UnservedWatch | None = None
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, of, self._end, failed, MODES[mode])
@@ -130,6 +132,7 @@ class Consumer:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic, start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
+        self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, failed)
 
     def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
         config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
@@ -140,12 +143,17 @@ class Consumer:
         subscription.start()
 
     def _look_found_gone(self, made_again: bool) -> None:
-        self._servers.stop()
+        self._stop_asking()
         self._inbox.fail(deleted_error(self.topic, made_again=made_again))
+
+    def _stop_asking(self) -> None:
+        self._servers.stop()
+        if self._unserved is not None:
+            self._unserved.stop()
 
     def _end(self, error: SeriatimError) -> None:
         """A partition cannot be read any more: the next call raises `error`, and no broker is asked again."""
-        self._servers.stop()
+        self._stop_asking()
         self._inbox.fail(deleted_error(self.topic) if isinstance(error, UnknownTopicError) else error)
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
@@ -160,6 +168,14 @@ class Consumer:
     def paused(self) -> tuple[int, ...]:
         """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.paused)
+
+    @property
+    def unserved(self) -> tuple[int, ...]:
+        """Partitions of which this consumer was served nothing for 10 s or more, though messages wait for it there.
+
+        The log says what the consumer waits for. A program may show the number as a metric.
+        """
+        return self._unserved.unserved if self._unserved is not None else ()
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -336,15 +352,17 @@ class Consumer:
             subscription.leave()
         self._alarms.cancel()
         self._servers.stop()
-        if self._growth is not None:
-            self._growth.stop()
+        for watch in (self._growth, self._unserved):
+            if watch is not None:
+                watch.stop()
         try:
             await self._streams.close()
         finally:
             self._streams.stop()
         await self._servers.close()
-        if self._growth is not None:
-            await self._growth.close()
+        for watch in (self._growth, self._unserved):
+            if watch is not None:
+                await watch.close()
 
     def _break_off(self, error: ClientFailureError) -> None:
         """The consumer's own code failed: each call of the application raises, and it leaves the brokers at once."""
@@ -352,8 +370,9 @@ class Consumer:
         attempt(self._alarms.cancel)
         attempt(self._servers.stop)
         attempt(self._streams.stop)
-        if self._growth is not None:
-            attempt(self._growth.stop)
+        for watch in (self._growth, self._unserved):
+            if watch is not None:
+                attempt(watch.stop)
 
     async def __aenter__(self) -> Consumer:
         return self

@@ -166,6 +166,12 @@ class GroupPartition:
             return None
         return lag_messages(self.end_position - self.position, self.passed_messages, self.aside_messages)
 
+    @property
+    def lacks_consumer(self) -> bool:
+        """Whether messages wait here, and no consumer of the group reads them."""
+        is_read = self.external or bool(self.active_consumer) or bool(self.consumers)
+        return self.has_cursor and not is_read and bool(self.lag)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:

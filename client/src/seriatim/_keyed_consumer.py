@@ -31,6 +31,7 @@ from seriatim._consuming.pools import PoolCalls
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
+from seriatim._consuming.unserved import UnservedWatch
 from seriatim._core.asking import Asking
 from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._core.keyed_consumer import ALL_MESSAGES
@@ -308,6 +309,7 @@ class KeyedConsumer:
         self._runs = WaitingGrants(self._subscriptions)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._growth: Growth | None = None  # a failure may end the consumer before it has one
+        self._unserved: UnservedWatch | None = None
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, group, self._end, failed, MODES[mode])
@@ -348,6 +350,7 @@ class KeyedConsumer:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
+        self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, failed)
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
         settings = self.settings
@@ -426,11 +429,16 @@ class KeyedConsumer:
             subscription.demand(messages)
 
     def _look_found_gone(self, made_again: bool) -> None:
-        self._servers.stop()
+        self._stop_asking()
         self._runs.fail(deleted_error(self.topic, made_again=made_again))
 
-    def _end(self, error: SeriatimError) -> None:
+    def _stop_asking(self) -> None:
         self._servers.stop()
+        if self._unserved is not None:
+            self._unserved.stop()
+
+    def _end(self, error: SeriatimError) -> None:
+        self._stop_asking()
         self._runs.fail(deleted_error(self.topic) if isinstance(error, UnknownTopicError) else error)
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
@@ -442,6 +450,14 @@ class KeyedConsumer:
     def joined(self) -> tuple[int, ...]:
         """Partitions whose server knows this consumer."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_joined)
+
+    @property
+    def unserved(self) -> tuple[int, ...]:
+        """Partitions of which this consumer was served nothing for 10 s or more, though messages wait for it there.
+
+        The log says what the consumer waits for. A program may show the number as a metric.
+        """
+        return self._unserved.unserved if self._unserved is not None else ()
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -1003,14 +1019,16 @@ class KeyedConsumer:
                     subscription.leave()
                 self._alarms.cancel()
                 self._servers.stop()
-                if self._growth is not None:
-                    self._growth.stop()
+                for watch in (self._growth, self._unserved):
+                    if watch is not None:
+                        watch.stop()
             await self._streams.close()
         finally:
             self._streams.stop()
         await self._servers.close()
-        if self._growth is not None:
-            await self._growth.close()
+        for watch in (self._growth, self._unserved):
+            if watch is not None:
+                await watch.close()
 
     def _break_off(self, error: ClientFailureError) -> None:
         """The consumer's own code failed: each call of the application raises, and it leaves the brokers at once."""
@@ -1018,8 +1036,9 @@ class KeyedConsumer:
         attempt(self._alarms.cancel)
         attempt(self._servers.stop)
         attempt(self._streams.stop)
-        if self._growth is not None:
-            attempt(self._growth.stop)
+        for watch in (self._growth, self._unserved):
+            if watch is not None:
+                attempt(watch.stop)
 
     async def __aenter__(self) -> KeyedConsumer:
         return self

@@ -355,6 +355,11 @@ class Consumer(_Held[_consumer.Consumer]):
         return self._inner.yielding
 
     @property
+    def unserved(self) -> tuple[int, ...]:
+        """See `seriatim.Consumer.unserved`."""
+        return self._inner.unserved
+
+    @property
     def paused(self) -> tuple[int, ...]:
         """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return self._inner.paused
@@ -481,6 +486,11 @@ class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
     def joined(self) -> tuple[int, ...]:
         """Partitions whose server knows this consumer."""
         return self._inner.joined
+
+    @property
+    def unserved(self) -> tuple[int, ...]:
+        """See `KeyedConsumer.unserved`."""
+        return self._inner.unserved
 
     def run(
         self,

@@ -257,7 +257,7 @@ def test_staging_ends_with_the_first_rows_that_are_not_stored(monkeypatch: pytes
         rows = pa.table({"value": [b"x" * 100_000] * 100})  # five times the buffer
         begun_at = time.monotonic()
         with pytest.raises(SendUnknownError):
-            await stager.stage(rows, 0, "key")
+            await stager.stage(rows, 0, "key", "nightly")
         assert time.monotonic() - begun_at <= TIMEOUT_S + 0.1
         await links.close()
 

@@ -48,6 +48,7 @@ from seriatim_local.state import (
 from seriatim_local.tls import DIRECTORY_NAME as TLS_DIRECTORY_NAME
 from seriatim_local.tls import LocalTls
 from seriatim_local.tls import make as make_certificates
+from seriatim_local.unserved import Unserved, count_unserved
 
 START_DEADLINE_S: Final = 90.0
 """Until the coordinator answers, and until all brokers are ready. Python alone takes a second each on a busy core."""
@@ -112,6 +113,7 @@ class ClusterStatus:
         certificates_pending: Death certificates that are not in the coordinator yet.
         proxy_bytes: Bytes that the proxy has forwarded; None if there is no proxy.
         brokers: The brokers, in order.
+        unserved: The partitions on which messages wait and no consumer reads; None: no broker told.
     """
 
     cluster: str
@@ -122,6 +124,7 @@ class ClusterStatus:
     certificates_pending: int
     proxy_bytes: int | None
     brokers: tuple[BrokerStatus, ...]
+    unserved: Unserved | None = None
 
 
 class LocalCluster:
@@ -738,8 +741,14 @@ class LocalCluster:
         return await chains.open_members(running, tls, topic, partition)
 
     async def status(self) -> ClusterStatus:
-        """The present state of the cluster. The call takes at most about `READY_DEADLINE_S` (0.5 s)."""
+        """The present state of the cluster. The call takes at most 3 s: `READY_DEADLINE_S`, and `count_unserved`."""
         answers = await asyncio.gather(*(self._health_now(name) for name in self.broker_names))
+        ready = [
+            str(self.plan.broker(name).listen)
+            for name, answer in zip(self.broker_names, answers, strict=True)
+            if answer.ready
+        ]
+        unserved = await count_unserved(ready, None if self.tls is None else self.tls.client)
         figures = None if self._proxy is None or self._proxy.process.ended else await self._proxy.figures()
         coordinator = self._processes.get(COORDINATOR)
         return ClusterStatus(
@@ -753,6 +762,7 @@ class LocalCluster:
             brokers=tuple(
                 self._broker_status(name, answer) for name, answer in zip(self.broker_names, answers, strict=True)
             ),
+            unserved=unserved,
         )
 
     async def _health_now(self, name: str) -> Health:

@@ -23,6 +23,7 @@ from seriatim_broker.process_start import prepare_process
 
 from seriatim_local.delays import parse_delay
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
+from seriatim_local.unserved import Unserved
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -288,6 +289,7 @@ def render_status(found: dict[str, Any]) -> Group:
             ", ".join(broker["cuts"]) or "-",
         )
     lags = [f"{broker['name']}: {', '.join(broker['delays'])}" for broker in found["brokers"] if broker["delays"]]
+    unserved = Unserved(**(found.get("unserved") or {})).line
     state, pending = found["coordinator_state"], found["certificates_pending"]
     more = f"; {pending} death certificates wait for it" if pending else ""
     return Group(
@@ -295,6 +297,7 @@ def render_status(found: dict[str, Any]) -> Group:
         table,
         Text(f"coordinator {found['coordinator']} ({found['coordinator_kind']}): {state}{more}"),
         *(Text(f"lag of {line}", style="yellow") for line in lags),
+        *([Text(unserved, style="yellow")] if unserved else []),
         *(Text(f"{broker['name']}: {line}", style="red") for broker in found["brokers"] for line in broker["troubles"]),
     )
 

@@ -55,6 +55,24 @@ class AskedBroker:
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         return await self._answer(stub.DescribeChain(request, timeout=deadline_s))
 
+    async def list_topics(self, *, deadline_s: float) -> list[str]:
+        """The names of all topics."""
+        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        answer = await self._answer(stub.ListTopics(broker_pb2.ListTopicsRequest(), timeout=deadline_s))
+        return [topic.name for topic in answer.topics]
+
+    async def list_groups(self, topic: str, *, deadline_s: float) -> list[str]:
+        """The names of the consumer groups of a topic, those of consumers of broadcast groups among them."""
+        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        request = broker_pb2.ListConsumerGroupsRequest(topic=topic)
+        return list((await self._answer(stub.ListConsumerGroups(request, timeout=deadline_s))).groups)
+
+    async def describe_group(self, topic: str, group: str, *, deadline_s: float) -> list[broker_pb2.GroupPartition]:
+        """The place of a consumer group on each partition."""
+        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
+        return list((await self._answer(stub.DescribeGroup(request, timeout=deadline_s))).partitions)
+
     async def tell_known(self, *, deadline_s: float) -> list[operations_pb2.TellKnownResponse]:
         """All that the broker knows of the cluster, page by page."""
         stub: Any = operations_pb2_grpc.OperationsStub(self._channel)  # type: ignore[no-untyped-call]

@@ -258,11 +258,21 @@ class ConsumerGroupAdmin(TopicAdmin):
         check_group(request.group)
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):
-            chains = await self._services.chains(topic.partition_ids)
+            ids: Sequence[int] = topic.partition_ids
+            if request.partitions:
+                numbers = sorted(set(request.partitions))
+                if numbers[-1] >= len(ids):
+                    raise PartitionOutOfRangeError(
+                        f"{request.topic} has partitions 0 to {len(ids) - 1}, not {numbers[-1]}"
+                    )
+                ids = [ids[number] for number in numbers]
+            chains = await self._services.chains(ids)
             cursors = await self._cursors(chains, request.group)
             if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
                 raise unknown_consumer_group(request.topic, request.group)
-            rows = await self._describe(request.topic, request.group, chains, cursors, context)
+            rows = await self._describe(
+                request.topic, request.group, chains, cursors, context, partitions=request.partitions
+            )
             moved = any(row.error.number == NotServingError.number for row in rows)
             if is_forwarded(context) or not moved or round_no == DESCRIBE_ROUNDS_MAX:
                 break
@@ -270,7 +280,13 @@ class ConsumerGroupAdmin(TopicAdmin):
         return broker_pb2.DescribeGroupResponse(partitions=rows)
 
     async def _describe(
-        self, topic: str, group: str, chains: Sequence[Chain], cursors: ConsumerGroupCursors, context: Any
+        self,
+        topic: str,
+        group: str,
+        chains: Sequence[Chain],
+        cursors: ConsumerGroupCursors,
+        context: Any,
+        partitions: Sequence[int] = (),
     ) -> list[broker_pb2.GroupPartition]:
         rows = {chain.number: row_of(chain, cursors.standing(chain.partition)) for chain in chains}
         own = self._services.identity.member.broker
@@ -281,7 +297,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         deadline_s = remaining_s(context) * 0.8
         asked = [self._describe_here(chain, group, rows, deadline_s) for chain in by_server.pop(own, [])]
         if not is_forwarded(context):
-            request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
+            request = broker_pb2.DescribeGroupRequest(topic=topic, group=group, partitions=partitions)
             asked += [self._describe_there(server, request, rows, deadline_s) for server in by_server if server]
             asked += [self._find_end(chain, rows[chain.number], deadline_s) for chain in chains]
         await asyncio.gather(*asked)

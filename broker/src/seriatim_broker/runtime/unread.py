@@ -128,15 +128,17 @@ class Unread(NamedTuple):
         messages: Messages behind its place.
         oldest_ms: The append time of the oldest one, in Unix milliseconds. If that message is in a sealed segment, it
             is the time when that segment was sealed: the message is at least so old. 0: not known.
+        partitions: How many partitions these are.
     """
 
     messages: int
     oldest_ms: int
+    partitions: int = 1
 
     def with_more(self, other: Unread) -> Unread:
         """Both together."""
         oldest = [time for time in (self.oldest_ms, other.oldest_ms) if time]
-        return Unread(self.messages + other.messages, min(oldest, default=0))
+        return Unread(self.messages + other.messages, min(oldest, default=0), self.partitions + other.partitions)
 
 
 async def unread_messages(led: Led, readers: Sequence[Reader], find: FindIndex) -> dict[str, Unread]:

@@ -334,6 +334,10 @@ class KeyedSubscription(Subscribed):
         self._is_accepted = False
         self._void_acks: set[int] = set()  # only for a recorder: tokens of which the server said that they do not count
 
+    @property
+    def _has_work(self) -> bool:
+        return not self.core.wants_more
+
     # ---- from the application ------------------------------------------------------------------------
 
     @property

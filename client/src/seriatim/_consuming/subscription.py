@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -78,6 +78,24 @@ class Subscribed:
     def is_joined(self) -> bool:
         """Whether the server knows this consumer, as the active one or as a standby."""
         return self.core.phase in (ConsumerPhase.ACTIVE, ConsumerPhase.STANDBY)
+
+    @property
+    def waits_since(self) -> Hashable | None:
+        """A mark of what this consumer got last, if it waits to be served; None: it does not wait.
+
+        It does not wait if it stands by, if the group is paused, or if the application has work of this partition.
+        """
+        core = self.core
+        if core.phase in (ConsumerPhase.STANDBY, ConsumerPhase.ENDED) or core.paused:
+            return None
+        if core.phase is not ConsumerPhase.ACTIVE:
+            return ""  # it may join again and again, and is served nothing meanwhile
+        return None if self._has_work else (core.grant, core.segment, core.next_index)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether the application has messages of this partition, or does not want any."""
+        raise NotImplementedError
 
     # ---- from the application ------------------------------------------------------------------------
 
@@ -269,6 +287,13 @@ class Subscription(Subscribed):
         self._inbox = inbox
         self.held: list[Chunk] = []  # batches that the application does not get while the partition is being yielded
         self.taken: int | None = None  # the last offset that the application got under the present grant
+
+    @property
+    def _has_work(self) -> bool:
+        core = self.core
+        if core.at_most_once and self._inbox.chunks:
+            return True  # of any partition: it is enough that the application is behind
+        return bool(core.yielding) or core.has_unacknowledged
 
     def acknowledge(self, grant: int, offset: int) -> bool:
         """Acknowledge all messages up to `offset` that the application got under `grant`.

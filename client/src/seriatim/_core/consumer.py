@@ -104,6 +104,11 @@ class PartitionConsumer(Joining):
         self._ack_at_us = 0
 
     @property
+    def has_unacknowledged(self) -> bool:
+        """Whether messages were delivered under this grant that the application has not acknowledged."""
+        return not self.at_most_once and self._ack_wanted < self._given_below
+
+    @property
     def _due_at_us(self) -> int | None:
         is_due = self.phase is ConsumerPhase.ACTIVE and self._ack_wanted > self._ack_sent
         return self._ack_at_us if is_due else None

@@ -138,6 +138,22 @@ class Joining(State):
         return self._server_epoch
 
     @property
+    def waits_for(self) -> str:
+        """What the consumer waits for, and where, for people."""
+        address = self._place.address if self._place is not None else ""
+        tries = f" (try {self._failures + 1})" if self._failures else ""
+        match self.phase:
+            case ConsumerPhase.RESOLVING:
+                than = f", other than the one at {address}, of which it complained" if self._complain else ""
+                return f"brokers to tell its server{than}{tries}"
+            case ConsumerPhase.OPENING:
+                return f"a stream to its server at {address}{tries}"
+            case ConsumerPhase.JOINING:
+                return f"the answer of its server at {address} to its join{tries}"
+            case _:
+                return f"messages of segment {self.segment} from its server at {address}"
+
+    @property
     def wake_at_us(self) -> int | None:
         """The latest time for the next `Timer`, in µs; None: not needed."""
         if self.phase is ConsumerPhase.RESOLVING:

@@ -173,6 +173,11 @@ class KeyedPartitionConsumer(Joining):
         return offsets, found
 
     @property
+    def wants_more(self) -> bool:
+        """Whether the application asked for messages, and has none."""
+        return bool(self._demand) and not self.grants
+
+    @property
     def has_unsent(self) -> bool:
         """Whether acknowledgements, failures, or reports of grants that were begun, wait to be sent."""
         return bool(self._tokens or self._started or self._failed)

@@ -80,6 +80,8 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         settings.show(render(rows))
         for line in [*_reasons(rows), *settings_lines(rows)]:
             echo(line)
+        if (lacking := _lacking_line(rows)) is not None:
+            echo(lacking)
         if (waiting := waiting_line(rows, time.time_ns() // 1_000_000)) is not None:
             echo(waiting)
 
@@ -104,11 +106,28 @@ def _fields(row: GroupPartition) -> dict[str, Any]:
         "delayed_keys": row.delayed_keys,
         "forwarding_keys": row.forwarding_keys,
         "consumers": row.consumers,
+        "lacks_consumer": row.lacks_consumer,
     }
 
 
 def _active(row: GroupPartition) -> str:
     return row.active_consumer or "(reports)" * row.external
+
+
+def _lacking_line(rows: Sequence[GroupPartition]) -> str | None:
+    """How much waits on partitions without a consumer, in one line; None if there is no such partition."""
+    lacking = [row for row in rows if row.lacks_consumer]
+    if not lacking:
+        return None
+    count, lag = len(lacking), sum(row.lag or 0 for row in lacking)
+    return (
+        f"no consumer reads {count} partition{'s' * (count > 1)} with {lag:,} unacknowledged message{'s' * (lag > 1)}"
+    )
+
+
+def _none(row: GroupPartition) -> str:
+    """What the table says if there is no active consumer. If order is by key, no consumer is the only active one."""
+    return "?" if row.error else "(no consumer)" if row.lacks_consumer else "-"
 
 
 def _next_is_at_least(row: GroupPartition) -> bool:
@@ -627,7 +646,7 @@ def render(rows: Sequence[GroupPartition]) -> Table:
             "-" if offset is None else f"{format_offset(offset)}{'+' * _next_is_at_least(row)}",
             "?" if row.lag is None else f"{row.lag:,}{'+' * row.end_is_at_least}",
             row.server_broker or "-",
-            (_active(row) or ("?" if row.error else "-")) + " (paused)" * row.paused,
+            (_active(row) or _none(row)) + " (paused)" * row.paused,
             ", ".join(row.standby_consumers) or "-",
         )
     return table

@@ -23,6 +23,7 @@ class ConsumerGroupFigures(NamedTuple):
         delayed_keys: Keys that wait for their next attempt.
         forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
         consumers: Consumers that are connected.
+        is_read: Messages wait, and a consumer is active here.
         is_full: The lists of keys are full, so no more messages are read.
         oldest: The offset of the first message that is not acknowledged, in the segment that is served here or an
             earlier one; None: all messages here are acknowledged.
@@ -37,6 +38,7 @@ class ConsumerGroupFigures(NamedTuple):
     consumers: int = 0
     is_full: bool = False
     oldest: int | None = None
+    is_read: bool = False
 
 
 def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerGroupFigures | None:
@@ -57,7 +59,10 @@ def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerG
     if keyed is None:
         dispatcher = consumer_group.dispatcher
         in_flight = dispatcher.delivered - floor if dispatcher.active is not None else 0
-        return ConsumerGroupFigures(lag, max(in_flight, 0), consumers=len(consumer_group.consumers), oldest=oldest)
+        return ConsumerGroupFigures(
+            lag, max(in_flight, 0), consumers=len(consumer_group.consumers), oldest=oldest,
+            is_read=lag > 0 and dispatcher.active is not None,
+        )  # fmt: skip
     keys = keyed.counts(floor)
     aside = keyed.oldest_aside
     return ConsumerGroupFigures(
@@ -70,4 +75,5 @@ def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerG
         len(consumer_group.consumers),
         keyed.is_full,
         aside if aside and (oldest is None or aside < oldest) else oldest,
+        lag > 0 and bool(consumer_group.consumers),
     )
