@@ -6,18 +6,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from seriatim_local import LinkDelay
-from seriatim_local.delays import NO_DELAY, parse_delay
+from seriatim_local.delays import DELAY_S_MAX, NO_DELAY, parse_delay
 
 JITTER_SHARE: Final = 4
-"""Unless JITTER says otherwise, 5 % of the chunks are late by up to four times the latency, as after a lost packet."""
+"""In the fault suite and in demos, 5 % of the chunks are late by up to four times the latency, as after a lost packet,
+unless JITTER says otherwise. Benchmarks have no jitter unless it is set. Thousands of chunks in a second wait behind
+the late ones, so with a jitter of 100 ms a busy link of 25 ms is one of 125 ms."""
 
 
 class DistanceError(ValueError):
     """LATENCY or JITTER has a value without a meaning."""
 
 
-def read_delay(environment: Mapping[str, str]) -> LinkDelay | None:
-    """Read the delay of all links, each way. LATENCY=25 is 25 ms, and JITTER=100 the jitter of 100 ms.
+def read_delay(environment: Mapping[str, str], jitter_share: float = 0.0) -> LinkDelay | None:
+    """Read the delay of all links, each way. LATENCY=25 is 25 ms, and JITTER=100 a jitter of 100 ms.
+
+    Args:
+        environment: Has the variables.
+        jitter_share: The jitter as a multiple of the latency, unless JITTER is set.
 
     Returns:
         The delay, which may be 0; None if LATENCY is not set.
@@ -31,17 +37,16 @@ def read_delay(environment: Mapping[str, str]) -> LinkDelay | None:
             raise DistanceError("JITTER needs LATENCY: the latency of each link in ms, such as LATENCY=25")
         return None
     delay_s = _seconds("LATENCY", latency)
-    return LinkDelay(delay_s, _seconds("JITTER", jitter) if jitter else min(JITTER_SHARE * delay_s, 10.0))
+    return LinkDelay(delay_s, _seconds("JITTER", jitter) if jitter else min(jitter_share * delay_s, DELAY_S_MAX))
 
 
-def read_delay_or_none(environment: Mapping[str, str]) -> LinkDelay:
-    """The same, for programs that always use the proxy: no delay if LATENCY is not set."""
-    return read_delay(environment) or NO_DELAY
+def read_rough_delay(environment: Mapping[str, str]) -> LinkDelay:
+    """The same with `JITTER_SHARE`, for programs that always use the proxy: no delay if LATENCY is not set."""
+    return read_delay(environment, JITTER_SHARE) or NO_DELAY
 
 
-def told_delay(environment: Mapping[str, str]) -> str:
-    """What a title says about the delay; empty if LATENCY is not set."""
-    delay = read_delay(environment)
+def told(delay: LinkDelay | None) -> str:
+    """What a title says about the delay; empty if there is none."""
     return "" if delay is None else f", links of {delay} each way"
 
 

@@ -618,7 +618,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         credit = broker_pb2.StreamCredit(
             protocol=PROTOCOL,
             stream_bytes_max=self.cluster.credit_stream_bytes,
-            partition_bytes_max=4 << 20,
+            partition_bytes_max=7 << 20,
             batch_bytes_max=1 << 20,
             window_batches_max=16,
             broker=self.name,

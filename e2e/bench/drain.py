@@ -36,7 +36,7 @@ from e2e.bench.healing import measure_healing
 from e2e.bench.machine import CpuClock
 from e2e.bench.program import Progress, run
 from e2e.bench.steady import MESSAGE_SIZE_BYTES, bench_cluster, make_topic
-from e2e.distance import told_delay
+from e2e.distance import read_delay, told
 
 MESSAGES: Final = 1_500_000
 QUICK_MESSAGES: Final = 150_000
@@ -185,7 +185,7 @@ def main() -> int:
     arguments = parser.parse_args()
     count = QUICK_MESSAGES if arguments.quick else MESSAGES
     only: list[str] = list(arguments.only)
-    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of one partition{told_delay(os.environ)}"
+    title = f"{count:,} messages of {MESSAGE_SIZE_BYTES} B of one partition{told(read_delay(os.environ))}"
     return run("drain", lambda directory, progress: _measure(directory, progress, count, only), title)
 
 

@@ -4,7 +4,7 @@
     make bench-smoke             four of them, in a minute
     make bench QUICK=1           all, a quarter as long
     make bench ONLY="start one_in_flight"
-    make bench LATENCY=25        all links take 25 ms each way, and 5 % of the chunks up to 100 ms more (JITTER=)
+    make bench LATENCY=25        all links take 25 ms each way (JITTER=100: and 5 % of the chunks up to 100 ms more)
 
 `workloads.yaml` says what is run. Each workload has a new cluster of real broker processes without a proxy, and one
 producer in this process. With LATENCY, links go through the proxy; LATENCY=0 is the proxy without a delay. What is
@@ -42,7 +42,8 @@ from e2e.bench.program import Progress, exact_loop, run, told
 from e2e.bench.starting import start_ms
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
-from e2e.distance import DistanceError, told_delay
+from e2e.distance import DistanceError, read_delay
+from e2e.distance import told as told_distance
 from e2e.observe import Observer, Snapshot
 
 _log = structlog.get_logger(__name__)
@@ -194,7 +195,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         workloads = choose(read_workloads(), arguments.only)
-        distance = told_delay(os.environ)
+        distance = told_distance(read_delay(os.environ))
     except (WorkloadError, DistanceError) as error:
         parser.error(str(error))
     if arguments.smoke:

@@ -19,7 +19,7 @@ from e2e.demo.report import exit_status, json_line, print_report
 from e2e.demo.run import Demo, Result
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.demo.view import EXIT_USAGE, View, carry_out
-from e2e.distance import told_delay
+from e2e.distance import told
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     part = "a part of " if settings.quick else ""
     console.print(
         f"{part}the flights out of New York in 2013, through {settings.group_count * settings.member_count} brokers"
-        f" that are killed, frozen and cut off  (SEED={settings.seed}{told_delay(os.environ)}, files in"
+        f" that are killed, frozen and cut off  (SEED={settings.seed}{told(settings.delay or None)}, files in"
         f" {settings.out}/)",
         highlight=False,
     )

@@ -11,7 +11,7 @@ from typing import Final
 from seriatim_local import LinkDelay
 from seriatim_local.delays import NO_DELAY
 
-from e2e.distance import DistanceError, read_delay_or_none
+from e2e.distance import DistanceError, read_rough_delay
 
 SEED_MAX: Final = 999_999
 """The largest seed that the program draws itself. It has few digits, because people type it again."""
@@ -84,7 +84,7 @@ def read_distance(environment: Mapping[str, str]) -> LinkDelay:
         SettingsError: One of them is no number of ms.
     """
     try:
-        return read_delay_or_none(environment)
+        return read_rough_delay(environment)
     except DistanceError as error:
         raise SettingsError(str(error)) from None
 

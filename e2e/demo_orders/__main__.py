@@ -20,7 +20,7 @@ from e2e.demo_orders.live import draw, progress_line
 from e2e.demo_orders.report import exit_status, json_line, print_report
 from e2e.demo_orders.run import Demo, Result
 from e2e.demo_orders.settings import Settings, read_settings
-from e2e.distance import told_delay
+from e2e.distance import told
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
         return EXIT_USAGE
     console.print(
         f"flights, worked on by {settings.consumer_count} consumers in the order of each aircraft, while consumers and"
-        f" brokers are killed  (SEED={settings.seed}{told_delay(os.environ)}, files in {settings.out}/)",
+        f" brokers are killed  (SEED={settings.seed}{told(settings.delay or None)}, files in {settings.out}/)",
         highlight=False,
     )
     view = View(console, draw, progress_line)

@@ -17,7 +17,7 @@ from typing import Final, TextIO
 import structlog
 from rich.console import Console
 
-from e2e.distance import told_delay
+from e2e.distance import told
 from e2e.faults.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.faults.run import Suite
 from e2e.faults.settings import Settings, SettingsError, read_settings
@@ -32,7 +32,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
         settings = read_settings(os.environ)
-        quick, distance = " QUICK=1" if settings.quick else "", told_delay(os.environ)
+        quick, distance = " QUICK=1" if settings.quick else "", told(settings.delay or None)
         console.print(f"fault suite, SEED={settings.seed}{quick}{distance}", highlight=False)
         if settings.out.exists():
             shutil.rmtree(settings.out)

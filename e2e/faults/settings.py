@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 from seriatim_local import LinkDelay
 from seriatim_local.delays import NO_DELAY
 
-from e2e.distance import DistanceError, read_delay_or_none
+from e2e.distance import DistanceError, read_rough_delay
 
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
 
@@ -81,7 +81,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if network is None:
         raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
     try:
-        delay = read_delay_or_none(environment)
+        delay = read_rough_delay(environment)
     except DistanceError as error:
         raise SettingsError(str(error)) from None
     if delay and network == "namespaces":

@@ -486,7 +486,7 @@ class Client:
         incarnation: str = "",
         raw: bool = False,
         on_loss: Callable[[LostRange], None] | None = None,
-        credit_bytes: int = 8 << 20,
+        credit_bytes: int | None = None,
         read_timeout_s: float = 30.0,
     ) -> Opening[RangeReader]:
         """A reader of [start, end) of a partition: `async with client.read_range("t", 0) as reader`.
@@ -504,7 +504,8 @@ class Client:
             raw: Whether to read repeats too. Other readers skip them, because the same messages come earlier.
             on_loss: Called with each range of messages that was declared lost or that retention dropped. If None, the
                 reader raises `MessagesGoneError` there.
-            credit_bytes: Bytes that a broker may send ahead of the application, at least 64 KiB (default 8 MiB).
+            credit_bytes: Bytes that a broker may send ahead of the application, at least 64 KiB. None: 8 MiB, and over
+                a distance more, up to 64 MiB.
             read_timeout_s: Seconds for which the reader looks for a broker that has the next messages, before it
                 raises `UnavailableError` (default 30).
 
@@ -520,7 +521,8 @@ class Client:
             UnavailableError: No broker answered within 10 s.
         """
         check_whole("partition", partition, 0)
-        check_whole("credit_bytes", credit_bytes, 1)
+        if credit_bytes is not None:
+            check_whole("credit_bytes", credit_bytes, 1)
 
         async def begin() -> RangeReader:
             from seriatim._ranges.opening import open_range

@@ -102,9 +102,7 @@ class Consumer:
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, of, self._end, failed, MODES[mode])
-        self._streams = Streams(
-            channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
-        )
+        self._streams = Streams(channels, self._servers, client_name, settings.credit, settings.session_ms, failed)
         self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
         self._check_home = channels.home.check
         self._closed = False

@@ -313,9 +313,7 @@ class KeyedConsumer:
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
         self._servers = Servers(caller, group, self._end, failed, MODES[mode])
-        self._streams = Streams(
-            channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
-        )
+        self._streams = Streams(channels, self._servers, client_name, settings.credit, settings.session_ms, failed)
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
         self.check_home = channels.home.check
         self._loop = asyncio.get_running_loop()

@@ -44,6 +44,9 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 BATCH_BYTES_DEFAULT: Final = 1 << 20
+ROOM_SHARE: Final = 8
+"""An eighth of what the topic allows for a batch stays free over a distance, because a batch has more than its
+payload."""
 """The brokers' limit of a body, used if the topic sets none."""
 
 BATCH_OVERHEAD_BYTES: Final = 4096
@@ -99,6 +102,7 @@ class Producer:
         fits_in_batch = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
         self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
         self._limits = Limits(self.message_size_bytes_max, fits_in_batch)
+        self._batch_bytes_max = fits_in_batch - fits_in_batch // ROOM_SHARE
         self._links = links
         self._check_home = channels.home.check
         self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
@@ -111,7 +115,7 @@ class Producer:
             topic.name,
             self._partitions,
             settings.partitioner,
-            settings.batch_size_bytes,
+            settings.full_batch_bytes,
             int.from_bytes(self.producer_id[:4], "little") % len(self._partitions),
         )
         self._since_yield_bytes = 0
@@ -133,6 +137,7 @@ class Producer:
             routes=self._routes,
             backlog=self._backlog,
             batching=Batching(settings, self._turns, self._backlog),
+            batch_bytes_max=self._batch_bytes_max,
             recorder=recorder,
             failure=self._failure,
             stage=self._stage,
@@ -428,7 +433,7 @@ class Producer:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
-                for piece, size in split_rows(chunk, self.settings.batch_size_bytes):
+                for piece, size in split_rows(chunk, target.full_batch_bytes):
                     yield target, piece, size, positions[base : base + piece.num_rows]
                     base += piece.num_rows
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from seriatim_api.errors import BadRequestError
 
@@ -22,11 +22,20 @@ Target = Start | int | datetime
 """A place in a topic: its first message, its end, an offset (in one partition), or the first message with an append
 time at or after a datetime. The datetime has a time zone."""
 
+BATCH_SIZE_BYTES: Final = 256 << 10
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16
 IN_FLIGHT_MAX: Final = 100_000
 SESSION_MS_MIN: Final = 2000
 """The least session: some heartbeats (one every 500 ms) and a question to another broker must fit into it."""
+
+
+class Credit(NamedTuple):
+    """How many bytes a broker may send before the application has taken them: see `_core.credit`."""
+
+    least_bytes: int
+    most_bytes: int
+    is_fixed: bool
 
 
 @takes_options("a producer")
@@ -43,9 +52,9 @@ class ProducerSettings:
     linger_ms: float = 5.0
     """How long a batch may wait for more messages while another batch is on its way, in ms. If none is on its way, a
     batch is sent at once."""
-    batch_size_bytes: int = 256 << 10
+    batch_size_bytes: int | None = None
     """Payload at which a batch is sent without a wait, in bytes; at most 512 KiB. A larger message gets its own
-    batch."""
+    batch. None: 256 KiB, and over a distance up to 448 KiB."""
     compression: Compression | None = None
     """The compression of batch bodies: None, "lz4" or "zstd"."""
     window_batches: int = 16
@@ -66,7 +75,8 @@ class ProducerSettings:
             known = ", ".join(f"AckLevel.{level.name}" for level in AckLevel)
             raise BadRequestError(f"ack_level is one of {known}, not {self.ack_level!r}")
         check_number("linger_ms", self.linger_ms, 0, "milliseconds")
-        check_whole("batch_size_bytes", self.batch_size_bytes, 1, BATCH_SIZE_BYTES_MAX)
+        if self.batch_size_bytes is not None:
+            check_whole("batch_size_bytes", self.batch_size_bytes, 1, BATCH_SIZE_BYTES_MAX)
         check_whole("window_batches", self.window_batches, 1)
         check_whole("buffer_size_bytes", self.buffer_size_bytes, 1)
         check_whole("delivery_timeout_ms", self.delivery_timeout_ms, 1)
@@ -79,13 +89,18 @@ class ProducerSettings:
         if self.compression not in (None, "lz4", "zstd"):
             raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
 
+    @property
+    def full_batch_bytes(self) -> int:
+        """Payload of a full batch to a broker that is near."""
+        return BATCH_SIZE_BYTES if self.batch_size_bytes is None else self.batch_size_bytes
+
 
 class ProducerOptions(TypedDict, total=False):
     """See `ProducerSettings`."""
 
     ack_level: AckLevel
     linger_ms: float
-    batch_size_bytes: int
+    batch_size_bytes: int | None
     compression: Compression | None
     window_batches: int
     buffer_size_bytes: int
@@ -111,8 +126,8 @@ class ConsumerSettings:
     """Bytes that each broker may send before the application has taken them; at least 64 KiB. The credit grows while
     the application takes them fast."""
     credit_bytes_max: int | None = None
-    """The most bytes to which the credit grows. It follows what the application takes in 30 ms, up to this. None: four
-    times `credit_bytes`."""
+    """The most bytes to which the credit grows. It follows what the application takes in 30 ms and two round trips to
+    the broker, up to this. None: four times `credit_bytes`, and over a distance more, up to 64 MiB."""
     ack_interval_ms: int = 5
     """The consumer sends the acknowledgements of this time together, in ms."""
     session_ms: int = 5000
@@ -139,10 +154,11 @@ class ConsumerSettings:
         check_whole("run_max", self.run_max, 0)
 
     @property
-    def credit_range_bytes(self) -> tuple[int, int]:
-        """The least and the most bytes that each broker may send before the application has taken them."""
-        most = 4 * self.credit_bytes if self.credit_bytes_max is None else self.credit_bytes_max
-        return self.credit_bytes, most
+    def credit(self) -> Credit:
+        """The bytes that each broker may send before the application has taken them."""
+        if self.credit_bytes_max is None:
+            return Credit(self.credit_bytes, 4 * self.credit_bytes, is_fixed=False)
+        return Credit(self.credit_bytes, self.credit_bytes_max, is_fixed=True)
 
 
 class ConsumerOptions(TypedDict, total=False):

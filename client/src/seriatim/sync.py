@@ -1176,7 +1176,7 @@ class Client(_Held[asynchronous.Client]):
         incarnation: str = "",
         raw: bool = False,
         on_loss: Callable[[LostRange], None] | None = None,
-        credit_bytes: int = 8 << 20,
+        credit_bytes: int | None = None,
         read_timeout_s: float = 30.0,
     ) -> RangeReader:
         """A reader of [start, end) of a partition. `on_loss` runs in the client's thread and must not call it."""

@@ -15,8 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from seriatim import Client, Producer, sync
 from seriatim._batch import SCHEMA, row_sizes
+from seriatim._core.distance import distance_of
 from seriatim._producing.checks import Limits, check_rows
 from seriatim._producing.pending import attached_bytes, split_rows
+from seriatim._transport import append
 from seriatim_api import errors
 from seriatim_api.errors import IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError
 
@@ -305,3 +307,22 @@ def test_rows_are_refused_if_one_is_over_a_limit(rows: list[Any], begin: int, li
     for piece, size in split_rows(batch.slice(begin), 1 << 20):
         with pytest.raises(MessageTooLargeError) if is_over else nullcontext():
             check_rows(piece, size, limits)
+
+
+@pytest.mark.parametrize(("chosen", "fits"), [(None, 7 << 16), (256 << 10, 260 << 10)])
+async def test_a_full_batch_is_larger_over_a_distance(
+    chosen: int | None, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append, "distance_of", lambda _round_trip_us: distance_of(50_000))
+    values = [bytes(1 << 10)] * 4_000
+    async with running() as cluster:
+        cluster.create_topic("t", 1)
+        async with client_of(cluster) as client, client.producer("t", batch_size_bytes=chosen) as producer:
+            await (await producer.send(b"first"))  # the link is up, and its distance is known
+            batches, largest = cluster.partition("t").open_segment.batches, []
+            for send in (producer.send_table(pa.table({"value": values})), producer.send_many(values)):
+                count = len(batches)
+                await (await send)
+                largest.append(max(len(batch.body) for batch in batches[count:]))
+        assert all(fits * 3 // 4 < size < fits + (8 << 10) for size in largest), largest
+        assert len(cluster.values("t")) == 8_001

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
-from seriatim._core.credit import CREDIT_SPAN_US, GRANT_BYTES_MAX, CreditAccount
+import pytest
+from seriatim._core.credit import (
+    CREDIT_SPAN_US,
+    FAR_BYTES_MAX,
+    GRANT_BYTES_MAX,
+    MEASURED_COUNT,
+    CreditAccount,
+)
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -56,3 +64,51 @@ def test_a_reader_that_waited_for_long_has_the_least_window_soon() -> None:
     granted = sum(account.free(MIB, turn * SLOW_US) for turn in range(1, 31))
     assert account.window_bytes == 4 * MIB
     assert granted == 30 * MIB - 12 * MIB
+
+
+def rate_over(round_trip_us: int, account: CreditAccount, bytes_per_us: int, seconds: int = 5) -> float:
+    """The share of its pace that a reader reaches: bytes come a round trip after their credit was granted."""
+    piece, now_us, taken = 64 * KIB, 0, 0
+    arrivals = deque([(0, account.window_bytes)])
+    while now_us < seconds * 1_000_000:
+        at_us, size = arrivals.popleft()
+        now_us = max(now_us, at_us)
+        while size:
+            part = min(size, piece)
+            now_us += part // bytes_per_us
+            size, taken = size - part, taken + part
+            if granted := account.free(part, now_us):
+                arrivals.append((now_us + round_trip_us, granted))
+    return taken / now_us / bytes_per_us
+
+
+@pytest.mark.parametrize(("round_trip_us", "share"), [(500, 0.95), (50_000, 0.95), (100_000, 0.9), (200_000, 0.5)])
+def test_a_far_reader_keeps_its_pace(round_trip_us: int, share: float) -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    account.measured(round_trip_us)
+    assert rate_over(round_trip_us, account, 500) > share
+    assert account.limit_bytes <= FAR_BYTES_MAX
+
+
+def test_a_limit_of_the_application_holds_over_a_distance() -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0, is_fixed=True)
+    account.measured(200_000)
+    rate_over(200_000, account, 500)
+    assert account.window_bytes == account.limit_bytes == 16 * MIB
+
+
+def test_a_limit_above_that_of_a_distance_is_kept() -> None:
+    account = CreditAccount(4 * MIB, 4 * FAR_BYTES_MAX, 0)
+    account.measured(200_000)
+    assert account.limit_bytes == 4 * FAR_BYTES_MAX
+
+
+def test_the_shortest_of_the_newest_round_trips_counts() -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    account.measured(50_000)
+    far = account.limit_bytes
+    account.measured(1_000_000)  # it waited behind other bytes
+    assert account.limit_bytes == far
+    for _ in range(MEASURED_COUNT - 1):
+        account.measured(1_000)
+    assert account.limit_bytes < 18 * MIB

@@ -13,7 +13,7 @@ from e2e.bench import steady
 from e2e.demo.settings import SettingsError as DemoError
 from e2e.demo.settings import read_settings as read_demo
 from e2e.demo_orders.settings import read_settings as read_orders
-from e2e.distance import DistanceError, read_delay, told_delay
+from e2e.distance import JITTER_SHARE, DistanceError, read_delay, told
 from e2e.faults.settings import SettingsError, read_settings
 
 
@@ -30,7 +30,7 @@ from e2e.faults.settings import SettingsError, read_settings
     ],
 )
 def test_the_delay_of_an_environment(environment: dict[str, str], delay: LinkDelay | None) -> None:
-    assert read_delay(environment) == delay
+    assert read_delay(environment, JITTER_SHARE) == delay
 
 
 @pytest.mark.parametrize("environment", [{"LATENCY": "25ms"}, {"LATENCY": "-1"}, {"LATENCY": "10001"}, {"JITTER": "3"}])
@@ -40,8 +40,8 @@ def test_a_delay_without_a_meaning_is_refused(environment: dict[str, str]) -> No
 
 
 def test_a_title_says_how_far_apart_the_processes_are() -> None:
-    assert told_delay({}) == ""
-    assert told_delay({"LATENCY": "25"}) == ", links of 25ms+100ms each way"
+    assert told(read_delay({})) == ""
+    assert told(read_delay({"LATENCY": "25", "JITTER": "100"})) == ", links of 25ms+100ms each way"
 
 
 def test_a_distance_of_the_fault_suite_is_that_of_the_proxy() -> None:
@@ -79,4 +79,4 @@ async def test_a_cluster_of_the_benchmarks_has_the_proxy_if_asked(
     monkeypatch.setenv("LATENCY", latency)
     async with steady.bench_cluster(tmp_path, 1):
         pass
-    assert asked == [proxy, LinkDelay(delay, 4 * delay)]
+    assert asked == [proxy, LinkDelay(delay)]

@@ -11,6 +11,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._consuming.servers import Servers
+from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.consume import ConsumeLink
 
@@ -41,8 +42,7 @@ class Streams:
         channels: The connections.
         servers: Asks brokers for servers.
         client_name: The client's name in the brokers' logs.
-        credit_bytes: Bytes that a broker may send at first, while the application has not taken them.
-        credit_bytes_max: Bytes that it may send later, if the application takes them fast.
+        credit: Bytes that a broker may send while the application has not taken them.
         session_ms: If nothing came on a stream for this time, the client ends the stream.
         failed: Called with an unexpected exception of one of the two tasks: heartbeats, and the watch over silence.
     """
@@ -52,8 +52,7 @@ class Streams:
         channels: Channels,
         servers: Servers,
         client_name: str,
-        credit_bytes: int,
-        credit_bytes_max: int,
+        credit: Credit,
         session_ms: int,
         failed: Callable[[BaseException], Any],
     ) -> None:
@@ -62,7 +61,7 @@ class Streams:
         self._channels = channels
         self._servers = servers
         self._client_name = client_name
-        self._credit = (credit_bytes, credit_bytes_max)
+        self._credit = credit
         self._subscriptions: dict[int, Subscribed] = {}
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
@@ -89,7 +88,7 @@ class Streams:
         if link is None:
             self._stream_count += 1
             self._links[address] = ConsumeLink(
-                self._channels, self, address, self._stream_count, self._client_name, *self._credit
+                self._channels, self, address, self._stream_count, self._client_name, self._credit
             )
             return None
         return link if link.is_up else None
@@ -169,6 +168,7 @@ class Streams:
                     link.ping(self._session_ms)
 
     def _answered(self, link: ConsumeLink, pong: broker_pb2.Pong) -> None:
+        link.measured(pong)
         for number in pong.unserved:
             subscription = self._subscriptions.get(number >> 32)
             if subscription is not None and subscription.core.subscription == number:

@@ -29,12 +29,15 @@ class Gathering(Served, AppendUser, Protocol):
     core: PartitionProducer
     pending: Pending
 
+    @property
+    def full_batch_bytes(self) -> int:
+        """Payload of a full batch."""
+
 
 class Batching:
     """Decides for all partitions of one producer. It makes a waiting partition ready when the wait may be over."""
 
     def __init__(self, settings: ProducerSettings, turns: Turns, backlog: Backlog) -> None:
-        self._batch_size_bytes = settings.batch_size_bytes
         self._linger_s = settings.linger_ms / 1000
         self._turns = turns
         self._backlog = backlog
@@ -50,7 +53,7 @@ class Batching:
             return link is None or (not self._gathers(partition, link) and _has_room(partition, link))
         if not core.has_room or link is None or not _has_room(partition, link):
             return False
-        if pending.front_is_whole or pending.front_bytes >= self._batch_size_bytes or self._backlog.is_flushing:
+        if pending.front_is_whole or pending.front_bytes >= partition.full_batch_bytes or self._backlog.is_flushing:
             return True
         until = pending.begun_at + self._linger_s
         if time.monotonic() >= until:
@@ -61,7 +64,7 @@ class Batching:
     def _gathers(self, partition: Gathering, link: AppendLink) -> bool:
         """Whether a small batch should wait until the link is calm."""
         pending = partition.pending
-        is_small = pending.front_bytes * SMALL_SHARE < self._batch_size_bytes and not pending.front_is_whole
+        is_small = pending.front_bytes * SMALL_SHARE < partition.full_batch_bytes and not pending.front_is_whole
         if link.is_calm or not is_small or self._backlog.is_flushing:
             return False
         until = pending.begun_at + link.gather_s

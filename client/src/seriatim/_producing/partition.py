@@ -20,6 +20,7 @@ from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._batch import Body
+from seriatim._core.distance import WINDOW_BATCHES
 from seriatim._core.producer import (
     Abandon,
     Connected,
@@ -73,6 +74,7 @@ class Shared:
     routes: Routes
     backlog: Backlog
     batching: Batching
+    batch_bytes_max: int  # the payload of a full batch, however far the broker is
     recorder: Recorder | None
     failure: Failure
     stage: bytes  # the id of the chunk that is staged; empty: the producer does not stage
@@ -118,6 +120,17 @@ class PartitionSender:
         """The route to the partition's master; None: not known."""
         return self.core.route
 
+    @property
+    def full_batch_bytes(self) -> int:
+        """Payload of a full batch: more over a distance, unless the application chose it."""
+        settings, stream = self._shared.settings, self.core.stream
+        if settings.batch_size_bytes is not None or stream is None:
+            return settings.full_batch_bytes
+        link = self._links[stream]
+        fits = self._shared.batch_bytes_max if link.credits is None else link.credits.partition_bytes // WINDOW_BATCHES
+        far = min(settings.full_batch_bytes + link.distance.batch_bytes, self._shared.batch_bytes_max, fits)
+        return max(settings.full_batch_bytes, far)
+
     # ---- from the application ------------------------------------------------------------------------
 
     @entry
@@ -134,7 +147,7 @@ class PartitionSender:
 
     def _cut(self) -> None:
         shared = self._shared
-        cut = self.pending.peek(shared.settings.batch_size_bytes, shared.settings.compression)
+        cut = self.pending.peek(self.full_batch_bytes, shared.settings.compression)
         waited_us = int((time.monotonic() - self.pending.begun_at) * 1e6)
         batch = _Batch(cut.body, cut.sinks, cut.payload_bytes)
         batch_id, count = self.batch_count + 1, cut.body.message_count

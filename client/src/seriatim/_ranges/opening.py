@@ -14,9 +14,11 @@ from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._ranges.questions import At, check_range, offsets
 from seriatim._ranges.reading import RangeReader
 from seriatim._ranges.records import LostRange, PartitionOffset
+from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
+CREDIT_BYTES: Final = 8 << 20
 CREDIT_BYTES_MIN: Final = 1 << 16
 
 
@@ -32,11 +34,13 @@ async def open_range(
     *,
     raw: bool,
     on_loss: Callable[[LostRange], None] | None,
-    credit_bytes: int,
+    credit_bytes: int | None,
     read_timeout_s: float,
 ) -> RangeReader:
     """See `Client.read_range`."""
-    if credit_bytes < CREDIT_BYTES_MIN or read_timeout_s <= 0:
+    size_bytes = CREDIT_BYTES if credit_bytes is None else credit_bytes
+    credit = Credit(size_bytes, size_bytes, is_fixed=credit_bytes is not None)
+    if credit.least_bytes < CREDIT_BYTES_MIN or read_timeout_s <= 0:
         raise BadRequestError("credit_bytes is at least 64 KiB, and read_timeout_s is above 0")
     check_callback("on_loss", on_loss)
     if partition < 0:
@@ -55,9 +59,8 @@ async def open_range(
     _check_is_there(max(first, behind), last.offset, f"{topic}/{partition}")
     check_range(first, behind)
     return RangeReader(
-        topic, incarnation, partition, last.partition_id, first, behind, epoch=last.epoch, raw=raw,
-        credit_bytes=credit_bytes, read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller,
-        client_name=client_name,
+        topic, incarnation, partition, last.partition_id, first, behind, epoch=last.epoch, raw=raw, credit=credit,
+        read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller, client_name=client_name,
     )  # fmt: skip
 
 

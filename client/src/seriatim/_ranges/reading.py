@@ -38,6 +38,7 @@ from seriatim._core.ranges import Loss, RangeCursor
 from seriatim._logs import guarded
 from seriatim._ranges.records import LostRange
 from seriatim._records import Message
+from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.ranges import RangeCall
 from seriatim._transport.unary import Caller
@@ -120,7 +121,7 @@ class RangeReader:
         *,
         epoch: int,
         raw: bool,
-        credit_bytes: int,
+        credit: Credit,
         read_timeout_s: float,
         on_loss: Callable[[LostRange], None] | None,
         channels: Channels,
@@ -136,7 +137,7 @@ class RangeReader:
         self._partition_id = partition_id
         self._epoch = epoch  # of a chain record in which the range is
         self._raw = raw
-        self._credit_bytes = credit_bytes
+        self._credit = credit
         self._read_timeout_s = read_timeout_s
         self._on_loss = on_loss
         self._channels = channels
@@ -328,11 +329,11 @@ class RangeReader:
             partition_id=self._partition_id,
             from_offset=self._cursor.offset,
             to_offset=self.end,
-            credit_bytes=self._credit_bytes,
+            credit_bytes=self._credit.least_bytes,
             raw=self._raw,
             epoch=self._epoch,
         )
-        async with RangeCall(self._channels, address, request) as call:
+        async with RangeCall(self._channels, address, request, self._credit) as call:
             async for event, batches in call.events():
                 match event.WhichOneof("event"):
                     case "batches":

@@ -18,6 +18,7 @@ from seriatim_api.errors import SeriatimError, UnsupportedVersionError
 from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
 from seriatim_api.v1 import broker_pb2
 
+from seriatim._core.distance import distance_of
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
 from seriatim._transport.warm_streams import WarmStreams
@@ -38,13 +39,17 @@ SUSPICIOUS_S: Final = 0.25
 By then the slave of a frozen master has begun a switch. It is a question and not a complaint, and is about one
 partition of the link."""
 
+STREAM_BYTES_NEAR: Final = 8 << 20
+"""The most bytes on a link without an answer, over all partitions, to a broker that is near. Over a distance it is more
+(`_core.distance`), up to the broker's credit."""
+
 BATCHES_MAX: Final = 128
-"""The most batches on a link without an answer, over all partitions. With a thousand partitions this limit makes
-batches grow, because a partition that waits for its turn gathers messages meanwhile."""
+"""The most batches on a link without an answer, over all partitions, to a broker that is near. With a thousand
+partitions this limit makes batches grow, because a partition that waits for its turn gathers messages meanwhile."""
 
 CALM_BATCHES: Final = 16
-"""Below this many unanswered batches a link is calm, and a small batch is sent at once. Otherwise small batches wait to
-become larger."""
+"""Below this many unanswered batches a link to a broker that is near is calm, and a small batch is sent at once.
+Otherwise small batches wait to become larger."""
 
 PACE_S: Final = 0.0005
 """The rough cost of a small batch for a client and a broker, in seconds. The more partitions wait, the longer each may
@@ -91,6 +96,7 @@ class AppendLink:
         self.address = address
         self.stream = stream
         self.credits: Credits | None = None
+        self.distance = distance_of(0)
         self.users: dict[AppendUser, None] = {}  # the partitions that sent on it, or wait for it
         self.waiting_for_room: dict[AppendUser, None] = {}
         self.waiting_for_calm: dict[AppendUser, None] = {}
@@ -112,14 +118,23 @@ class AppendLink:
         """Whether another batch fits into the stream's credit."""
         return (
             self.credits is not None
-            and len(self._unanswered) < BATCHES_MAX
-            and self._unanswered_bytes < self.credits.stream_bytes - self.credits.batch_bytes
+            and len(self._unanswered) < self._batches_max
+            and self._unanswered_bytes
+            < min(self.credits.stream_bytes, STREAM_BYTES_NEAR + self.distance.link_bytes) - self.credits.batch_bytes
         )
+
+    @property
+    def _batches_max(self) -> int:
+        return BATCHES_MAX + self.distance.link_batches
+
+    @property
+    def _calm_batches(self) -> int:
+        return CALM_BATCHES + self.distance.link_batches
 
     @property
     def is_calm(self) -> bool:
         """Whether a small batch may be sent at once."""
-        return len(self._unanswered) < CALM_BATCHES
+        return len(self._unanswered) < self._calm_batches
 
     @property
     def gather_s(self) -> float:
@@ -162,6 +177,7 @@ class AppendLink:
             self._carriage = await self._links.channels.carriages.choose(self.address, "append")
             await self._carriage.open(hello)
             first = await self._carriage.read()
+        self.distance = distance_of(self._carriage.round_trip_us)
         credit = broker_pb2.AppendReplies.FromString(first).credit
         if credit.protocol != PROTOCOL:
             raise UnsupportedVersionError(f"{self.address} speaks protocol {credit.protocol}, this client {PROTOCOL}")
@@ -213,8 +229,8 @@ class AppendLink:
         """Tell as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
         count = len(self._unanswered)
         if self.has_room:
-            _offer(self.waiting_for_room, BATCHES_MAX - count)
-        _offer(self.waiting_for_calm, CALM_BATCHES - count)
+            _offer(self.waiting_for_room, self._batches_max - count)
+        _offer(self.waiting_for_calm, self._calm_batches - count)
 
     async def _watch(self) -> None:
         """Watch a link that owes answers. If it is silent, ask about it; after `SILENCE_S`, give it up."""

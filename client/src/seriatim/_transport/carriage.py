@@ -45,6 +45,10 @@ class CarriedStream(Protocol):
 class Carriage(Protocol):
     """One stream on its way. The link that opened it closes it."""
 
+    @property
+    def round_trip_us(self) -> int:
+        """How long the broker's answer to the hello took, in µs. The stream is open."""
+
     async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
         """Connect, and begin the stream.
 
@@ -112,6 +116,11 @@ class _TcpFirst:
             self._ports.failed(asked)
         self._chosen = GrpcCarriage(self._channels, self._port.address, self._purpose)
         await self._chosen.open(hello)
+
+    @property
+    def round_trip_us(self) -> int:
+        """See `Carriage`."""
+        return self._chosen.round_trip_us
 
     async def _open_over_tcp(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> bool:
         """Whether the stream has begun."""

@@ -15,6 +15,7 @@ from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._core.credit import CreditAccount
+from seriatim._settings import Credit
 from seriatim._transport.append import PROTOCOL, report_unexpected
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
@@ -51,8 +52,7 @@ class ConsumeLink:
         address: str,
         stream: int,
         client_name: str,
-        credit_bytes: int,
-        credit_bytes_max: int,
+        credit: Credit,
     ) -> None:
         self.address = address
         self.stream = stream
@@ -66,8 +66,8 @@ class ConsumeLink:
         self._channels = channels
         self._carriage: Carriage | None = None  # set when the stream is opened
         self._listener = listener
-        self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
-        self._credit = CreditAccount(credit_bytes, credit_bytes_max, _now_us())
+        self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit.least_bytes)
+        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), is_fixed=credit.is_fixed)
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._ping: broker_pb2.ConsumeRequest | None = None  # the heartbeat that waits to be written
         self._task = asyncio.create_task(self._run(), name=f"consume link {address}")
@@ -95,6 +95,10 @@ class ConsumeLink:
             ping = broker_pb2.Ping(number=_now_us(), session_ms=session_ms)  # the answer has the same number
             self._ping = broker_pb2.ConsumeRequest(ping=ping)
             self._wake()
+
+    def measured(self, pong: broker_pb2.Pong) -> None:
+        """The answer to a heartbeat is here."""
+        self._credit.measured(_now_us() - pong.number)
 
     async def drain(self) -> None:
         """Send all queued requests, close the client's side, and wait until the broker has ended the stream.
@@ -131,6 +135,7 @@ class ConsumeLink:
             async with asyncio.timeout(OPEN_DEADLINE_S):
                 self._carriage = await self._channels.carriages.choose(self.address, "consume")
                 await self._carriage.open(self._hello)
+            self._credit.measured(self._carriage.round_trip_us)
             self.is_up = True
             self.heard_at = asyncio.get_running_loop().time()
             self._listener.consume_link_up(self)

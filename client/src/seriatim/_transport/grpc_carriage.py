@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -38,6 +39,7 @@ class GrpcCarriage:
         self._channel: Any = None
         self._call: Any = None
         self._wake = asyncio.Event()
+        self.round_trip_us = 0
 
     async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
         """See `carriage.Carriage`. An aio stream reports nothing before its first message. It counts as open
@@ -48,8 +50,10 @@ class GrpcCarriage:
             frame = b"".join(write_field(_FIELD_HELLO, [hello.SerializeToString()]))
         else:
             frame = broker_pb2.ConsumeRequest(hello=hello).SerializeToString()
+        asked_ns = time.monotonic_ns()
         await _typed(self._call.write(frame))
         await _typed(self._call.wait_for_connection())
+        self.round_trip_us = (time.monotonic_ns() - asked_ns) // 1000  # with the time to connect, if it was not
 
     async def read(self) -> bytes:
         """See `carriage.Carriage`."""

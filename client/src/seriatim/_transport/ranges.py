@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
@@ -16,6 +17,8 @@ from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.status import from_status
 from seriatim_api.v1 import ranges_pb2
 
+from seriatim._core.credit import CreditAccount
+from seriatim._settings import Credit
 from seriatim._transport.append import PROTOCOL
 from seriatim._transport.channels import Channels
 
@@ -38,14 +41,15 @@ class RangeCall:
         channels: The connections.
         address: The broker's address.
         request: The range to read.
+        credit: Bytes that the broker may send while the application has not taken them.
     """
 
-    def __init__(self, channels: Channels, address: str, request: ranges_pb2.OpenRange) -> None:
+    def __init__(self, channels: Channels, address: str, request: ranges_pb2.OpenRange, credit: Credit) -> None:
         self._channels = channels
         self._address = address
         self._request = request
         self._request.protocol = PROTOCOL
-        self._room_bytes = int(request.credit_bytes)
+        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), is_fixed=credit.is_fixed)
         self._items: deque[tuple[_Item, int]] = deque()
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -85,9 +89,8 @@ class RangeCall:
                 raise UnavailableError(f"{self._address} sent nothing for {SILENCE_S:g} s") from exc
 
     async def _give_back(self, size_bytes: int) -> None:
-        self._room_bytes += size_bytes
-        if self._room_bytes * 2 >= self._request.credit_bytes and self._task is not None and not self._task.done():
-            granted, self._room_bytes = self._room_bytes, 0
+        granted = self._credit.free(size_bytes, _now_us())
+        if granted and self._task is not None and not self._task.done():
             credit = ranges_pb2.ReadRangeRequest(credit=ranges_pb2.RangeCredit(bytes=granted))
             try:
                 await self._call.write(credit.SerializeToString())
@@ -96,13 +99,14 @@ class RangeCall:
 
     async def _run(self) -> None:
         end: SeriatimError | None = UnavailableError(f"the stream from {self._address} was given up")
-        self._room_bytes = 0
         try:
             channel = self._channel = self._channels.get(self._address, "range")
             async with asyncio.timeout(OPEN_DEADLINE_S):
                 self._call = channel.stream_stream(_PATH)()
+                asked_us = _now_us()
                 await self._call.write(ranges_pb2.ReadRangeRequest(open=self._request).SerializeToString())
                 await self._call.wait_for_connection()
+                self._credit.measured(_now_us() - asked_us)  # with the time to connect, if it was not
             while (data := await self._call.read()) is not grpc.aio.EOF:
                 self._take(data)
             code = await self._call.code()
@@ -136,3 +140,7 @@ class RangeCall:
     def _put(self, item: _Item, size_bytes: int) -> None:
         self._items.append((item, size_bytes))
         self._arrived.set()
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -7,6 +7,7 @@ thread and no task is woken for it.
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,6 +117,7 @@ class TcpCarriage:
         self._channels = channels
         self._port = port
         self._connection: _Connection | None = None
+        self.round_trip_us = 0
 
     async def open(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> None:
         """See `carriage.Carriage`.
@@ -126,8 +128,10 @@ class TcpCarriage:
         """
         try:
             connection = await self._dial()
+            asked_ns = time.monotonic_ns()
             connection.write(HELLO, self._hello(hello).SerializeToString())
             kind, content = await connection.read()
+            self.round_trip_us = (time.monotonic_ns() - asked_ns) // 1000
         except (OSError, UnicodeError, ConnectionEndedError, FrameError) as exc:
             error: Exception = PortFailedError(f"{self._where}: {exc}")
         else:
