@@ -85,7 +85,7 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
     """
     dispatcher = consumer_group.dispatcher
     assert dispatcher.active is not None
-    tell_dropped_to(broker, partition, consumer_group, dispatcher.active, dispatcher.delivered, to_index)
+    tell_dropped_to(broker, consumer_group, dispatcher.active, dispatcher.delivered, to_index)
     dispatcher.pass_to(to_index)
     # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
     broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
@@ -93,20 +93,42 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
 
 def tell_dropped_to(
     broker: BrokerState,
-    partition: Partition,
     consumer_group: ConsumerGroup,
     consumer: Consumer,
     from_index: int,
     to_index: int,
 ) -> None:
-    """Tell one consumer that messages below `to_index` were dropped: from `from_index` on, or earlier ones too."""
+    """Tell one consumer that the messages of this segment in [from_index, to_index) were dropped.
+
+    Rule `drops-told-once` (J6): what was noted earlier was told to it when it began. Without it:
+      1. A key-ordered consumer group is paused. Retention drops 1:0 to 1:184, and its consumer is told.
+      2. Retention drops 1:185 to 1:209. No message was acknowledged since, so the first drop is still noted.
+      3. The consumer is told of a gap from 1:0 to 1:209, and counts 185 messages twice.
+    """
+    tell(
+        broker,
+        consumer,
+        Dropped(
+            make_offset(consumer_group.segment_no, from_index),
+            consumer_group.segment_no,
+            to_index,
+            to_index - from_index,
+        ),
+    )
+
+
+def tell_noted_drop(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, to_index: int
+) -> None:
+    """A consumer begins: tell it of a drop that is noted, up to `to_index` in this segment (`drop-is-no-ack`)."""
+    ledger = consumer_group.ledger
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
+    if not ledger.dropped_from or ledger.dropped_from >= make_offset(segment.no, to_index):
+        return
     assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
-    from_offset, position = consumer_group.ledger.dropped_from, consumer_group.ledger.dropped_position
-    if not from_offset:
-        from_offset, position = make_offset(segment.no, from_index), segment.base + from_index
-    tell(broker, consumer, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
+    count = segment.base + to_index - ledger.dropped_position
+    tell(broker, consumer, Dropped(ledger.dropped_from, segment.no, to_index, count))
 
 
 def on_log_read(

@@ -21,16 +21,15 @@ from ..state.dispatcher import Consumer
 from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
 from ..values import tokens
-from ..values.effects import Dropped, Gap, Granted, ReadKeys
+from ..values.effects import Dropped, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
 from ..values.keyed import ConsumerMode, KeyColumn
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
-from ..values.positions import position_of
+from ..values.positions import Place, end_of_gone, position_of
 from ..values.producers import ProducerTable
-from ..values.segment import SegmentState
 from . import cursors, delivery, fetching, forwarding
-from .consumer_group import tell
+from .consumer_group import tell, tell_lost
 
 DELAY_STEP_US: Final = 5_000
 """Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
@@ -122,7 +121,7 @@ def _drop_below(
         broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
         return False
     for consumer in consumer_group.consumers:
-        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, floor, start)
+        delivery.tell_dropped_to(broker, consumer_group, consumer, floor, start)
     _note_gone(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
@@ -540,19 +539,6 @@ class GoneBudget:
         return False
 
 
-def _end_of_gone(partition: Partition, offset: int) -> tuple[int, bool]:
-    """Up to which offset all messages of a segment are gone from there on, and whether they were declared lost.
-
-    0: the message is not gone.
-    """
-    no, index = split_offset(offset)
-    segment = partition.chain.segment(no) if partition.chain is not None else None
-    is_lost = segment is not None and segment.state is SegmentState.LOST
-    if segment is None or is_lost:
-        return make_offset(no + 1, 0), is_lost
-    return make_offset(no, segment.start) if index < segment.start else 0, False
-
-
 def _pass_gone(
     broker: BrokerState,
     partition: Partition,
@@ -574,7 +560,7 @@ def _pass_gone(
     """
     while key.aside and partition.chain is not None:
         first = key.aside[0]
-        end, is_lost = _end_of_gone(partition, first)
+        end, is_lost = end_of_gone(partition.chain, first)
         if not end:
             return True
         if not budget.is_left:
@@ -586,9 +572,13 @@ def _pass_gone(
         _note_gone(broker, partition, consumer_group, first)
         cursors.replicate_soon(broker, partition, consumer_group)
         no, last = split_offset(gone[-1])
-        event = Gap(*split_offset(first), "declared lost") if is_lost else Dropped(first, no, last + 1, len(gone))
+        others = keyed.oldest_aside  # in the same segment, so that this gap has what other keys lose there
+        lost_from = others if make_offset(no, 0) <= others < first else first
         for consumer in consumer_group.consumers:
-            tell(broker, consumer, event)
+            if is_lost:
+                tell_lost(broker, consumer, Place(*split_offset(lost_from)))
+            else:
+                tell(broker, consumer, Dropped(first, no, last + 1, len(gone)))
     return True
 
 
@@ -611,7 +601,7 @@ def _pass_gone_lists(
     if not consumer_group.consumers and consumer_group.is_at_most_once:
         return  # nothing is noted for it
     while partition.chain is not None and (oldest := keyed.oldest_aside):
-        if not _end_of_gone(partition, oldest)[0]:
+        if not end_of_gone(partition.chain, oldest)[0]:
             return
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token:

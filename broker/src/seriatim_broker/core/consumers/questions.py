@@ -7,8 +7,11 @@ consumer asks about a consumer group without a cursor, this may write its first 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping
+
 from seriatim_api import errors
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -16,10 +19,11 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Question
 from ..state.partition import Partition
 from ..switching import routes
 from ..values.effects import ConsumerGroupDescribed, ConsumerResolved
-from ..values.events import DescribeConsumerGroup, ResolveConsumer, StartPosition
+from ..values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer, StartPosition
 from ..values.keyed import ConsumerMode, KeyCounts
 from ..values.kinds import SwitchReason, TimerKind
-from ..values.ledger_rows import count_keys
+from ..values.ledger_rows import count_keys, read_list_row
+from ..values.positions import end_of_gone
 from ..values.segment import Segment, SegmentState
 from . import cursors
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
@@ -216,7 +220,47 @@ def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> Ke
     if cursor is None or not cursor.mode.is_keyed:
         return None
     rows = cursors.rows_at_rest(partition, consumer_group.name, cursor)
-    return count_keys(rows.items(), acked) if rows is not None else None
+    if rows is None:
+        return None
+    gone, _ = _gone_at_rest(partition, consumer_group, cursor, rows)
+    return count_keys(rows.items(), acked, gone)
+
+
+def _gone_at_rest(
+    partition: Partition, consumer_group: ConsumerGroup, cursor: CursorRecord, rows: Mapping[bytes, bytes]
+) -> tuple[dict[bytes, int], int]:
+    """By key, how many messages of its list are dropped or lost; and the oldest message in a list that is not.
+
+    They are no lag: no consumer will be given them. The server passes them when a consumer comes, and tells it. The
+    lists are read only if the chain record says that something in them may be gone, because they may be long.
+    """
+    chain, oldest = partition.chain, _oldest_at_rest(partition, consumer_group, cursor)
+    gone: dict[bytes, int] = {}
+    if chain is None or not oldest:
+        return gone, oldest
+    begin = split_offset(oldest)[0]
+    is_lost = any(segment.state is SegmentState.LOST and segment.no >= begin for segment in chain.segments)
+    if not is_lost and not end_of_gone(chain, oldest)[0]:
+        return gone, oldest
+    left = 0
+    for name, _, offsets in filter(None, (read_list_row(*row) for row in rows.items())):
+        at = 0
+        while at < len(offsets):
+            end, _is_lost = end_of_gone(chain, offsets[at])
+            behind = bisect_left(offsets, end, at)
+            if end:
+                gone[name] = gone.get(name, 0) + behind - at
+                at = behind
+                continue
+            left = min(left or offsets[at], offsets[at])
+            at = bisect_left(offsets, make_offset(split_offset(offsets[at])[0] + 1, 0), at)
+    return gone, left
+
+
+def _oldest_at_rest(partition: Partition, consumer_group: ConsumerGroup, cursor: CursorRecord) -> int:
+    """The oldest message in a list, as the control record on this disk or the cursor says."""
+    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    return cursor.oldest if known is None else known.oldest
 
 
 def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segment, acked: int | None) -> int | None:
@@ -225,10 +269,12 @@ def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segmen
     log = partition.logs.get(segment.no)
     if cursor is None or acked is None or log is None:
         return None
-    known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
-    aside = cursor.oldest if known is None else known.oldest
     if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
         aside = keyed.oldest_aside
+    elif rows := cursors.rows_at_rest(partition, consumer_group.name, cursor):
+        _, aside = _gone_at_rest(partition, consumer_group, cursor, rows)
+    else:
+        aside = _oldest_at_rest(partition, consumer_group, cursor)
     if aside:
         return aside
     first = max(acked, cursor.start_index, log.start)

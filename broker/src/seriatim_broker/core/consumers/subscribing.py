@@ -20,7 +20,7 @@ from ..values.kinds import TimerKind
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell, tell_lost
 
 LOOKED_BACK_MAX = 100
 """At most so many segments before the first message are checked for gaps that the consumer must be told of."""
@@ -129,7 +129,7 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
     """A consumer joins others to which messages are granted key by key."""
     handling.join(broker, consumer_group, consumer)
     for place in _lost_since(partition.chain, consumer_group):
-        tell(broker, consumer, Gap(*place, "declared lost"))
+        tell_lost(broker, consumer, place)
     start = partition.logs[consumer_group.segment_no].start
     cursor, ledger = consumer_group.cursor, consumer_group.ledger
     assert cursor is not None
@@ -139,9 +139,9 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
         if ledger.dropped_from < make_offset(*first):
             count = position_of(partition.chain, make_offset(*first)) - ledger.dropped_position
             tell(broker, consumer, Dropped(ledger.dropped_from, first.segment_no, first.index, max(count, 1)))
-    elif ledger.dropped_from and start <= ledger.acked:
-        to_index = max(start, cursor.start_index)
-        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, to_index, to_index)
+    else:  # what is dropped above the floor is told next
+        to_index = min(max(start, cursor.start_index), ledger.acked)
+        delivery.tell_noted_drop(broker, partition, consumer_group, consumer, to_index)
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
 
@@ -158,8 +158,7 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
     tell(broker, consumer, _joined(consumer_group, active=True))
     for no in lost_before(partition.chain, consumer_group):
         tell(broker, consumer, Gap(no, 0, "declared lost"))
-    if consumer_group.ledger.dropped_from and partition.logs[consumer_group.segment_no].start <= dispatcher.delivered:
-        delivery.tell_dropped(broker, partition, consumer_group, dispatcher.delivered)
+    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, dispatcher.delivered)
     delivery.pump_consumer_group(broker, partition, consumer_group)
 
 
@@ -172,7 +171,7 @@ def tell_new_gaps(
     told = lost_before(known, consumer_group) if consumers else []
     for no in lost_before(partition.chain, consumer_group) if consumers else ():
         for consumer in consumers if no not in told else ():
-            tell(broker, consumer, Gap(no, 0, "declared lost"))
+            tell_lost(broker, consumer, Place(no, 0))
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:

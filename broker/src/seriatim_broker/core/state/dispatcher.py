@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seriatim_api.ids import PartitionId
 
 from ..values.events import ConsumerJoin, StartPosition
 from ..values.log import Batch
-from ..values.states import State
+from ..values.states import NOTHING, State
 
 
 class Consumer(State):
@@ -32,6 +33,7 @@ class Consumer(State):
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
         grant_ms: How long its grants last, as it was told when it joined; 0: it was told nothing.
+        lost_from: From which index on it was told that a segment is lost, by the segment's number, since it joined.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Consumer(State):
         "grant_ms",
         "in_flight",
         "in_flight_max",
+        "lost_from",
         "mode",
         "name",
         "number",
@@ -72,6 +75,7 @@ class Consumer(State):
         self.ack_confirmed = 0
         self.silent_rounds = 0
         self.grant_ms = 0
+        self.lost_from: Mapping[int, int] = NOTHING
 
     @classmethod
     def absent(cls, name: str) -> Consumer:

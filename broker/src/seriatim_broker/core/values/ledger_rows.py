@@ -155,12 +155,13 @@ def has_forwards(rows: Mapping[bytes, bytes]) -> bool:
     return any(name[:1] == _KEY and value[:1] == _FORWARDING for name, value in rows.items())
 
 
-def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int) -> KeyCounts:
+def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int, gone: Mapping[bytes, int] | None = None) -> KeyCounts:
     """How many keys wait, by their state, in the rows of a ledger that is not served.
 
     Args:
         rows: The rows.
         floor: The first index that is not passed.
+        gone: By key, how many messages of its list are dropped or lost. A key does not wait if all of them are.
 
     Raises:
         LedgerRowError: A row of a key cannot be read.
@@ -173,8 +174,9 @@ def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int) -> KeyCounts:
                 passed += (int.from_bytes(value, "little") >> below).bit_count()
             elif name[:1] == _KEY:
                 phase, *_, count = _RECORD.unpack_from(value)
-                counts[KeyPhase(phase)] += 1
-                aside += count
+                left = count - gone.get(name[1:], 0) if gone else count
+                counts[KeyPhase(phase)] += left > 0 or not count
+                aside += left
         except (struct.error, ValueError) as exc:
             raise _unreadable(name, exc) from exc
     return KeyCounts(counts[KeyPhase.PARKED], counts[KeyPhase.RETRY], counts[KeyPhase.FORWARDING], aside, passed)

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from seriatim_api.ids import split_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from .chain import Chain
 from .segment import Segment, SegmentState
@@ -73,6 +73,19 @@ def position_of(chain: Chain, offset: int) -> int:
         return segment.base + index
     kept = chain.segment(first.segment_no)
     return max((kept.base or 0) + first.index - 1, 0) if kept is not None else 0
+
+
+def end_of_gone(chain: Chain | None, offset: int) -> tuple[int, bool]:
+    """Up to which offset all messages of a segment are gone from there on, and whether they were declared lost.
+
+    0: the message is not gone.
+    """
+    no, index = split_offset(offset)
+    segment = chain.segment(no) if chain is not None else None
+    is_lost = segment is not None and segment.state is SegmentState.LOST
+    if segment is None or is_lost:
+        return make_offset(no + 1, 0), is_lost
+    return make_offset(no, segment.start) if index < segment.start else 0, False
 
 
 def is_dropped(chain: Chain, place: Place, first: Place) -> bool:

@@ -1,0 +1,152 @@
+"""Consumers are told once of each message that is dropped or lost, and the lag does not count it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.ids import make_offset
+from seriatim_api.lag import lag_messages
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.chain import declare_lost, trim
+from seriatim_broker.core.values.keyed import ConsumerMode, KeyPhase
+from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
+from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerRow
+from seriatim_broker.core.values.segment import Start
+from seriatim_broker.interfaces.storage import RecoveredPartition
+
+from .keyed_support import QUICK, KeyedServing
+from .support import (
+    GROUP,
+    M00,
+    M01,
+    STREAM,
+    TOPIC,
+    Bench,
+    P,
+    Serving,
+    batches_of,
+    checksum_of,
+    first_chain,
+    sealed_chain,
+)
+from .support import recovered as recovered_segment
+
+PARKED = 5
+"""So many keys are parked, with a message each in segment 1."""
+
+
+def dropped(bench: Serving, stream: int = STREAM) -> list[tuple[int, int, int]]:
+    """What a stream was told of drops: from, to, how many."""
+    told = [effect.event for effect in bench.all(fx.Deliver) if effect.stream == stream]
+    return [(one.from_offset, one.to_index, one.messages) for one in told if isinstance(one, fx.Dropped)]
+
+
+def drop_below(bench: Serving, index: int) -> None:
+    """Retention drops the messages of segment 1 below that index."""
+    assert bench.part.chain is not None
+    bench.chain = trim(bench.part.chain, 1, Start(index, 0, 0), 1)
+    bench.read_chain(bench.chain)
+    bench.deliver()
+
+
+def test_drops_of_a_keyed_group_that_reads_nothing_are_told_once() -> None:
+    bench = KeyedServing("abcdef")
+    bench.begin(credit=0)
+    drop_below(bench, 2)
+    drop_below(bench, 5)
+    assert dropped(bench) == [(make_offset(1, 0), 2, 2), (make_offset(1, 2), 5, 3)]
+    bench.join(2, stream=2)
+    bench.deliver()
+    assert dropped(bench, 2) == [(make_offset(1, 0), 5, 5)], "who comes later is told of all"
+
+
+def test_drops_of_an_exclusive_group_that_reads_nothing_are_told_once() -> None:
+    bench = Serving(counts=(1,) * 6)
+    bench.begin(credit=0)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.join(2)
+    record = ev.CursorRecord(1, 2, 2, TOPIC, dropped_from=make_offset(1, 0), dropped_position=0)
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    bench.deliver()
+    drop_below(bench, 5)
+    assert dropped(bench) == [(make_offset(1, 0), 2, 2), (make_offset(1, 2), 5, 3)]
+
+
+class Carried(KeyedServing):
+    """A server of segment 2. Keys that are parked have their messages in segment 1, which is sealed as well."""
+
+    def __init__(self, acked: int = 0) -> None:
+        self.keys = [b"z", b"z"]
+        self.policy, self.mode, self.at_most_once = QUICK, ConsumerMode.KEY_ORDERED, False
+        self.handover = NO_HAND_OVER
+        earlier, self.batches = batches_of(1, (1,) * 9), batches_of(2, (1, 1))
+        self.length = 2
+        found = tuple(
+            recovered_segment(no, batches, commit=len(batches), sealed=True)
+            for no, batches in ((1, earlier), (2, self.batches))
+        )
+        rows: list[LedgerRow] = []
+        for number in range(PARKED):
+            name, record = b"k%d" % number, KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
+            rows.append(LedgerRow(2, GROUP, aside_name(name, 0), write_aside([make_offset(1, 2 + number)])))
+            rows.append(LedgerRow(2, GROUP, key_name(name), write_key(record)))
+        cursor = CursorState(2, GROUP, 1, acked, 10, 0, make_offset(1, 2))
+        Bench.__init__(self, M00, 1, (RecoveredPartition(P, found, cursors=(cursor,), ledger_rows=tuple(rows)),))
+        both = (M00, M01)
+        chain = sealed_chain(first_chain(), 9, checksum_of(earlier), both, server=M00, eligible=both)
+        self.chain = sealed_chain(chain, 2, checksum_of(self.batches), server=M00, eligible=both)
+        self.core.state.config = replace(self.config, handed_grants_max=-1)  # it stays in this segment
+        self.answered: set[int] = set()
+        self.read_chain(self.chain)
+
+    def cursor(self, no: int = 2, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        super().cursor(no, epoch, start, revision)
+
+    def lag(self) -> tuple[int, int]:
+        """The lag in a description, and how many messages are in lists."""
+        before = len(self.all(fx.ConsumerGroupDescribed))
+        self.do(ev.DescribeConsumerGroup(9, P, GROUP))
+        self.read_chain(self.chain)
+        self.cursor()
+        (found,) = self.all(fx.ConsumerGroupDescribed)[before:]
+        assert found.keys is not None
+        assert found.position is not None
+        end = self.chain.open_segment.base
+        assert end is not None
+        return lag_messages(end - found.position, found.keys.passed, found.keys.aside), found.keys.aside
+
+
+@pytest.mark.parametrize(("acked", "begin"), [(0, 0), (1, 2)])
+def test_loss_of_many_lists_is_one_gap(acked: int, begin: int) -> None:
+    bench = Carried(acked)
+    bench.begin()
+    bench.deliver()
+    assert bench.part.chain is not None
+    bench.read_chain(declare_lost(bench.part.chain, 1))
+    bench.deliver()
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    assert not keyed.aside_count
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, begin, "declared lost")]
+
+
+def test_lost_messages_of_parked_keys_are_no_lag_without_consumers() -> None:
+    bench = Carried()
+    assert bench.lag() == (2 + PARKED, PARKED)
+    bench.chain = declare_lost(bench.chain, 1)
+    bench.read_chain(bench.chain)
+    assert bench.lag() == (2, 0)
+    found = bench.all(fx.ConsumerGroupDescribed)[-1]
+    assert found.keys is not None
+    assert (found.keys.parked, found.oldest) == (0, make_offset(2, 0)), "nothing waits for a person"
+
+
+def test_dropped_messages_of_parked_keys_are_no_lag_without_consumers() -> None:
+    bench = Carried()
+    drop_below(bench, 4)
+    assert bench.lag() == (2 + PARKED - 2, PARKED - 2)
+    found = bench.all(fx.ConsumerGroupDescribed)[-1]
+    assert found.keys is not None
+    assert (found.keys.parked, found.oldest) == (PARKED - 2, make_offset(1, 4))
