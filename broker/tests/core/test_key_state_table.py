@@ -61,7 +61,7 @@ from .test_forwarding import POLICY, Forwarding
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "internals" / "waiting-keys.md"
 YEAR_MS = 365 * 86_400_000
 LISTED = offsets([0, 1])
-BEGIN, END = "<!-- rows of test_key_state_table.py begin -->\n", "<!-- and end here -->\n"
+BEGIN, END = "<!-- rows of test_key_state_table.py begin -->\n", "<!-- rows of test_key_state_table.py end -->\n"
 HEAD = (
     "| key | what happens | consumers are told | then the key's first message is | listed as | lag | alert |\n"
     "|---|---|---|---|---|---|---|\n"
