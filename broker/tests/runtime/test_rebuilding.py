@@ -14,6 +14,7 @@ from seriatim_broker.core.control.rebuild import KnownWriter
 from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.deleted import NONE_DELETED
+from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.writers import WriterRecord, WriterState, name_digest
@@ -25,6 +26,7 @@ from seriatim_broker.runtime.membership import NEVER_SEEN, Identity, Place
 from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
 from seriatim_broker.runtime.records import (
     cursor_from_value,
+    cursor_to_value,
     member_to_record,
     put_deleted_partitions,
     writer_from_value,
@@ -296,3 +298,30 @@ async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_
     assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
     written = records_pb2.MemberRecord.FromString(store.items[KEYS.member("g0-0")].value)
     assert (written.run, written.link_run, written.link_address, written.boot_id) == (5, 5, "", "machine")
+
+
+async def test_external_groups_are_named_with_what_is_not_known_of_them() -> None:
+    """Their programs report to the coordinator alone, so no broker knows how far they are."""
+    store = MemoryStore()
+    cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+    reported = CursorRecord(1, 0, 7, "orders", external=True)
+    puts = [
+        Put(KEYS.cluster_record, cluster.SerializeToString()),
+        Put(KEYS.cursor(P, "archive"), cursor_to_value(reported)),
+        Put(KEYS.cursor(P, "gone"), cursor_to_value(replace(reported, deleted=True))),
+        Put(KEYS.cursor(P, "readers"), cursor_to_value(replace(reported, external=False))),
+    ]
+    await MemoryCoordinator(store).txn((), puts)
+    plan = await make_plan(MemoryCoordinator(store), KEYS, Answers((told(M00, FIRST),)))
+    (line,) = [line for line in plan.unknown if line.startswith("external consumer groups")]
+    assert "older copy of the coordinator (orders archive) until they report again" in line
+    (line,) = [line for line in (await planned(Answers((told(M00, FIRST),)))).unknown if "external" in line]
+    assert "They have no place until they report again" in line
+
+
+async def test_a_rebuilt_topic_is_as_old_as_its_first_segment() -> None:
+    """Dead letters from before the rebuild are of this topic."""
+    segment = replace(FIRST.segments[0], opened_at_ms=1234)
+    plan = await planned(Answers((told(M00, replace(FIRST, segments=(segment,))),)))
+    (step,) = [put for step in plan.steps for put in step.operations if isinstance(put, Put) and "/topics/" in put.key]
+    assert records_pb2.TopicRecord.FromString(step.value).created_at_ms == 1234

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,8 +14,9 @@ from seriatim_api.dead_letters import (
     resolved_by,
 )
 from seriatim_api.errors import PreconditionError
+from seriatim_api.ids import format_offset
 from seriatim_api.status import error_from_proto
-from seriatim_api.v1 import dead_letters_pb2
+from seriatim_api.v1 import broker_pb2, dead_letters_pb2
 
 from seriatim._group_operations import GroupOperations
 
@@ -35,6 +36,7 @@ REPLAY_BYTES: Final = 4 << 20
 
 DROP_COUNT_MAX: Final = 10_000
 
+QUESTION_DEADLINE_S: Final = 10.0
 REPLAY_DEADLINE_S: Final = 30.0
 """Seconds for one such call."""
 
@@ -192,7 +194,9 @@ class DeadLetterAdmin(GroupOperations):
                         seen.add(same)
                     yield letter
 
-    async def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+    async def replay_dead_letters(
+        self, topic: str, letters: Sequence[DeadLetter], *, into_new_topic: bool = False
+    ) -> list[ReplayedDeadLetter]:
         """Copy dead letters to the ends of the partitions from which they came, for their consumer groups only.
 
         Earlier dead letters of the same consumer group, partition and key are replayed before a chosen one, so that the
@@ -203,13 +207,16 @@ class DeadLetterAdmin(GroupOperations):
         Args:
             topic: The dead-letter topic.
             letters: Dead letters as `dead_letters` told them; at most 100,000.
+            into_new_topic: Also replay dead letters of a topic that was deleted, into the topic that has its name now.
+                Without it, such a dead letter is refused, and is not replayed before a chosen one of its key.
 
         Returns:
             What was replayed, by partition and offset.
 
         Raises:
             UnknownTopicError: The dead-letter topic, or a topic from which a dead letter came, is not there.
-            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters.
+            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters, or
+                the topic of one was deleted and made again since. Nothing was replayed.
             NotServingError: A partition from which a dead letter came has no master at the moment.
             CapacityError: A partition takes no messages: its disk is full, or its brokers are busy.
             DeadlineExceededError: (602) A partition did not take the copies in time, or no broker answered within 30 s.
@@ -221,6 +228,9 @@ class DeadLetterAdmin(GroupOperations):
         """
         _check_count(letters)
         replayed: list[ReplayedDeadLetter] = []
+        made = {} if into_new_topic else await self._made_at_ms(letters)
+        for letter in letters:
+            _check_origin(letter, made)
         for partition in sorted({letter.partition for letter in letters}):
             chosen = [letter for letter in letters if letter.partition == partition]
             offsets = {letter.offset for letter in chosen}
@@ -231,7 +241,8 @@ class DeadLetterAdmin(GroupOperations):
             page: list[DeadLetter] = []
             size_bytes = 0
             async for letter in self._letters_of(topic, partition):
-                if letter.offset not in offsets and letter.offset > until.get(letter.key_line, -1):
+                is_earlier = letter.offset <= until.get(letter.key_line, -1) and not _is_of_deleted(letter, made)
+                if letter.offset not in offsets and not is_earlier:
                     continue
                 if page and (len(page) == REPLAY_COUNT_MAX or size_bytes + len(letter.value) > REPLAY_BYTES):
                     replayed += await self._replay(topic, partition, page)
@@ -241,6 +252,15 @@ class DeadLetterAdmin(GroupOperations):
             if page:
                 replayed += await self._replay(topic, partition, page)
         return replayed
+
+    async def _made_at_ms(self, letters: Iterable[DeadLetter]) -> dict[str, int]:
+        """When each topic from which one of these dead letters came was made, in ms since 1970."""
+        found: dict[str, int] = {}
+        for name in sorted({letter.origin_topic for letter in letters}):
+            request = broker_pb2.GetTopicRequest(topic=name)
+            answer = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
+            found[name] = answer.topic.created_at_ms
+        return found
 
     async def _replay(self, topic: str, partition: int, page: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
         request = dead_letters_pb2.ReplayDeadLettersRequest(
@@ -345,3 +365,26 @@ def added_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
         letter.reason, letter.failed_at_ms, letter.maybe_repeated,
     )  # fmt: skip
     return [*origin.headers(), *history_header(letter.history)]
+
+
+def _is_of_deleted(letter: DeadLetter, made: Mapping[str, int]) -> bool:
+    """Whether its consumer group failed on it before the topic of that name was made, so in an earlier topic."""
+    return letter.failed_at_ms < made.get(letter.origin_topic, 0)
+
+
+def _check_origin(letter: DeadLetter, made: Mapping[str, int]) -> None:
+    """Check that the topic of a dead letter is still there.
+
+    Without it: 1. Topic orders is deleted, and made again for other messages. 2. Somebody replays what is left in its
+    dead-letter topic. 3. The consumer group gets messages of the deleted topic among those of the new one.
+
+    Raises:
+        PreconditionError: It was deleted, and another one has its name.
+    """
+    if _is_of_deleted(letter, made):
+        raise PreconditionError(
+            f"the dead letter {format_offset(letter.offset)} of partition {letter.partition} is of a topic "
+            f"{letter.origin_topic!r} that was deleted; the topic of that name was made later. Nothing was replayed. "
+            "Drop it; or replay it into the new topic with --into-new-topic (in programs: into_new_topic=True)",
+            topic=letter.origin_topic,
+        )

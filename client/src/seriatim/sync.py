@@ -862,9 +862,11 @@ class Admin(_Held[_admin.Admin]):
         while (letter := self._thread.run(next_one())) is not None:
             yield letter
 
-    def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+    def replay_dead_letters(
+        self, topic: str, letters: Sequence[DeadLetter], *, into_new_topic: bool = False
+    ) -> list[ReplayedDeadLetter]:
         """Copy dead letters to the ends of the partitions from which they came, for their consumer groups only."""
-        return self._thread.run(self._inner.replay_dead_letters(topic, letters))
+        return self._thread.run(self._inner.replay_dead_letters(topic, letters, into_new_topic=into_new_topic))
 
     def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         """Say that dead letters are done with."""

@@ -57,6 +57,7 @@ from seriatim import (
 from seriatim._recording import Place, Recorder
 from seriatim_api.errors import (
     PositionUnknownError,
+    PreconditionError,
     TopicExistsError,
     UnavailableError,
     UnknownGroupError,
@@ -131,6 +132,7 @@ class MemoryCluster:
         settings: Of groups, by topic and group.
         waiting: Keys that wait, by topic and group.
         letters: Dead letters of the topic `flights.keyed.dead`.
+        remade: The dead letters are of a topic that was deleted and made again.
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
         blocked: Partitions with a segment that is not settled.
@@ -163,6 +165,7 @@ class MemoryCluster:
     settings: dict[tuple[str, str], GroupSettings] = field(default_factory=dict)
     waiting: dict[tuple[str, str], tuple[GroupKey, ...]] = field(default_factory=dict)
     letters: list[DeadLetter] = field(default_factory=list)
+    remade: bool = False
     unanswered: tuple[int, ...] = ()
     dropped: dict[int, int] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
@@ -570,8 +573,12 @@ class MemoryAdmin:
             if fits and group in (None, letter.group) and (after is None or letter.offset > after):
                 yield letter
 
-    async def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+    async def replay_dead_letters(
+        self, topic: str, letters: Sequence[DeadLetter], *, into_new_topic: bool = False
+    ) -> list[ReplayedDeadLetter]:
         done = self._cluster.letters
+        if self._cluster.remade and not into_new_topic:
+            raise PreconditionError("of a topic that was deleted: Nothing was replayed. --into-new-topic")
         self._cluster.letters = [letter for letter in done if letter not in letters]
         return [
             ReplayedDeadLetter(

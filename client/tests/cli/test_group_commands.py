@@ -199,3 +199,12 @@ def test_the_question_about_dead_letters_names_their_keys(
     run("dead-letter", "drop", "t.g.dead", "--key", "")
     assert questions.asked[0].endswith("to their groups (keys: %empty, %2d, - at 2:4)?")
     assert questions.asked[1].endswith("cannot be replayed (keys: %empty)?")
+
+
+def test_dead_letters_of_a_deleted_topic_need_a_word_to_be_replayed(run: Run, cluster: MemoryCluster) -> None:
+    cluster.letters, cluster.remade = [letter_of(0, 4, b"k", b"no", index=5)], True
+    status, _, err = run("dead-letter", "replay", "flights.keyed.dead", "--all", "--yes")
+    assert status == 1
+    assert "--into-new-topic" in err
+    words = ("dead-letter", "replay", "flights.keyed.dead", "--all", "--yes", "--into-new-topic")
+    assert run(*words)[1] == "replayed 1 dead letter of flights.keyed.dead\n"

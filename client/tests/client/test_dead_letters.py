@@ -13,7 +13,7 @@ from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers, res
 from seriatim_api.errors import OverloadedError, PreconditionError
 from seriatim_api.ids import make_offset
 from seriatim_api.status import error_to_proto
-from seriatim_api.v1 import dead_letters_pb2
+from seriatim_api.v1 import broker_pb2, dead_letters_pb2, records_pb2
 
 DEAD = "orders.billing.dead"
 
@@ -25,8 +25,13 @@ class Topic:
         self.logs: dict[int, list[Message]] = {0: [], 1: []}
         self.calls: list[Any] = []
         self.error: Any = None
+        self.made_at_ms = 1
         self.admin = Admin(cast(Any, self), cast(Any, self._read))
         self.admin.describe_topic = self._describe  # type: ignore[method-assign,assignment]
+
+    async def routing(self, method: str, request: Any, _timeout_s: float) -> Any:
+        assert (method, request.topic) == ("GetTopic", "orders")
+        return broker_pb2.GetTopicResponse(topic=records_pb2.TopicRecord(name="orders", created_at_ms=self.made_at_ms))
 
     async def _describe(self, _name: str) -> Any:
         return SimpleNamespace(chains=tuple(self.logs))
@@ -102,6 +107,19 @@ async def test_the_same_dead_letter_at_two_places_is_listed_once_and_done_with_o
     assert await topic.listed() == [first]
     topic.resolve(first)
     assert await topic.listed() == []
+
+
+async def test_a_dead_letter_of_a_deleted_topic_is_replayed_only_if_that_is_said() -> None:
+    topic = Topic()
+    topic.made_at_ms = 100
+    old, new = topic.add(b"a", time_ms=99), topic.add(b"a", time_ms=100)
+    with pytest.raises(PreconditionError, match="into-new-topic"):
+        await topic.admin.replay_dead_letters(DEAD, await topic.letters(old, new))
+    assert topic.calls == [], "also the new one is not replayed"
+    (copy,) = await topic.admin.replay_dead_letters(DEAD, await topic.letters(new))
+    assert copy.offset == new, "the old one of the same key stays where it is"
+    both = await topic.admin.replay_dead_letters(DEAD, await topic.letters(old), into_new_topic=True)
+    assert [one.offset for one in both] == [old]
 
 
 async def test_a_dead_letter_says_what_its_message_was() -> None:

@@ -134,9 +134,14 @@ class Keys:
         """A page of a long chain."""
         return f"{self.pages_of(partition)}{number}"
 
+    @property
+    def cursors(self) -> str:
+        """Prefix of all cursors."""
+        return f"{self.prefix}cursors/"
+
     def cursors_of(self, partition: PartitionId) -> str:
         """Prefix of the cursors of a partition."""
-        return f"{self.prefix}cursors/{partition:0{_PARTITION_DIGITS}d}/"
+        return f"{self.cursors}{partition:0{_PARTITION_DIGITS}d}/"
 
     def cursor(self, partition: PartitionId, group: str) -> str:
         """A consumer group's cursor in a partition."""

@@ -24,7 +24,7 @@ from ..core.values.writers import NAME_BYTES, WriterRecord
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
 from .archive import ChainArchive
 from .group_epochs import EpochFloor
-from .keys import Keys, partition_of
+from .keys import Keys, group_of, partition_of
 from .membership import FORMAT_LEVEL
 from .pages import read_all_whole
 from .records import (
@@ -135,7 +135,7 @@ async def make_plan(
     _plan_epoch_floor(plan, keys, items, told)
     _plan_lower_revision(plan, keys, items, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
-    _tell_unknown(plan)
+    _tell_unknown(plan, _external_groups(keys, items))
     return plan
 
 
@@ -358,7 +358,8 @@ def _plan_topics(
             state=records_pb2.TOPIC_STATE_READY,
             partition_ids=[chains[number].partition for number in range(len(chains))],
             settings=settings,
-            created_at_ms=_now_ms(),
+            # Not now: dead letters from before would seem to be of a deleted topic.
+            created_at_ms=min(chain.segments[0].opened_at_ms for chain in chains.values()) or _now_ms(),
         )
         if not is_stage:
             plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
@@ -498,10 +499,28 @@ def _tell_silence(
                 )
 
 
-def _tell_unknown(plan: Plan) -> None:
+def _external_groups(keys: Keys, items: Mapping[str, KeyValue]) -> list[str]:
+    """The external consumer groups that the coordinator still knows, as `topic group`."""
+    found = set()
+    for key, item in items.items():
+        if key.startswith(keys.cursors):
+            record = cursor_from_value(item.value)
+            if record.external and not record.deleted:
+                found.add(f"{record.topic} {group_of(key)}")
+    return sorted(found)
+
+
+def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
     if plan.steps:
         plan.unknown.append("topics, consumer groups and partitions that were deleted in the lost time: they are back")
         plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")
+        # Only the coordinator knows what they reported: no broker serves them.
+        known = f", or that of an older copy of the coordinator ({', '.join(external)})" if external else ""
+        plan.unknown.append(
+            "external consumer groups, such as Spark queries and other programs that report their progress: what they "
+            f"reported. They have no place{known} until they report again. Run each of them once, or retention may "
+            "drop what they have not read, also from topics that keep unread messages"
+        )
         plan.unknown.append("consumer groups that were paused in the lost time: they are not paused")
         plan.unknown.append(
             "writers: whether all partitions have the last publication of each. So a program that opens its writer is "

@@ -164,6 +164,11 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
 @dead_letter.command()
 @TOPIC
 @_choice
+@click.option(
+    "--into-new-topic",
+    is_flag=True,
+    help="Also replay what came from a deleted topic, into the topic that has its name now.",
+)
 @click.pass_obj
 def replay(
     settings: Settings,
@@ -174,18 +179,20 @@ def replay(
     group: str | None,
     partition: int | None,
     yes: bool,
+    into_new_topic: bool,
 ) -> None:
     """Give dead letters to their consumer groups again, each at the end of its partition, behind all of its key.
 
     Choose with --offset, --key or --all. Earlier dead letters of the same key are replayed too, before the chosen ones.
-    Other consumer groups do not get the copies.
+    Other consumer groups do not get the copies. If the topic of a dead letter was deleted and made again since, it is
+    refused without --into-new-topic.
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
         question = f"Replay {_count(chosen)} of {topic} to their groups ({_keys(chosen)})?"
         await _confirm(question, "nothing was replayed", chosen, yes)
-        copies = await admin.replay_dead_letters(topic, chosen) if chosen else []
+        copies = await admin.replay_dead_letters(topic, chosen, into_new_topic=into_new_topic) if chosen else []
         return [
             {
                 "partition": copy.partition,
