@@ -35,6 +35,7 @@ class Forwards:
     def __init__(self, world: World) -> None:
         self._world = world
         self._run = 0
+        self.is_away = world.options.letters_away
         self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
 
@@ -71,7 +72,7 @@ class Forwards:
         request = _Request(self, process, effect)
         world.schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
         history = world.judge.seen.history.get(self.dead, ())
-        if not history or rng.random() < 0.05:
+        if not history or self.is_away or rng.random() < 0.05:
             return  # it is lost on its way
         chain = history[-1] if rng.random() < 0.8 else rng.choice(history[-4:])
         master = chain.open_segment.master.broker

@@ -2,7 +2,7 @@
 
 A person asks the server of the consumer group, or another broker. The person remembers what the last list said, and
 operates on keys of it, also long after it. A request is sometimes sent twice. When the faults are over, people release
-every key that is parked.
+every key that a list shows.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ class KeyPeople:
         self._world = world
         self._group = group
         self._seen: dict[PartitionId, list[SeenKey]] = {}
-        self._is_over = False
+        self._is_over = self._has_begun = False
 
     def begin(self) -> None:
         """Begin to ask, on each partition."""
+        self._has_begun = True
         for partition in self._world.partitions:
             self._world.schedule.after(LOOK_US, self._act, partition)
 
     def end(self) -> None:
-        """The faults are over: release what is parked, and pass over nothing more."""
+        """The faults are over: release what waits, and pass over nothing more."""
         self._is_over = True
+        if not self._has_begun:
+            self.begin()
 
     def _act(self, partition: PartitionId) -> None:
         rng = self._world.schedule.rng

@@ -202,7 +202,9 @@ class SimKeyedConsumer(SimConsumer):
         message = self._known[token, offsets[at]]
         is_delayed = self._clients.options.keyed_delayed and key_of(message) == DELAYED_KEY
         if is_delayed or rng.random() < self._clients.options.keyed_failures:
-            delay_ms = DELAYED_MS if is_delayed else rng.choice((None, 0, 5, 300))
+            waits = self._clients.options.keyed_waits
+            is_long = is_delayed or (waits > 0 and rng.random() < waits)
+            delay_ms = DELAYED_MS if is_long else rng.choice((None, 0, 5, 300))
             if rng.random() < 0.2:
                 self._lie(token, offsets[at])  # a request from long ago overtakes the failure
             self._tell(f"fails on {message} under {token:#x}")

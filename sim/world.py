@@ -220,7 +220,8 @@ class World:
         self.there_before: dict[PartitionId, frozenset[str]] = {}  # of added partitions: groups that were there before
         self.keyed_groups = list(KEYED_GROUPS[: self.options.keyed_groups]) if self.options.keyed_consumers else []
         self.people = People(self)
-        self.key_people = [KeyPeople(self, group) for group in self.keyed_groups if self.options.keyed_attempts]
+        has_people = self.options.keyed_attempts or self.options.keyed_waits
+        self.key_people = [KeyPeople(self, group) for group in self.keyed_groups if has_people]
         self.publishing = Publishing(self, self.options.writers, self.options.publications)
         if self.options.writers:
             self.judge.publications = self.publishing.judge
@@ -478,6 +479,7 @@ class World:
         self.run_until(until)
         injector.heal()
         self.publishing.end()
+        self.forwards.is_away = False
         if self.options.kinds.get("operate_group"):
             self.people.end()
         for people in self.key_people:
@@ -527,7 +529,7 @@ class World:
             self._look_at_ledgers()
         mode_consumers.start(self)
         spread_consumers.start(self)
-        for people in self.key_people:
+        for people in self.key_people if self.options.keyed_attempts else ():
             people.begin()
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
@@ -610,7 +612,10 @@ class World:
         self.schedule.tell("FAULT", f"{victim.name} ends")
         victim.crash()
         self.schedule.after(
-            self.schedule.rng.randint(1_000, 400_000), self._replace_consumer, victim.group, victim.partition
+            self.schedule.rng.randint(1_000, self.options.consumer_away_us_max),
+            self._replace_consumer,
+            victim.group,
+            victim.partition,
         )
 
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:

@@ -91,6 +91,12 @@ def keyed_dropped(rng: random.Random, options: Options) -> Options:
     return _with_keys(rng, drawn)
 
 
+def keyed_waits(rng: random.Random, options: Options) -> Options:
+    """Keys wait longer than the world lasts, and retention drops the messages on which consumers failed."""
+    drawn = _with_keys(rng, rng.choice((retention, unread))(rng, options))
+    return replace(drawn, keyed_waits=rng.choice((0.3, 0.7)), keyed_failures=rng.choice((0.08, 0.3)))
+
+
 def keyed_lost(rng: random.Random, options: Options) -> Options:
     """All disks with a segment are lost, with what was set aside there or handed over to it."""
     return _with_keys(rng, rng.choice((gaps, gaps, servers_lost))(rng, options))

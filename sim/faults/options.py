@@ -42,6 +42,10 @@ class Options:
             give them back.
         keyed_delayed: These consumers always fail on one key, which is not tried again while the world lasts. It has
             more messages than keys may wait.
+        keyed_waits: After this share of the failures a key waits longer than the world lasts. When the faults are over,
+            people release each key that they find in a list.
+        letters_away: The dead-letter topic takes nothing before the faults are over.
+        consumer_away_us_max: How long it may take until another consumer comes for one that ended.
         frame_bytes: How many bytes are read for one delivery; 0: as in production.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
@@ -129,6 +133,9 @@ class Options:
     keyed_failures: float = 0.08
     keyed_rests: float = 0.0
     keyed_delayed: bool = False
+    keyed_waits: float = 0.0
+    letters_away: bool = False
+    consumer_away_us_max: int = 400_000
     frame_bytes: int = 0
     mode_consumers: int = 0
     spread_consumers: int = 0

@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import consumer_group, forwarding
+from seriatim_broker.core.consumers import consumer_group, crossing, forwarding, granting
 from seriatim_broker.core.dispatch import handlers
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import FORWARDS_MAX, Key, KeyedDispatcher
 from seriatim_broker.core.values.events import ForwardsDone
 from seriatim_broker.core.values.keyed import KeyPhase
 from seriatim_broker.core.values.ledger_rows import write_forwarder
+from seriatim_broker.core.values.positions import end_of_gone
+from seriatim_broker.core.values.segment import SegmentState
 
 from .mutation import Mutation, Patch
 
@@ -98,6 +100,35 @@ def _mutation(rule: str, patches: Any) -> Mutation:
     return Mutation(rule, patches, J4, "dead-letters")
 
 
+def _losses_untold() -> list[Patch]:
+    real = granting._note_gone
+
+    def note_gone(broker: Any, of: Any, consumer_group: Any, offset: int) -> None:
+        """What was declared lost is told to the consumers that are here, and to no others."""
+        if not end_of_gone(of.chain, offset)[1]:
+            real(broker, of, consumer_group, offset)
+
+    return [(granting, "_note_gone", note_gone)]
+
+
+def _oldest_only() -> list[Patch]:
+    """Only the oldest message in any list is looked at."""
+    return [(KeyedDispatcher, "lists_in", lambda *_: [])]
+
+
+def _jumps_unnoted() -> list[Patch]:
+    real = crossing._untold
+
+    def untold(of: Any, consumer_group: Any) -> tuple[int, int]:
+        """A cursor that leaves a lost segment does not say what was lost there."""
+        segment = of.chain.segment(consumer_group.segment_no)
+        if segment is not None and segment.state is SegmentState.LOST:
+            return consumer_group.ledger.dropped_from, consumer_group.ledger.dropped_position
+        return real(of, consumer_group)
+
+    return [(crossing, "_untold", untold)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "forwarding-ends-once": _mutation("a message that has a forwarder's number ends in no other way", _granted_too),
     "numbered-is-durable": _mutation(
@@ -106,6 +137,15 @@ MUTATIONS: dict[str, Mutation] = {
     "in-order-of-numbers": _mutation("dead letters are sent in the order of their numbers, without gaps", _left_out),
     "passed-is-stored": _mutation("a message is passed only when its dead letter is stored", _passed_unanswered),
     "numbers-cross": _mutation("a forwarder's next number is handed over", _numbers_begin_anew),
+    "lost-is-noted": Mutation(
+        "what is declared lost is noted for consumers that come later", _losses_untold, J4, "letters-lost"
+    ),
+    "lost-behind-others": Mutation(
+        "lists in a lost segment are passed, also behind older ones", _oldest_only, J4, "letters-lost"
+    ),
+    "jump-is-noted": Mutation(
+        "a cursor that leaves a lost segment says what was lost", _jumps_unnoted, J4, "letters-lost"
+    ),
     "dirty-stays": _mutation("a server writes what it changed before it forgets a consumer group", _forgotten_dirty),
 }
 """By name."""

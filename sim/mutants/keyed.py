@@ -9,6 +9,7 @@ from typing import Any
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
+from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
@@ -301,6 +302,30 @@ def _told_is_told() -> list[Patch]:
     return [(Ledger, "note_dropped", note_dropped)]
 
 
+def _delay_outlives_its_message() -> list[Patch]:
+    real = KeyedDispatcher._first_is_done
+
+    def first_is_done(self: KeyedDispatcher, key: Any) -> None:
+        """The record ends with the first message, and the time until which the key waits does not."""
+        ready_us = key.ready_us
+        real(self, key)
+        if not key.token:
+            self.wait_until(key, ready_us)
+
+    return [(KeyedDispatcher, "_first_is_done", first_is_done)]
+
+
+def _first_is_unnamed() -> list[Patch]:
+    real = keyed_rows._read_key
+
+    def read_key(dispatcher: KeyedDispatcher, unread: Any, name: bytes, *rest: Any) -> None:
+        """A server does not know on which message the attempts were, before it has read the messages of the key."""
+        real(dispatcher, unread, name, *rest)
+        dispatcher.keys[name].first = 0
+
+    return [(keyed_rows, "_read_key", read_key)]
+
+
 def _settings_not_written() -> list[Patch]:
     def without(*fields: Any, **named: Any) -> CursorState:
         return replace(CursorState(*fields, **named), settings=None, term_base=0)
@@ -352,6 +377,12 @@ MUTATIONS: dict[str, Mutation] = {
         "what comes again after a consumer group went back is flagged", _back_without_flag, "keyed-lost"
     ),
     "aside-is-reserved": _mutation("what is granted from a list is reserved before", _lists_unreserved, "keyed-full"),
+    "delay-ends-with-message": _mutation(
+        "a key waits no longer than its first message is there", _delay_outlives_its_message, "keyed-waits"
+    ),
+    "first-is-named": _mutation(
+        "a record names the message on which attempts failed", _first_is_unnamed, "keyed-waits"
+    ),
     "alone-tells-lists": _mutation(
         "a consumer group that passes a stub alone tells what its lists had there", _lists_untold, "keyed-dropped"
     ),

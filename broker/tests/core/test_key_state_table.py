@@ -77,7 +77,7 @@ class Waiting(Forwarding):
     def __init__(self, rows: dict[bytes, bytes], *, replayed: bool = False) -> None:
         self.unreadable: set[int] = set()
         self.filling = b""
-        self.revision_read = 5
+        self.revision_read, self.noted = 5, 0
         self.policy, self.mode, self.at_most_once = POLICY, ConsumerMode.KEY_ORDERED, False
         self.earlier, self.batches = batches_of(1, (1, 1)), batches_of(2, (1, 1))
         if replayed:
@@ -102,7 +102,7 @@ class Waiting(Forwarding):
 
     def cursor(self, no: int = 2, epoch: int = 1, start: int = 0, revision: int = 0) -> None:
         """The coordinator says where the group is."""
-        record = ev.CursorRecord(no, epoch, start, TOPIC, mode=self.mode, retry=self.policy)
+        record = ev.CursorRecord(no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, dropped_from=self.noted)
         self.do(ev.CursorRead(P, GROUP, record, revision or self.revision_read))
 
     @property
@@ -379,3 +379,34 @@ def test_failure_without_a_grant_changes_nothing(state: str) -> None:
     bench.deliver()
     assert bench.void() == [1 << 41]
     assert bench.rows() == before
+
+
+def test_loss_that_a_server_has_not_heard_of_stays_noted() -> None:
+    """Rule `jump-is-noted`: another broker knew that segment 1 was lost, and moved the cursor to segment 2."""
+    bench = Waiting({})
+    bench.noted = make_offset(1, 0)
+    bench.come("here", 1 << 20)
+    (run,) = bench.runs()
+    bench.acks(run, upto=1)
+    bench.deliver()
+    assert bench.delivered(fx.Gap) == []
+    assert bench.part.cursors[GROUP].untold == bench.noted, "an acknowledgement says nothing, because it was not told"
+    bench.learn(declare_lost(bench.known, 1))
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
+    bench.acks(run._replace(offsets=run.offsets[1:]))
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.clear()
+    bench.come("left", 1 << 20)
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")], "what it acknowledged was given before"
+
+
+@pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.EXCLUSIVE])
+def test_cursor_that_leaves_a_lost_segment_says_so(mode: ConsumerMode) -> None:
+    bench = Waiting({})
+    bench.mode = mode
+    bench.read_chain(declare_lost(bench.chain, 2))
+    bench.do(ev.ResolveConsumer(6, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + SECOND, mode=mode))
+    bench.read_chain(bench.known)
+    bench.cursor()
+    (write,) = bench.all(fx.WriteCursor)
+    assert write.record.dropped_from == (make_offset(2, 0) if mode.is_keyed else 0)

@@ -28,6 +28,7 @@ from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.positions import Place, end_of_gone, position_of
 from ..values.producers import ProducerTable
+from ..values.segment import SegmentState
 from . import cursors, delivery, fetching, forwarding
 from .consumer_group import tell, tell_lost
 
@@ -600,9 +601,10 @@ def _pass_gone_lists(
     """
     if not consumer_group.consumers and consumer_group.is_at_most_once:
         return  # nothing is noted for it
-    while partition.chain is not None and (oldest := keyed.oldest_aside):
-        if not end_of_gone(partition.chain, oldest)[0]:
-            return
+    chain = partition.chain
+    if chain is None:
+        return
+    while (oldest := keyed.oldest_aside) and end_of_gone(chain, oldest)[0]:
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token:
             return  # it may still be acknowledged
@@ -610,6 +612,21 @@ def _pass_gone_lists(
         keyed.requeue(key)
         if not is_there:
             return
+    if keyed.lost_epoch != chain.epoch:
+        # Rule `lost-behind-others` (I1, I13): lists in a lost segment are passed, also behind older ones. Without it:
+        #   1. j:1 of segment 1 and k:5 of segment 2 are parked. Segment 2 is declared lost.
+        #   2. The oldest message in a list is j:1, which is there. So k waits for as long as j does.
+        keyed.lost_epoch = chain.epoch
+        lost = {segment.no for segment in chain.segments if segment.state is SegmentState.LOST}
+        keyed.lost_lists = keyed.lists_in(lost) if lost else []
+    while keyed.lost_lists:
+        listed = keyed.keys.get(keyed.lost_lists[-1])
+        if listed is not None and not listed.token:
+            is_there = _pass_gone(broker, partition, consumer_group, keyed, listed, budget)
+            keyed.requeue(listed)
+            if not is_there:
+                return
+        keyed.lost_lists.pop()
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:

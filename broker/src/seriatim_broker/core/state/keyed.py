@@ -17,13 +17,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
 from seriatim_api.dead_letters import DeadLetterOrigin
-from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
+from seriatim_api.ids import INDEX_MAX, MemberId, make_offset, split_offset
 from seriatim_api.key_names import offset_of_name
 
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
@@ -375,6 +375,8 @@ class KeyedDispatcher(State):
         waiting_bytes: About how many bytes the rows of the keys that are delayed or have lists take.
         phase_counts: By phase: how many keys that no consumer works on are in it. So a description looks at no key.
         first_asides: A heap of (first offset of a list, name). An entry counts only if it is still the first.
+        lost_epoch: Of the chain record by which lists were compared with lost segments.
+        lost_lists: Names of keys whose lists begin in a lost segment, and that were not looked at since then.
         changed: Names of keys whose records changed since the last control record.
         chunks: Chunks of their lists that changed, by name.
         reading: The serial of the read of keys that is under way; 0: none.
@@ -440,6 +442,8 @@ class KeyedDispatcher(State):
         "list_count",
         "live_count",
         "looks_from_us",
+        "lost_epoch",
+        "lost_lists",
         "next_number",
         "numbers",
         "phase_counts",
@@ -484,6 +488,8 @@ class KeyedDispatcher(State):
         self.phase_counts = [0] * (max(KeyPhase) + 1)
         self.looks_from_us = 0
         self.first_asides: list[tuple[int, bytes]] = []
+        self.lost_epoch = 0
+        self.lost_lists: list[bytes] = []
         self.changed: dict[bytes, None] = {}
         self.chunks: dict[bytes, dict[int, None]] = {}
         self.reading = 0
@@ -1226,6 +1232,10 @@ class KeyedDispatcher(State):
             self.list_count -= 1
             self.waiting_bytes -= 2 * (len(key.name) + RECORD_BYTES)
         self._settle_record(key)
+
+    def lists_in(self, segments: Set[int]) -> list[bytes]:
+        """Names of the keys whose lists begin in one of these segments."""
+        return [key.name for key in self.keys.values() if key.aside and split_offset(key.aside[0])[0] in segments]
 
     def _note_first_aside(self, first: int, key: Key) -> None:
         """The list of the key begins with another message now.
