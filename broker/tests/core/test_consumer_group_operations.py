@@ -25,6 +25,7 @@ from .support import (
     P,
     Serving,
     first_chain,
+    sealed_chain,
 )
 
 REFUSED = ev.WriteOutcome.REFUSED
@@ -382,13 +383,29 @@ def test_a_coordinator_that_refuses_ends_it() -> None:
     assert not bench.all(fx.WriteCursor)
 
 
+def test_a_record_older_than_the_callers_decides_no_operation() -> None:
+    bench = idle()
+    known = bench.chain_now
+    newer = sealed_chain(known, 5, 0)
+    event = ev.OperateConsumerGroup(1, P, GROUP, SKIP, ID, 0, 2, 3, 9, bench.now_us + 3000 * MS, epoch=newer.epoch)
+    bench.clear()
+    bench.do(event)
+    bench.read_chain(None, failed=True)
+    bench.reread()
+    assert not bench.all(fx.ConsumerGroupOperated)
+    assert not bench.all(fx.WriteCursor)
+    bench.wait(100 * MS)
+    bench.read_both(newer)
+    assert (bench.write().record.segment_no, bench.write().record.start_index) == (2, 3)
+
+
 def test_a_group_that_is_not_there_is_not_made() -> None:
     for record in (None, ev.CursorRecord(1, 4, 0, TOPIC, deleted=True)):
         bench = idle()
         bench.operate(REWIND, 0, read=False)
         bench.read_chain(bench.chain_now)
         bench.do(ev.CursorRead(P, GROUP, record, 0))
-        assert isinstance(bench.refusal(), errors.UnknownGroupError)
+        assert isinstance(bench.refusal(), errors.NotServingError), "the broker that asks says what is not there"
         assert not bench.all(fx.WriteCursor)
         assert not bench.core.partitions[P].consumer_groups
 

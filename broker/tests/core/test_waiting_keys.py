@@ -299,7 +299,7 @@ def test_a_group_that_is_not_there_has_no_keys() -> None:
     bench.list_keys()
     bench.read_chain(bench.chain)
     bench.do(ev.CursorRead(P, GROUP, None, 0))
-    assert isinstance(bench.all(fx.KeysListed)[-1].error, errors.UnknownGroupError)
+    assert isinstance(bench.all(fx.KeysListed)[-1].error, errors.NotServingError), "who asks says what is not there"
 
 
 def test_a_request_that_cannot_be_made_durable_ends_at_its_deadline() -> None:

@@ -65,6 +65,8 @@ class Cluster:
         event = event_of(1)
         assert isinstance(event, ResolveProducer)
         self.complaints.append(event.failed_segment)
+        if event.partition not in self.masters:
+            return fx.Resolved(1, None, errors.UnknownTopicError("there is no such partition"))
         return fx.Resolved(1, fx.RouteInfo(event.partition, 1, 1, self.masters[event.partition], ()), None)
 
     def new_request(self, reply: Callable[[Any], None]) -> int:
@@ -179,6 +181,17 @@ async def test_a_topic_that_is_deleted_or_too_small_is_said_so_and_found_when_it
     cluster.topics["dead"], cluster.masters[95] = (95,), OWN.broker
     assert (await cluster.forwards.forward(letters(1))).error is None
     assert len(cluster.stored[95]) == 1
+
+
+async def test_a_remembered_topic_refuses_no_letter(cluster: Cluster) -> None:
+    assert (await cluster.forwards.forward(letters(1))).error is None
+    cluster.topics["dead"], cluster.masters[92] = (90, 91, 92), OWN.broker
+    assert (await cluster.forwards.forward(letters(1, number=2))).error is None, "it has grown"
+    cluster.topics["dead"], cluster.masters[95] = (95,), OWN.broker
+    del cluster.masters[90]
+    cluster.refusals = [errors.UnknownTopicError("it was deleted")]
+    assert (await cluster.forwards.forward(letters(1))).error is None, "it was made again"
+    assert [len(cluster.stored[number]) for number in (90, 92, 95)] == [1, 1, 1]
 
 
 async def test_a_full_disk_is_an_error_and_nothing_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

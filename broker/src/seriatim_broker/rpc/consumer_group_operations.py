@@ -174,7 +174,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
             reply = await self._services.ask_core(
                 lambda number: OperateConsumerGroup(
                     number, chain.partition, request.group, operation, request.request_id, row.group_epoch,
-                    segment_no, index, known_len, deadline_us, settings, request.drop_aside,
+                    segment_no, index, known_len, deadline_us, settings, request.drop_aside, chain.epoch,
                 ),
                 deadline_s,
             )  # fmt: skip

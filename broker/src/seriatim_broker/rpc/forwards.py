@@ -114,6 +114,11 @@ class Forwards:
         stored = Stored((), DeadlineExceededError("the partition did not take the batches in time"))
         is_fresh = False
         while True:
+            # Rule `old-topic-refuses-nothing` (J4): only a record of the topic that was read for this call refuses
+            # it. Without it:
+            #   1. The dead-letter topic is deleted and made again, or gets more partitions.
+            #   2. This broker remembers the topic for 2 s, and answers that there is no such partition.
+            #   3. The keys of these dead letters wait until the forwarder tries again, up to 5 s later.
             partition = await self._partition(topic, number, is_fresh=is_fresh)
             batches = make(partition)
             left = max(until - time.monotonic(), 0.05)
@@ -121,7 +126,9 @@ class Forwards:
                 stored = await self._append_once(partition, batches, left)
             except SeriatimError as exc:
                 stored = Stored((), exc)
-            if stored.error is None or not stored.error.retriable or time.monotonic() + PAUSE_S >= until:
+            may_be_old = isinstance(stored.error, UnknownTopicError) and not is_fresh
+            is_final = stored.error is None or not (stored.error.retriable or may_be_old)
+            if stored.error is None or is_final or time.monotonic() + PAUSE_S >= until:
                 return stored
             if stored.offsets:
                 return stored  # the forwarder goes on with the next one
@@ -131,7 +138,8 @@ class Forwards:
 
     async def _partition(self, topic: str, number: int, *, is_fresh: bool) -> PartitionId:
         known = self._topics.get(topic)
-        if known is None or is_fresh or time.monotonic() - known[1] > TOPIC_AGE_S:
+        is_missing = known is None or number >= len(known[0].partition_ids)
+        if known is None or is_fresh or is_missing or time.monotonic() - known[1] > TOPIC_AGE_S:
             if len(self._topics) >= TOPICS_KEPT:
                 self._topics.clear()
             self._topics.pop(topic, None)

@@ -194,8 +194,18 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         operation = consumer_group.operations[0]
         chain = partition.chain
         segment = chain.segment(consumer_group.cursor.segment_no) if chain is not None else None
-        if chain is None or segment is None or segment.state is SegmentState.LOST:
-            return  # the cursor moves to another segment now, or the chain record here is older than the cursor
+        # Rule `operation-by-new-record` (I13): a chain record that is older than the one that was read for the caller
+        # decides no operation. Without it:
+        #   1. A cursor is in segment 1, whose server is told of no later segment. The last one is segment 5.
+        #   2. A person skips to 5:10. The server's read of the chain record fails, and its read of the cursor does not.
+        #   3. The server answers that 5:10 is beyond the end, because the last segment that it knows is segment 3.
+        if (
+            chain is None
+            or chain.epoch < operation.event.epoch
+            or segment is None
+            or segment.state is SegmentState.LOST
+        ):
+            return  # the cursor moves to another segment now, or the chain record here is older
         try:
             record = _decide(broker, partition, consumer_group, operation.event, chain)
         except errors.SeriatimError as exc:

@@ -71,7 +71,10 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         consumer_group.forwards_alone = False
     is_new = record is None or record.deleted
     if is_new:  # an operation makes no consumer group, and a person's question does not either
-        error = errors.UnknownGroupError(f"group {group} has no position in {partition.name}")
+        # This read may have begun before the request came. So the broker that asks looks at the cursors once more, and
+        # says that there is no such group only by what it reads itself.
+        text = f"group {group} had no position in {partition.name} when this broker looked: ask again"
+        error = errors.NotServingError(text, retry_after_ms=50)
         operations.fail(broker, consumer_group, error)
         waiting_keys.fail(broker, consumer_group, error)
     if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):

@@ -888,6 +888,7 @@ class OperateConsumerGroup:
         deadline_us: When the caller is told that the outcome is not known.
         wanted: Of CONFIGURE: the new settings.
         drop_aside: Messages that were set aside, and parked keys, are dropped with the group epoch that ends.
+        epoch: The chain epoch of the record that was read for the caller. An older one decides nothing.
     """
 
     request: int
@@ -902,6 +903,7 @@ class OperateConsumerGroup:
     deadline_us: int
     wanted: WantedSettings = NOTHING_WANTED
     drop_aside: bool = False
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
