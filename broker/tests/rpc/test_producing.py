@@ -158,6 +158,18 @@ def limit(services: Services, partition: int, batch_bytes: int, message_bytes: i
     settings = records_pb2.TopicSettings(batch_size_bytes_max=batch_bytes, message_size_bytes_max=message_bytes)
     record = records_pb2.TopicRecord(name=f"t{partition}", partition_ids=[partition], settings=settings)
     services.topic_limits.change(record.name, record)
+    services.topic_limits.is_current = lambda: True
+
+
+async def test_a_limit_that_may_be_old_refuses_for_the_moment_only(services: Services, core: QuietCore) -> None:
+    limit(services, 1, 1 << 20, 1000)
+    services.topic_limits.is_current = lambda: False
+    call = Call(services)
+    call.send(1, body=BODIES.single(b"k", bytes(2000), 1, ()))
+    await core.until_count(1)
+    assert isinstance(core.appends[0].refuse_new, errors.OverloadedError)
+    release(services)
+    await call.end()
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,10 @@ async def test_the_limits_of_topics_are_followed() -> None:
         await until(lambda: world.limits.of(8) is not None)
         assert world.limits.of(8) == world.limits.of(9) == (1 << 20, 1000)
         assert world.limits.of(1) is None, "it has no limit below the broker's"
+        assert world.limits.is_current()
+        world.is_connected = False
+        assert not world.limits.is_current()
+        world.is_connected = True
         record.settings.message_size_bytes_max = 0
         await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
         await until(lambda: world.limits.of(8) is None)

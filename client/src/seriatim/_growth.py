@@ -25,6 +25,9 @@ question is a small message."""
 LOOK_DEADLINE_S: Final = 2.0
 """Seconds for an answer, beyond the time that the broker may wait."""
 
+SHARED_S: Final = 0.05
+"""A producer that is about to refuse something takes an answer that another one asked for at most so long ago."""
+
 WAIT_S: Final = 30.0
 """How long a broker may wait for news of the topic, in seconds. A thousand idle clients ask it 33 times a second. It is
 half of what a broker group may take to drain (60 s), because each answer names all brokers: a client that only waits
@@ -73,6 +76,20 @@ class Growth:
         Only then a deletion is noticed at once, also if the topic was made again with as many partitions.
         """
         return self._is_told
+
+    async def look(self) -> Topic:
+        """Ask for the topic as it is now, and report what has changed. A refusal by what is known asks this first.
+
+        Raises:
+            UnknownTopicError: It was deleted.
+            SeriatimError: No broker answered, or the coordinator did not.
+        """
+        request = broker_pb2.GetTopicRequest(topic=self._topic.name)
+        answer = await self._caller.topic(request, LOOK_DEADLINE_S, within_s=SHARED_S)
+        topic = topic_of(answer.topic)
+        if not self._task.done() and self._look_at(topic, answer.routes):
+            self.stop()
+        return topic
 
     def stop(self) -> None:
         """End the watch."""

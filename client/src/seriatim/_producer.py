@@ -6,13 +6,14 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from seriatim_api.errors import (
     ClientFailureError,
+    MessageTooLargeError,
     OverloadedError,
     PartitionOutOfRangeError,
     SeriatimError,
@@ -33,7 +34,7 @@ from seriatim._producing.checks import Checked, Limits
 from seriatim._producing.deliveries import Deliveries, Delivery, Settlement
 from seriatim._producing.partition import PartitionSender, Shared
 from seriatim._producing.partitioning import Partitioning
-from seriatim._producing.pending import split_rows
+from seriatim._producing.pending import Messages, split_rows
 from seriatim._producing.routes import Routes, deleted, route_of
 from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
@@ -56,6 +57,8 @@ YIELD_BYTES: Final = 256 << 10
 """After taking this many bytes without a wait, `send` gives the event loop a turn."""
 
 _log = guarded()
+
+_T = TypeVar("_T")
 
 _FAILED_MEANS: Final = (
     "Messages that it had taken and that are not settled are unknown: they may be stored or not. "
@@ -99,10 +102,8 @@ class Producer:
         self.topic = topic.name
         self.producer_id = os.urandom(16)
         self.settings = settings
-        fits_in_batch = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
-        self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
-        self._limits = Limits(self.message_size_bytes_max, fits_in_batch)
-        self._batch_bytes_max = fits_in_batch - fits_in_batch // ROOM_SHARE
+        self._incarnation = topic.incarnation
+        self._take_limits(topic)
         self._links = links
         self._check_home = channels.home.check
         self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
@@ -156,6 +157,26 @@ class Producer:
         partition = PartitionSender(self._shared, number, partition_id, config, route)
         self._links.register(partition_id, self.producer_id, partition)
         return partition
+
+    def _take_limits(self, topic: Topic) -> None:
+        fits_in_batch = max(1, (topic.settings.batch_size_bytes_max or BATCH_BYTES_DEFAULT) - BATCH_OVERHEAD_BYTES)
+        self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
+        self._limits = Limits(self.message_size_bytes_max, fits_in_batch)
+        self._batch_bytes_max = fits_in_batch - fits_in_batch // ROOM_SHARE
+
+    async def _look_again(self) -> None:
+        """Before a refusal: the topic may have more partitions by now, or higher limits."""
+        topic = await self._growth.look()
+        if topic.incarnation == self._incarnation:
+            self._take_limits(topic)
+
+    async def _allowed(self, check: Callable[[], _T]) -> _T:
+        """What `check` returns. If it refuses by what this producer knows of the topic, the topic is read first."""
+        try:
+            return check()
+        except (MessageTooLargeError, PartitionOutOfRangeError):
+            await self._look_again()
+        return check()
 
     def _grow(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
         """Use the partitions that were added to the topic. From now on keys are spread over all partitions."""
@@ -233,6 +254,8 @@ class Producer:
             PartitionOutOfRangeError: The topic has fewer partitions; nothing was taken.
             PreconditionError: The producer is closed; nothing was taken.
             UnknownTopicError: The topic was deleted; nothing was taken.
+            UnavailableError: The message is over the limit, or the topic has fewer partitions, as far as the producer
+                knows, and no broker told whether that has changed; nothing was taken.
             ClientFailureError: The producer has ended because its own code failed.
 
         An exception that the application's partitioner raises goes to the caller; nothing was taken.
@@ -240,7 +263,13 @@ class Producer:
         If the call is cancelled, the message was not taken and is never stored.
         """
         self._check_home()
-        message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
+        try:
+            message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
+            if partition is not None:
+                self._partitioning.numbered(partition)
+        except (MessageTooLargeError, PartitionOutOfRangeError):
+            await self._look_again()
+            message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(message[0]):
             await self._wait_for_room(message[0])
         return self._take(message, partition)
@@ -255,6 +284,9 @@ class Producer:
         tag: str | None = None,
     ) -> Delivery:
         """Take one message at once, or refuse it. Arguments and errors are those of `send`.
+
+        It cannot ask a broker. So it refuses by the limits and partitions that the producer knows, where `send` asks
+        first whether they have changed.
 
         Raises:
             OverloadedError: `buffer_size_bytes` of messages are not settled, or other senders wait for room; nothing
@@ -323,10 +355,14 @@ class Producer:
         If the call is cancelled, no message was taken.
         """
         self._check_home()
-        messages, size = checks.check_messages(values, keys, timestamps_ms, headers, tags, self._limits)
+
+        def checked() -> tuple[Messages, int, list[tuple[PartitionSender, Sequence[int]]]]:
+            messages, size = checks.check_messages(values, keys, timestamps_ms, headers, tags, self._limits)
+            return messages, size, self._partitioning.of_many(messages.keys, partition, len(messages.values))
+
+        messages, size, groups = await self._allowed(checked)
         count = len(messages.values)
         deliveries = Deliveries(count)
-        groups = self._partitioning.of_many(messages.keys, partition, count)
         if not count:
             return deliveries
         if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(size):
@@ -379,10 +415,15 @@ class Producer:
         deliveries = Deliveries(table.num_rows)
         keyed = table.column(0).null_count < table.num_rows
         keys = table.column(0).to_pylist() if keyed and partition is None else None
-        groups = self._partitioning.of_many(keys, partition, table.num_rows)
-        pieces = list(self._pieces(table, groups)) if table.num_rows else []
-        for _, piece, size, _ in pieces:
-            checks.check_rows(piece, size, self._limits)
+
+        def checked() -> list[tuple[PartitionSender, Any, int, Sequence[int]]]:
+            groups = self._partitioning.of_many(keys, partition, table.num_rows)
+            pieces = list(self._pieces(table, groups)) if table.num_rows else []
+            for _, piece, size, _ in pieces:
+                checks.check_rows(piece, size, self._limits)
+            return pieces
+
+        pieces = await self._allowed(checked)
         for number, (target, piece, size, positions) in enumerate(pieces):
             try:
                 if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(size):

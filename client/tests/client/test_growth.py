@@ -6,9 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from seriatim import Client
-from seriatim_api.errors import UnknownTopicError
+from seriatim_api.errors import MessageTooLargeError, PartitionOutOfRangeError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import running, until
@@ -33,6 +34,27 @@ async def test_a_producer_uses_new_partitions_and_the_old_ones_keep_what_they_ha
             assert {(await delivery).partition for delivery in spread} == {0, 1, 2, 3}
         assert cluster.values("t", 1)[:2] == [b"before", b"1"]
         assert cluster.values("t", 3)[0] == b"3"
+
+
+async def test_a_producer_asks_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seriatim._growth.LOOK_S", 60.0)
+    monkeypatch.setattr("seriatim._growth.SHARED_S", 0.0)
+    async with running(1) as cluster:
+        record = cluster.create_topic("t", 1, message_size_bytes_max=10)
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t", linger_ms=0) as producer:
+            with pytest.raises(PartitionOutOfRangeError):
+                await producer.send(b"value", partition=1)
+            with pytest.raises(MessageTooLargeError):
+                await producer.send_many([b"value" * 3])
+            cluster.grow_topic("t", 4)
+            with pytest.raises(PartitionOutOfRangeError):
+                producer.send_nowait(b"value", partition=1)
+            await (await producer.send(b"value", partition=1))
+            record.settings.message_size_bytes_max = 20
+            await (await producer.send_many([b"value" * 3]))
+            record.settings.message_size_bytes_max = 30
+            await (await producer.send_table(pa.table({"value": [b"value" * 5]}), partition=3))
+            assert producer.message_size_bytes_max == 30
 
 
 async def test_a_consumer_of_all_partitions_reads_new_ones_from_their_beginning() -> None:

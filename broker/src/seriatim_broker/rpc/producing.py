@@ -171,7 +171,16 @@ class AppendStream:
         limits = limits_of_chunk(header.stage) if is_staged else services.topic_limits.of(header.partition)
         if limits is None or header.flags & _PIECE == _PIECE:
             return None
-        return refusal(limits, len(body), services.bodies.largest_message(body, header.message_count))
+        error = refusal(limits, len(body), services.bodies.largest_message(body, header.message_count))
+        if error is None or is_staged or services.topic_limits.is_current():
+            return error
+        # Without it: 1. This broker is cut off from the coordinator, and goes on as a master. 2. A person raises the
+        # limit of the topic. 3. This broker fails the messages of producers that know the new limit, for hours.
+        return OverloadedError(
+            "a message is over the limit that this broker knows, and the coordinator does not tell it whether that was "
+            "raised: nothing was stored; the producer sends it again",
+            retry_after_ms=200,
+        )
 
     def _overload(self, partition: int, size: int) -> SeriatimError | None:
         services = self._services

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.sizes import SizeLimits
@@ -12,9 +14,13 @@ class TopicLimits:
 
     Args:
         batch_bytes_max: The largest body that this broker takes of any topic.
+
+    Attributes:
+        is_current: Whether the topics are followed, and the coordinator has answered within the last seconds.
     """
 
     def __init__(self, batch_bytes_max: int) -> None:
+        self.is_current: Callable[[], bool] = lambda: False
         self._batch_bytes_max = batch_bytes_max
         self._by_partition: dict[int, SizeLimits] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}

@@ -51,6 +51,7 @@ class TopicNews:
         self, coordinator: Coordinator, keys: Keys, is_connected: Callable[[], bool], limits: TopicLimits
     ) -> None:
         self._limits = limits
+        limits.is_current = lambda: self._is_followed and self._is_connected()
         self._coordinator = coordinator
         self._keys = keys
         self._is_connected = is_connected

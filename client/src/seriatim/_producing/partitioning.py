@@ -45,9 +45,9 @@ class Partitioning:
             IllegalMessageError: `partition` is not an integer.
         """
         if partition is not None:
-            return self._numbered(partition)
+            return self.numbered(partition)
         if key is not None:
-            return self._numbered(self._partitioner(key, len(self._partitions)))
+            return self.numbered(self._partitioner(key, len(self._partitions)))
         current = self._partitions[self._turn]
         if current.batch_count != self._batch_count or current.pending.payload_bytes >= self._batch_size_bytes:
             current = self._next_turn()  # its batch has left, or is full
@@ -58,7 +58,7 @@ class Partitioning:
     ) -> list[tuple[PartitionSender, Sequence[int]]]:
         """The partitions of a call's messages, each with its messages' positions. Those without keys stay together."""
         if partition is not None:
-            return [(self._numbered(partition), range(count))]
+            return [(self.numbered(partition), range(count))]
         if keys is None:
             target = self.of_one(None, None)
             self._next_turn()
@@ -75,7 +75,7 @@ class Partitioning:
                 groups[number] = [position]
             else:
                 group.append(position)
-        return [(self._numbered(number), positions) for number, positions in groups.items()]
+        return [(self.numbered(number), positions) for number, positions in groups.items()]
 
     def _next_turn(self) -> PartitionSender:
         self._turn = (self._turn + 1) % len(self._partitions)
@@ -83,7 +83,13 @@ class Partitioning:
         self._batch_count = current.batch_count
         return current
 
-    def _numbered(self, partition: int) -> PartitionSender:
+    def numbered(self, partition: int) -> PartitionSender:
+        """The partition with that number.
+
+        Raises:
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            IllegalMessageError: `partition` is not an integer.
+        """
         partition = check_partition(partition)
         if not 0 <= partition < len(self._partitions):
             raise PartitionOutOfRangeError(
