@@ -189,6 +189,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             UnknownTopicError: The cluster has no such topic.
         """
+        if self._recorder is not None:
+            self._recorder.topic("delete", name)
         await self._caller.admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), DEADLINE_S)
 
     async def list_topics(self) -> list[Topic]:
@@ -374,6 +376,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             PreconditionError: A consumer is in the consumer group.
         """
         request = broker_pb2.DeleteConsumerGroupRequest(topic=topic, group=group)
+        if self._recorder is not None:
+            self._recorder.person("delete", group, topic, 0)
         await self._caller.admin("DeleteConsumerGroup", request, DEADLINE_S)
 
     async def balance(self, *, run: bool = False) -> Balance:

@@ -268,7 +268,7 @@ class Client:
             if self._links is None:
                 self._links = AppendLinks(self._channels, self.name)
             stager = Stager(topic, settings, self._channels, self._caller, self._links, self.name)
-            return Writer(topic, name, epoch, owner, stager, self._caller)
+            return Writer(topic, name, epoch, owner, stager, self._caller, self._recorder)
 
         return Opening(begin)
 

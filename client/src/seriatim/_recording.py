@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seriatim._producing.pending import Cut
     from seriatim._records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
-    from seriatim.history._writer import PersonAct
+    from seriatim.history._writer import PersonAct, TopicAct
 from seriatim._logs import guarded
 
 _log = guarded()
@@ -192,6 +192,11 @@ class Recorder:
                 act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done
             )
         )
+        self._flush()
+
+    def topic(self, act: TopicAct, topic: str) -> None:
+        """Note what a program does with a topic, before the request is sent."""
+        self._record(lambda: self._history.topic(act, topic))
         self._flush()
 
     def _flush(self) -> None:

@@ -24,6 +24,7 @@ from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim._batch import BytesLike, Headers
 from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, table_of
+from seriatim._recording import Recorder
 from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:
@@ -54,7 +55,16 @@ class Writer:
         epoch: The epoch that `open` gave; 0: not opened.
     """
 
-    def __init__(self, topic: str, name: str, epoch: int, owner: str, stager: Stager, caller: Caller) -> None:
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        epoch: int,
+        owner: str,
+        stager: Stager,
+        caller: Caller,
+        recorder: Recorder | None = None,
+    ) -> None:
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a writer")
         self.topic = topic
@@ -63,6 +73,7 @@ class Writer:
         self._owner = owner
         self._stager = stager
         self._caller = caller
+        self._recorder = recorder
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -203,6 +214,8 @@ class Writer:
         self._check_open()
         if not 0 <= sequence <= SEQUENCE_MAX:
             raise BadRequestError(f"a sequence is from 0 to {SEQUENCE_MAX}, not {sequence}")
+        if self._recorder is not None:
+            self._recorder.topic("publish", self.topic)
         full = [chunk for chunk in chunks if chunk.rows]
         request = publications_pb2.PublishRequest(
             topic=self.topic,

@@ -35,8 +35,9 @@ nack       `g`, `c`, `t`, `q`, `o`, `u`: the consumer failed on this message, an
 void       `g`, `c`, `t`, `q`, `u` list of tokens: the consumer knows that these grants have ended
 parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` state: a broker listed this key
 dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
-person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop` or `move`), `o`, `y`, `done` (1: the
-           answer came): what a person did. `move` is a rewind, or a skip to another place
+person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`, `done`
+           (1: the answer came): what a person did. `move` is a rewind, or a skip to another place
+topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
 gap, skip  `t`, `q`, `o` first offset, `z` first offset behind it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
            skipped repeats; missing messages in it still count as lost
@@ -100,6 +101,10 @@ A message that was stored twice behind an UNSETTLED segment is delivered from it
 the second place. The message is not misplaced if the server told the group to skip the second place. By token the
 server tells nothing of that. Then the first place must be in an earlier segment, and the message must not come from the
 second place.
+
+The report says what the checker cannot judge, and judges all else: groups whose mode was changed, or that were deleted;
+repeats and order of a group in mode `exclusive` that a person moved, because its deliveries name no epoch of the group;
+deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.
 
 "By token" are groups of modes `key_ordered` and `shared`. In mode `key_ordered` order counts within a key, and in mode
 `shared` not at all. A message may come again under a higher token, with the flag or a higher attempt, as long as the

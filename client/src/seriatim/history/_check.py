@@ -79,24 +79,38 @@ class _Checker:
         self._findings = Findings(history, lines, limit)
         named = {group for group, _ in history.deliveries} | {group for group, _ in history.acked}
         named |= {end.group for end in history.ends if end.group is not None}
-        self._groups = tuple(sorted(named | set(groups)))
+        self._deleted = {topic for topic, act in history.topic_acts if act == "delete"}
+        self._without = history.unjudged
+        self._moved = _moved(history)
+        self._groups = tuple(sorted((named | set(groups)) - set(self._without)))
         count = history.messages.row_count
         none = array("i", [NONE])
         self._views = {name: ConsumerGroupView(name, none * count, none * count) for name in self._groups}
-        self._judge = StreamJudge(history, self._findings, copies)
+        self._judge = StreamJudge(history, self._findings, copies, set(self._moved))
         self._stream_count = len(history.streams.all())
         self._run_starts = [run.first_line for run in history.runs]
         self._in_gaps = 0
         self._unsent_excused = 0
         self._waiting_count = 0
         self._excuses: dict[tuple[str, int], Excuses] = {}
+        topics = {topic for topic, act in history.topic_acts if act == "publish"}
+        self._published = {
+            row
+            for (_, stream), by_source in history.deliveries.items()
+            if topics and self._topic(stream) in topics
+            for seen in by_source.values()
+            for row in seen.message
+        }
         self._keys = [str(key) for key in history.keys.all()]
 
     def report(self) -> Report:
         for stream in range(self._stream_count):
-            self._judge.judge(stream, self._views)
+            if self._topic(stream) not in self._deleted:
+                self._judge.judge(stream, self._views)
         self._judge_messages()
         for group, stream, row, act in self._judge.copies.missing:
+            if group in self._without or self._topic(stream) in self._deleted:
+                continue
             if not self._is_excused(group, stream, row, _OFFSET_END, act.at) and self._findings.wants(kinds.LOST):
                 text = f"the dead letter of message {self._findings.ids[row]!r} was replayed, and no copy was delivered"
                 self._findings.keep(kinds.LOST, text, [(act.line, NONE)], row=row, group=group, stream=stream)
@@ -127,6 +141,8 @@ class _Checker:
                 findings.keep(kinds.STUCK, text, shown, row=row, stream=sent_to)
 
     def _judge_unsent(self, row: int, came: int) -> None:
+        if row in self._published:
+            return  # no producer sent it
         if not all(run.closed for run in self._history.runs):
             # The lines that a killed process had not flushed are gone. The send of this message may be one of them.
             self._unsent_excused += 1
@@ -143,6 +159,8 @@ class _Checker:
         view = self._views[group]
         ends = [end for end in self._history.ends if end.group in (None, group)]
         topics = self._topics(group, ends)
+        if not topics and self._deleted:
+            return
         drained = {topic: _last_end(ends, topic) for topic in topics}
         is_at_most_once = self._history.modes.get(group, (False, False))[1]
         missing = {} if is_at_most_once else self._missing(view, topics)  # what a dead consumer had is gone
@@ -171,7 +189,7 @@ class _Checker:
         read = {self._topic(stream) for name, stream in self._history.deliveries if name == group}
         read |= {self._topic(stream) for name, stream in self._history.acked if name == group}
         read |= {end.topic for end in ends if end.topic is not None}
-        return sorted(read) if read else everything
+        return sorted((read or set(everything)) - self._deleted)
 
     def _topic(self, stream: int) -> str:
         topic, _partition = self._findings.stream(stream)
@@ -309,7 +327,42 @@ class _Checker:
             unknown_share=(unknown + no_outcome) / sent if sent else 0.0,
             span_s=max(0.0, history.at_last - history.at_first),
             groups=self._groups,
+            unjudged=self._unjudged(),
         )
+
+    def _place(self, line: int) -> str:
+        return "{}:{}".format(*self._lines.place_of(line))
+
+    def _unjudged(self) -> tuple[str, ...]:
+        found = [f"group {group}, because {why} ({self._place(line)})" for group, (why, line) in self._without.items()]
+        found += [
+            f"whether group {group} was given messages once and in order, because a person moved it "
+            f"({self._place(line)})"
+            for group, line in self._moved.items()
+            if group not in self._without
+        ]
+        for (topic, act), line in self._history.topic_acts.items():
+            where = f"({self._place(line)})"
+            if act == "delete":
+                found.append(
+                    f"deliveries from topic {topic}, because it was deleted, so its offsets began anew {where}"
+                )
+            else:
+                found.append(f"whether messages of topic {topic} were sent, because rows were published there {where}")
+        return tuple(sorted(found))
+
+
+def _moved(history: History) -> dict[str, int]:
+    """The groups that a person moved, and the line of that, if their deliveries name no epoch of the group.
+
+    In mode `exclusive` a message that comes again after a rewind cannot be told from one that comes again by itself.
+    """
+    found: dict[str, int] = {}
+    for (group, _), acts in history.acts.items():
+        moves = [act.line for act in acts if act.act == "move"]
+        if moves and not history.modes.get(group, (False, False))[0]:
+            found.setdefault(group, moves[0])
+    return found
 
 
 def _last_end(ends: list[End], topic: str | None) -> End | None:

@@ -254,6 +254,8 @@ class History:
         self.waiting: dict[Place, list[WaitingKey]] = {}
         self.dead: dict[Place, list[DeadLetter]] = {}
         self.acts: dict[Place, list[PersonAct]] = {}
+        self.unjudged: dict[str, tuple[str, int]] = {}  # by group: why it is not judged, and the line that says so
+        self.topic_acts: dict[tuple[str, str], int] = {}  # (topic, act) → line
         self.gaps: dict[int, list[Range]] = {}  # by stream
         self.skips: dict[int, list[Range]] = {}
         self.faults: list[tuple[float, int]] = []  # (at, line)
@@ -279,6 +281,7 @@ class History:
             f.SKIP: self._range,
             f.FAULT: self._fault,
             f.END: self._end,
+            f.TOPIC: self._topic,
         }
 
     def take(self, event: Event, source: int, line: int) -> None:
@@ -377,7 +380,8 @@ class History:
         consumer, group = _name(event, "c"), _name(event, "g")
         mode = ("u" in event, bool(event.get("b")))
         if self.modes.setdefault(group, mode) != mode:
-            raise ValueError(f"deliveries of group {group} are of another mode than before")
+            self.unjudged.setdefault(group, ("its mode was changed", line))
+            return
         by_source = self.deliveries.setdefault((group, self._stream(event)), {})
         seen = by_source.setdefault(source, Deliveries())
         if mode[0]:
@@ -461,7 +465,15 @@ class History:
         offset = f.parse_offset(event["o"]) if "o" in event else NONE
         key = _text(event, "y")
         done = PersonAct(str(act), offset, key, bool(event.get("done")), at, line)
+        if act == "delete":
+            self.unjudged.setdefault(_name(event, "g"), ("it was deleted", line))
         self.acts.setdefault((_name(event, "g"), self._stream(event)), []).append(done)
+
+    def _topic(self, event: Event, at: float, source: int, line: int) -> None:
+        act = event["x"]
+        if act not in f.TOPIC_ACTS:
+            raise ValueError(f"people do {' or '.join(f.TOPIC_ACTS)} with a topic, not {act!r}")
+        self.topic_acts.setdefault((_name(event, "t"), str(act)), line)
 
     def _range(self, event: Event, at: float, source: int, line: int) -> None:
         group = _name(event, "g") if "g" in event else None

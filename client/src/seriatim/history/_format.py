@@ -26,6 +26,7 @@ GAP: Final = "gap"
 SKIP: Final = "skip"
 FAULT: Final = "fault"
 END: Final = "end"
+TOPIC: Final = "topic"
 CLOSE: Final = "close"
 
 LINE_SIZE_BYTES_MAX: Final = 32 << 20
@@ -36,8 +37,11 @@ MessageId = int | str
 TERM_BITS_BELOW: Final = 40
 """The bits of a token above these are the term: it grows with each server, and a server has one."""
 
-PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move")
-"""What people do to a consumer group. `move`: a rewind, or a skip to another place."""
+PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move", "delete")
+"""What people do to a consumer group. `move`: a rewind, or a skip to another place. `delete`: it begins anew."""
+
+TOPIC_ACTS: Final = ("delete", "publish")
+"""What people do to a topic: delete it, so that its offsets begin anew; or publish rows, which no producer sends."""
 
 INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
@@ -64,11 +65,12 @@ class _Tops:
 class StreamJudge:
     """Checks one stream after another, and keeps the place at which each message is stored."""
 
-    def __init__(self, history: History, findings: Findings, copies: Copies) -> None:
+    def __init__(self, history: History, findings: Findings, copies: Copies, moved: Collection[str] = ()) -> None:
         self._history = history
         self._messages = history.messages
         self._findings = findings
         self.copies = copies
+        self._moved = moved  # groups that a person moved, whose repeats and order are not judged
         self.by_key: dict[tuple[str, int], KeyJudge] = {}  # by group and stream
         count = history.messages.row_count
         self.first_line = array("q", [NONE]) * count  # the first delivery of each message to any group
@@ -105,7 +107,8 @@ class StreamJudge:
             self._places(stream, view, seen, holders)
             self._order(stream, view, seen, firsts)
             walks.append((view, seen, firsts))
-        for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(walks, 2):
+        unmoved = [walk for walk in walks if walk[0].name not in self._moved]
+        for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(unmoved, 2):
             self._compare(stream, one, one_seen, other, other_seen, other_firsts)
 
     def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries) -> array[int]:
@@ -137,7 +140,7 @@ class StreamJudge:
     def _repeated(
         self, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int, what: str
     ) -> None:
-        if not self._findings.wants(kinds.REPEATED):
+        if view.name in self._moved or not self._findings.wants(kinds.REPEATED):
             return
         row = seen.message[later]
         if what == _SAME_MESSAGE and (earlier >= len(seen.message) or seen.message[earlier] != row):
@@ -229,6 +232,8 @@ class StreamJudge:
         self, kind: str, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int
     ) -> None:
         row, other = seen.message[later], seen.message[earlier]
+        if view.name in self._moved:
+            return
         self._reordered.add((view.name, row))
         if not self._findings.wants(kind):
             return

@@ -89,6 +89,7 @@ class Report:
         unknown_share: Unknown outcomes as a share of the messages sent, 0 to 1. Sends without any outcome count too.
         span_s: The time from the first to the last event, in seconds.
         groups: The names of the consumer groups, sorted.
+        unjudged: What the checker could not judge, and why: a sentence for each group or topic.
     """
 
     counts: Mapping[str, int]
@@ -96,6 +97,7 @@ class Report:
     unknown_share: float
     span_s: float
     groups: tuple[str, ...]
+    unjudged: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -110,6 +112,7 @@ class Report:
             "unknown_share": self.unknown_share,
             "span_s": self.span_s,
             "groups": list(self.groups),
+            "unjudged": list(self.unjudged),
             "findings": [_plain(finding) for finding in self.findings],
         }
 
@@ -153,6 +156,7 @@ def render(report: Report) -> str:
         lines.append(f"{_plural(counts['cut_runs'], 'recording process')} killed, {counts['torn_lines']:,} torn lines")
     if counts["unsent_in_cut_runs"]:
         lines.append(f"{counts['unsent_in_cut_runs']:,} delivered messages whose send a killed recorder did not keep")
+    lines += [f"Not judged: {what}." for what in report.unjudged]
     if not counts["sent"]:
         lines.append("Nothing was sent, so nothing is shown by this history.")
     elif not report.groups:
@@ -167,7 +171,8 @@ def render(report: Report) -> str:
             if counts[kind] > len(shown):
                 lines.append(f"  … and {counts[kind] - len(shown):,} more")
             lines.append("")
-    lines.append("OK: nothing lost, repeated or reordered" if report.ok else "FAILED: " + _summary(counts))
+    good = "OK: nothing lost, repeated or reordered" + (" in what was judged" if report.unjudged else "")
+    lines.append(good if report.ok else "FAILED: " + _summary(counts))
     return "\n".join(lines)
 
 

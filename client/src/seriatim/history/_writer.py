@@ -18,7 +18,8 @@ from seriatim.history import _format as f
 from seriatim.history._format import MessageId
 
 Outcome = Literal["ok", "failed", "unknown"]
-PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move"]
+PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move", "delete"]
+TopicAct = Literal["delete", "publish"]
 Offset = int | str
 """An integer of 63 bits, as `seriatim_api.ids` makes it, or a text `segment:index`."""
 
@@ -339,7 +340,7 @@ class _Recorder(ABC):
 
         Args:
             act: `release`, `skip` or `dead_letter` of a waiting key; `replay` or `drop` of a dead letter; `move`: a
-                rewind, or a skip to a place.
+                rewind, or a skip to a place; `delete` of the group.
             group: The consumer group.
             topic: The topic's name.
             partition: The partition's number in the topic.
@@ -354,6 +355,16 @@ class _Recorder(ABC):
         if done:
             fields["done"] = 1
         self._line(f.PERSON, at, g=group, t=topic, q=partition, x=act, **fields)
+
+    def topic(self, act: TopicAct, topic: str, *, at: float | None = None) -> None:
+        """Record what a program does with a topic, before the request is sent.
+
+        Args:
+            act: `delete`, or `publish`: it publishes rows, which no producer sends.
+            topic: The topic's name.
+            at: The time, if it was before the call.
+        """
+        self._line(f.TOPIC, at, t=topic, x=act)
 
     def gap(
         self,
