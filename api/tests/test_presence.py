@@ -33,7 +33,7 @@ SAME = """
 
 NONE_IS_REFUSED = """
     CreateConsumerGroupRequest.partitions PlanGroupMoveRequest.partitions ListGroupKeysRequest.states
-    GetOffsetsRequest.partitions
+    GetOffsetsRequest.partitions DescribeGroupRequest.partitions
 """
 """A repeated field has no presence. Our client refuses an empty list, and writes no list for None, which means all."""
 

@@ -102,7 +102,8 @@ class Modes(Keyed):
             if run.maybe_repeated or run.attempt > 1:
                 self._seen.fail("O1", f"{what}, and says that it was granted before")
             view.granted[message] = run.token
-            key = key_of(message) or b"without a key %d" % offset
+            key = key_of(message)
+            key = b"without a key %d" % offset if key is None else key
             if offset < view.newest.get(key, 0):
                 self._seen.fail("O2", f"{what}, and {format_offset(view.newest[key])} of the same key came before")
             view.newest[key] = offset
