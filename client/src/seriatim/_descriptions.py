@@ -181,7 +181,8 @@ class PlannedMove:
         group: The consumer group's place now.
         operation: The operation that leads to the target.
         to_offset: The offset of the next message that is delivered after it; None with an error.
-        message_count: The number of messages that come again (rewind) or are passed over (skip). None: not known,
+        message_count: The number of messages that come again (rewind) or are passed over (skip), at most: copies of
+            dead letters that were replayed for another group are counted, and do not come. None: not known,
             because an earlier segment is not settled.
         error: Why the consumer group cannot go there; None if it can.
         error_number: The error's number in the error catalogue; None if there is no error.
