@@ -538,11 +538,12 @@ class Serving(Bench):
         learn: bool = True,
         run: int = 1,
         cursors: tuple[CursorState, ...] = (),
+        config: BrokerConfig | None = None,
     ) -> None:
         self.batches = batches_of(1, counts)
         self.length = self.batches[-1].header.end_index if self.batches else 0
         found = recovered(1, self.batches, commit=self.length, sealed=True)
-        super().__init__(member, run, (RecoveredPartition(P, (found,), (), (), cursors),))
+        super().__init__(member, run, (RecoveredPartition(P, (found,), (), (), cursors),), config=config)
         self.chain = sealed_chain(
             first_chain(), self.length, checksum_of(self.batches), server=server, eligible=eligible
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.state.dispatcher import RESERVED_LATE_US, RESERVED_TIMES_MAX, ReservationPace
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -603,3 +604,63 @@ def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
     bench.cursor(epoch=2)
     joined = [effect.event for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Joined)]
     assert [(event.group_epoch, event.index) for event in joined] == [(1, 0), (2, 0)]
+
+
+def test_a_reservation_covers_more_if_it_is_durable_late() -> None:
+    pace, now_us = ReservationPace(), 1
+    for times in (1, 2, 4, RESERVED_TIMES_MAX, RESERVED_TIMES_MAX):
+        pace.ask(now_us)
+        assert pace.times == times
+        pace.is_durable(now_us + 50 * MS)
+        now_us += 90 * MS  # it lasted for 40 ms, and took 50
+
+
+def test_a_reservation_covers_less_again_if_it_lasts() -> None:
+    pace, now_us = ReservationPace(), 1
+    pace.times = RESERVED_TIMES_MAX
+    for times in (RESERVED_TIMES_MAX, 4, 2, 1, 1):
+        pace.ask(now_us)
+        assert pace.times == times
+        pace.is_durable(now_us + 50 * MS)
+        now_us += 300 * MS
+
+
+@pytest.mark.parametrize(("took_us", "lasted_us"), [(RESERVED_LATE_US, 1), (50 * MS, 60 * MS)])
+def test_a_reservation_that_is_enough_stays_as_it_is(took_us: int, lasted_us: int) -> None:
+    pace = ReservationPace()
+    pace.ask(1)
+    pace.is_durable(1 + took_us)
+    pace.is_durable(1 + took_us + lasted_us)  # told again; the first time counts
+    pace.ask(1 + took_us + lasted_us)
+    assert pace.times == 1
+
+
+def test_a_reservation_that_is_not_durable_says_nothing_about_its_pace() -> None:
+    pace = ReservationPace()
+    pace.ask(1)
+    pace.ask(1_000 * MS)
+    assert pace.times == 1
+
+
+def test_a_fast_reader_asks_for_a_reservation_before_it_needs_it() -> None:
+    """Each read gives one message, and a reservation of two takes 50 ms."""
+    config = BrokerConfig(reservation_messages=2)
+    bench = Serving(counts=(1,) * 60, config=config)
+    bench.begin()
+    ledger, asked_early = bench.part.consumer_groups[GROUP].ledger, 0
+    while len(bench.indexes()) < 60:
+        before, reserved = len(bench.indexes()), ledger.reserved
+        for read in bench.all(fx.ReadLog):
+            if read.serial not in bench.answered:
+                bench.answered.add(read.serial)
+                bench.do(ev.LogRead(read.serial, (bench.batches[read.from_index],)))
+        given = len(bench.indexes())
+        assert given <= ledger.safe_reserved
+        asked_early += given > before and ledger.reserved > reserved
+        if given == before:  # it waits for the other member
+            bench.wait(50 * MS, (M01,))
+            bench.persist()
+            bench.confirm_replications()
+    assert bench.indexes() == list(range(60))
+    assert asked_early > 1
+    assert bench.part.consumer_groups[GROUP].dispatcher.reservation.times == RESERVED_TIMES_MAX

@@ -177,10 +177,11 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     ):
         return
     end = batches[-1].header.end_index
+    if ledger.safe_reserved >= ledger.reserved:
+        dispatcher.reservation.is_durable(broker.now.mono_us)
     if end > ledger.safe_reserved:
         if end > ledger.reserved:
-            ledger.reserved = end + broker.config.reservation_messages
-            cursors.replicate(broker, partition, consumer_group)
+            _reserve_from(broker, partition, consumer_group, end)
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
@@ -207,7 +208,19 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
                 run = []
             run.append(batch)
     _deliver_run(broker, consumer_group, consumer, run)
+    # A reader for which one reservation is not enough asks for the next one when half of it is left.
+    times, half = dispatcher.reservation.times, broker.config.reservation_messages // 2
+    if times > 1 and end + times * half > ledger.reserved:
+        _reserve_from(broker, partition, consumer_group, end)
     pump_consumer_group(broker, partition, consumer_group)
+
+
+def _reserve_from(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, index: int) -> None:
+    """Ask for a reservation of messages from this index on."""
+    pace = consumer_group.dispatcher.reservation
+    pace.ask(broker.now.mono_us)
+    consumer_group.ledger.reserved = index + pace.times * broker.config.reservation_messages
+    cursors.replicate(broker, partition, consumer_group)
 
 
 def _is_acknowledged_first(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, end: int) -> bool:
