@@ -17,10 +17,12 @@ from seriatim_api.errors import (
     SeriatimError,
 )
 from seriatim_api.ids import PartitionId, RunId
+from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values.chain import Chain, change_server
-from seriatim_broker.core.values.effects import ReadChain, WriteChain
-from seriatim_broker.core.values.events import ChainRead, ChainWritten, Event, WriteOutcome
+from seriatim_broker.core.values.effects import ReadChain, WriteChain, WriteCursor
+from seriatim_broker.core.values.events import ChainRead, ChainWritten, CursorRecord, CursorWritten, Event, WriteOutcome
+from seriatim_broker.core.values.keyed import RETRY_DEFAULT, ConsumerGroupSettings, ConsumerMode
 from seriatim_broker.health import AdminPort
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.archive import ChainArchive
@@ -28,7 +30,14 @@ from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import certify_death
 from seriatim_broker.runtime.pages import has_pages, read_all_whole, read_whole
-from seriatim_broker.runtime.records import chain_to_record, is_of_epoch, join_pages, parse_chain
+from seriatim_broker.runtime.records import (
+    chain_to_record,
+    cursor_from_value,
+    cursor_to_value,
+    is_of_epoch,
+    join_pages,
+    parse_chain,
+)
 from seriatim_broker.runtime.refusals import Refusals
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 from structlog.testing import capture_logs
@@ -395,3 +404,42 @@ async def test_a_write_whose_record_was_seen_to_be_over_is_not_sent(desk: Desk, 
     answers = await desk.write(WriteChain(PartitionId(1), 3, chain_of(1, 2), first, None))
     assert answers[3].outcome is WriteOutcome.CONFLICT
     assert len(desk.recording.writes) == sent
+
+
+async def write_cursor(desk: Desk, effect: WriteCursor) -> CursorWritten:
+    desk.events.clear()
+    desk.work.write_cursor(effect)
+    await desk.until_count(1)
+    (event,) = desk.events
+    assert isinstance(event, CursorWritten)
+    return event
+
+
+async def test_a_cursor_of_one_more_partition_has_the_settings_of_its_group(coordinator: Coordinator) -> None:
+    """The group was made on one partition only, and a consumer joins it on another one."""
+    desk = Desk(coordinator)
+    first, second = PartitionId(1), PartitionId(2)
+    topic = records_pb2.TopicRecord(name="t", partition_ids=[first, second])
+    record = CursorRecord(1, 5, 0, "t")
+    policy = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, replace(RETRY_DEFAULT, attempts_max=3))
+    puts: list[Operation] = [
+        Put(KEYS.topic("t"), topic.SerializeToString()),
+        Put(KEYS.cursor(second, "g"), cursor_to_value(record.with_settings(policy))),
+        Put(KEYS.cursor(second, "gone"), cursor_to_value(replace(record.with_settings(policy), deleted=True))),
+        Put(KEYS.cursor(second, "screens/c1"), cursor_to_value(record.with_settings(policy))),
+        Put(KEYS.chain(first), b"chain"),
+    ]
+    await coordinator.txn((), puts)
+
+    async def written(group: str, *, is_new: bool = True) -> tuple[WriteOutcome, CursorRecord]:
+        answer = await write_cursor(desk, WriteCursor(first, group, 1, record, 0, is_new=is_new))
+        item = await coordinator.get(KEYS.cursor(first, group))
+        assert item is not None
+        return answer.outcome, cursor_from_value(item.value)
+
+    outcome, found = await written("g")
+    assert (found.settings, found.group_epoch) == (policy, 5)
+    assert outcome is WriteOutcome.CONFLICT, "the core reads what was written"
+    for group in ("gone", "other", "screens/c1"):
+        assert await written(group) == (WriteOutcome.DONE, record)
+    await desk.work.close()

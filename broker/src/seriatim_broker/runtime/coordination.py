@@ -54,6 +54,7 @@ from ..interfaces.coordinator import (
 )
 from .archive import ChainArchive, Layout, PagesNeededError
 from .group_epochs import NO_FLOOR, EpochFloor
+from .group_settings import settings_elsewhere
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
 from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, is_of_epoch, writer_from_value
@@ -509,18 +510,34 @@ class CoordinatorWork:
         is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
         if not effect.revision:
             compares.append(self._epoch_floor.unchanged(self._keys))
-        puts = [Put(key, cursor_to_value(effect.record, self._cursor_values.get(key)))]
-        if effect.is_new:
-            puts.append(Put(self._keys.cursors_made(effect.record.topic), b""))  # rule `growth-sees-groups`
+        made = [Put(self._keys.cursors_made(effect.record.topic), b"")] if effect.is_new else []  # `growth-sees-groups`
 
         async def carry_out() -> None:
             outcome, revision = WriteOutcome.CONFLICT, 0
-            if not is_too_low:  # otherwise the floor was raised since the core read it, and the core reads again
+            record = None if is_too_low else await self._with_settings(effect)
+            if record is not None:  # otherwise the core reads again
+                puts = [Put(key, cursor_to_value(record, self._cursor_values.get(key))), *made]
                 async with self._write_slots:
                     outcome, revision = await self._transact(compares, puts)
+                if outcome is WriteOutcome.DONE and record is not effect.record:
+                    outcome, revision = WriteOutcome.CONFLICT, 0  # the core reads what was written
             self._report(CursorWritten(effect.partition, effect.consumer_group, effect.serial, outcome, revision))
 
         self._start(carry_out())
+
+    async def _with_settings(self, effect: WriteCursor) -> CursorRecord | None:
+        """The record to write; None: it is not known. A new one has the settings of the consumer group elsewhere."""
+        topic, group = effect.record.topic, effect.consumer_group
+        if not effect.is_new or "/" in group:  # consumers of broadcast groups have no settings of their own
+            return effect.record
+        try:
+            found = await settings_elsewhere(self._coordinator, self._keys, topic, group, effect.partition)
+        except (SeriatimError, CorruptionError) as exc:
+            _log.info("group_settings_unknown", topic=topic, group=group, error=str(exc))
+            return None
+        if found is None or found == effect.record.settings:
+            return effect.record
+        return effect.record.with_settings(found)
 
     async def _transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[WriteOutcome, int]:
         """The outcome, and the revision if it is DONE (else 0)."""
