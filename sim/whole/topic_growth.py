@@ -66,7 +66,7 @@ class TopicGrowth:
         runtime = controller.simulated.runtime
         assert runtime is not None
         try:
-            await runtime.controller.topics.update(TOPIC, "", wanted, lambda _: None, TOPIC_DEADLINE_S)
+            await runtime.controller.topics.update(TOPIC, None, wanted, lambda _: None, TOPIC_DEADLINE_S)
         except SeriatimError as exc:
             self._world.schedule.tell("world", f"topic not grown: {exc!r}")
 

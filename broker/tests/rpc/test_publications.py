@@ -177,7 +177,7 @@ async def test_writers_are_listed_a_page_at_a_time_and_no_more_is_read(monkeypat
 
     monkeypatch.setattr(owner.coordinator, "list", counted)
 
-    async def pages(topic: str) -> list[list[str]]:
+    async def pages(topic: str | None) -> list[list[str]]:
         found, after = [], ""
         while not found or after:
             request = publications_pb2.ListWritersRequest(topic=topic, after=after, limit=2)
@@ -187,7 +187,7 @@ async def test_writers_are_listed_a_page_at_a_time_and_no_more_is_read(monkeypat
         return found
 
     assert await pages("orders") == [["w0", "w1"], ["w2", "w3"], ["w4"]]
-    assert await pages("") == [["w0", "w1"], ["w2", "w3"], ["w4", "x"]]
+    assert await pages(None) == [["w0", "w1"], ["w2", "w3"], ["w4", "x"]]
     assert await pages("others") == [["x"]]
     assert max(read) == 3
 
@@ -253,7 +253,8 @@ async def test_a_stage_topic_without_retention_gets_its_settings() -> None:
     await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
     updated: list[int] = []
 
-    async def update(_name: str, _incarnation: str, count: int, change: Any, _left_s: float) -> Any:
+    async def update(_name: str, incarnation: str | None, count: int, change: Any, _left_s: float) -> Any:
+        assert incarnation is None, "whichever has the name"
         updated.append(count)
         change(topic.settings)
         return records_pb2.TopicRecord(name="_stage", partition_ids=[90], settings=topic.settings)

@@ -53,7 +53,7 @@ async def test_new_partitions_have_each_group_in_its_state() -> None:
         await topics.create("t", 2, SETTINGS, 5)
         for group, settings in groups.items():
             await make(store, group, settings, range(1, 3), paused=group == "keyed")
-        await topics.update("t", "", 4, unchanged, 5)
+        await topics.update("t", None, 4, unchanged, 5)
     for group, settings in groups.items():
         found = cursors_of(store, group)
         assert sorted(found) == [1, 2, 3, 4], group
@@ -69,7 +69,7 @@ async def test_an_external_group_has_a_place_on_new_partitions() -> None:
         cursors = ConsumerGroupCursors(MemoryCoordinator(store), KEYS, "spark")
         await cursors.read([PartitionId(1)])
         assert await cursors.report("t", {PartitionId(1): (3, 7)}, 1_000)
-        await topics.update("t", "", 2, unchanged, 5)
+        await topics.update("t", None, 2, unchanged, 5)
     new = cursors_of(store, "spark")[2]
     assert (new.external, new.segment_no, new.start_index, new.reported_at_ms) == (True, 1, 0, 1_000)
 
@@ -82,7 +82,7 @@ async def test_a_deleted_group_gets_no_cursor() -> None:
         cursors = ConsumerGroupCursors(MemoryCoordinator(store), KEYS, "gone")
         await cursors.read([PartitionId(1)])
         await cursors.delete(7)
-        await topics.update("t", "", 2, unchanged, 5)
+        await topics.update("t", None, 2, unchanged, 5)
     assert sorted(cursors_of(store, "gone")) == [1]
 
 
@@ -100,7 +100,7 @@ async def make_while_it_grows(monkeypatch: pytest.MonkeyPatch, store: MemoryStor
     monkeypatch.setattr(topics_of_controller, "groups_on", groups_on)
     async with Controller(store) as topics:
         await topics.create("t", 1, SETTINGS, 5)
-        await topics.update("t", "", 2, unchanged, 5)
+        await topics.update("t", None, 2, unchanged, 5)
     return made
 
 
@@ -134,7 +134,7 @@ async def test_many_groups_cost_two_transactions_each() -> None:
 
     controller.coordinator.txn = counted  # type: ignore[method-assign]
     async with controller as topics:
-        await topics.update("t", "", 5, unchanged, 5)
+        await topics.update("t", None, 5, unchanged, 5)
     assert sorted(cursors_of(store, "g39")) == [1, 2, 3, 4, 5]
     assert calls < 2 * 40 + 20
 
@@ -150,11 +150,11 @@ async def test_no_partition_belongs_to_the_topic_without_them_whichever_controll
         await make(store, "keyed", KEYED, range(1, 2))
     async with Controller(store, writes_max=writes, last_is_done=last_is_done) as topics:
         with contextlib.suppress(UnavailableError, TimeoutError):
-            await topics.update("t", "", 3, unchanged, 0.5)
+            await topics.update("t", None, 3, unchanged, 0.5)
         assert sorted(cursors_of(store, "keyed")) == list(topic_in(store).partition_ids)
     async with Controller(store) as topics:
         await topics.finish_topics()
-        await topics.update("t", "", 3, unchanged, 5)
+        await topics.update("t", None, 3, unchanged, 5)
     assert sorted(cursors_of(store, "keyed")) == list(topic_in(store).partition_ids)
     assert len(cursors_of(store, "keyed")) == 3
 
@@ -174,7 +174,7 @@ async def test_a_group_that_was_deleted_meanwhile_gets_no_cursor(monkeypatch: py
             await real(self, partitions)
 
         monkeypatch.setattr(ConsumerGroupCursors, "read", read)
-        await topics.update("t", "", 2, unchanged, 5)
+        await topics.update("t", None, 2, unchanged, 5)
     assert [record.deleted for record in cursors_of(store, "keyed").values()] == [True]
 
 
@@ -185,8 +185,8 @@ async def test_the_dead_letter_topic_grows_too() -> None:
         await topics.create("t", 1, SETTINGS, 5)
         await topics.create("d", 1, SETTINGS, 5)
         await make(store, "keyed", ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, dead), range(1, 2))
-        await topics.update("t", "", 3, unchanged, 5)
-        grown = await topics.update("d", "", 3, unchanged, 5)
+        await topics.update("t", None, 3, unchanged, 5)
+        grown = await topics.update("d", None, 3, unchanged, 5)
     assert len(grown.partition_ids) == 3
 
 
@@ -195,5 +195,5 @@ async def test_groups_are_looked_for_on_every_partition() -> None:
     async with Controller(store) as topics:
         await topics.create("t", 3, SETTINGS, 5)
         await make(store, "late", KEYED, range(3, 4))
-        await topics.update("t", "", 4, unchanged, 5)
+        await topics.update("t", None, 4, unchanged, 5)
     assert sorted(cursors_of(store, "late")) == [3, 4]

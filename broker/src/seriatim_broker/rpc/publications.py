@@ -124,7 +124,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
                     STAGE_TOPIC, max(count, 1), stage_settings(), left_s, incarnation=STAGE_INCARNATION
                 )
             return await topics.update(
-                STAGE_TOPIC, "", max(count, len(known.partition_ids)), with_stage_settings, left_s
+                STAGE_TOPIC, None, max(count, len(known.partition_ids)), with_stage_settings, left_s
             )
         if is_forwarded(context):
             raise NotServingError("the controller has just changed", retry_after_ms=200)
