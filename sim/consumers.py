@@ -255,7 +255,7 @@ class SimConsumer:
         def answered(answer: fx.ConsumerResolved | None) -> None:
             place = None
             if answer is not None and answer.error is None:
-                place = ct.Place(answer.segment_no, answer.server, answer.server_epoch)
+                place = ct.Place(answer.segment_no, answer.server, answer.server_epoch, answer.confirmed)
             self._step(ct.Resolved(place))
 
         if self._is_cut:

@@ -168,6 +168,7 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.CopyAnswer, "table"): st.none() | tables,
     (m.TableAnswer, "table"): st.none() | tables,
     (m.TailAnswer, "tail"): u63,
+    (m.TakeOver, "sent_us"): st.none() | u63,
 }
 BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int: u63,

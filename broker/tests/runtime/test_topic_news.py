@@ -159,7 +159,7 @@ async def test_calls_that_wake_together_share_one_answer_and_later_ones_do_not()
         )
         routing = RoutingServicer(cast(Any, services), addresses, world.news)
         get = RoutingServicer.GetTopic.__wrapped__  # type: ignore[attr-defined]
-        context = SimpleNamespace(time_remaining=lambda: 10.0)
+        context = SimpleNamespace(time_remaining=lambda: 10.0, invocation_metadata=lambda: ())
 
         async def ask(known_count: int) -> broker_pb2.GetTopicResponse:
             request = broker_pb2.GetTopicRequest(
@@ -197,7 +197,9 @@ async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
                 topic="t", known_incarnation="i", known_partition_count=2, wait_ms=wait_ms
             )
             get = RoutingServicer.GetTopic.__wrapped__  # type: ignore[attr-defined]
-            answer = await get(routing, request, SimpleNamespace(time_remaining=lambda: left_s))
+            answer = await get(
+                routing, request, SimpleNamespace(time_remaining=lambda: left_s, invocation_metadata=lambda: ())
+            )
             assert isinstance(answer, broker_pb2.GetTopicResponse)
             return answer
 

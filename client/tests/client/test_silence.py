@@ -161,7 +161,7 @@ async def test_what_comes_over_a_stream_ends_the_silence(monkeypatch: pytest.Mon
 
 
 async def test_beside_a_silent_broker_another_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unary, "ATTEMPT_DEADLINE_S", 60.0)
+    monkeypatch.setattr(unary, "ATTEMPT_WAIT_S", 60.0)
     async with running(2) as cluster:
         cluster.create_topic("t")
         frozen, alive = cluster.brokers

@@ -51,6 +51,7 @@ from seriatim_api.errors import OrderViolationError
 from seriatim_api.ids import make_offset
 
 MS = 1000
+SECOND = 1000 * MS
 ELSEWHERE = ReplyError(304)
 NOT_SERVING = ReplyError(300)
 
@@ -537,3 +538,43 @@ def test_more_partitions_are_told_once_to_servers_that_take_it() -> None:
     assert core.step(replace(joined(10, sub=2), takes_spread=True), 0) == [Assigned(3, True, 1, 10)]
     assert core.step(Grown(16), 0) == [SendSpreadOver(9, 2, 16)]
     assert core.step(replace(joined(10, sub=2), takes_spread=True), 0) == [Assigned(4, True, 1, 10)]
+
+
+def test_a_complaint_without_an_answer_is_followed_by_a_plain_question() -> None:
+    core = joining()
+    config = ConsumerConfig()
+    deadline_us = config.join_timeout_ms * MS
+    assert core.step(Timer(), deadline_us) == [SendLeave(3, 1), Resolve(5, "a:1")]
+    core.step(Resolved(None), deadline_us + SECOND)
+    later_us = deadline_us + 2 * SECOND
+    assert core.step(Timer(), later_us) == [Resolve(None, None)]
+    assert core.step(Resolved(Place(1, "a:1", 5)), later_us) == [OpenStream("a:1")]
+
+
+def test_each_confirmed_complaint_doubles_the_time_of_the_next_join() -> None:
+    core, config = PartitionConsumer(ConsumerConfig()), ConsumerConfig()
+    core.step(Timer(), 0)
+    core.step(Resolved(Place(1, "a:1", 5)), 0)
+    now_us = 0
+    for expected_ms in (2_000, 4_000, 8_000, 16_000, 16_000):
+        core.step(Connected("a:1", 3), now_us)
+        assert core.wake_at_us == now_us + expected_ms * MS
+        now_us += expected_ms * MS
+        core.step(Timer(), now_us)
+        now_us += config.backoff_ms_max * MS
+        core.step(Timer(), now_us)
+        core.step(Resolved(Place(1, "a:1", 5, confirmed=True)), now_us)
+    core.step(Connected("a:1", 3), now_us)
+    core.step(joined(sub=6), now_us)
+    core.step(Disconnected("a:1", 3), now_us)
+    core.step(Resolved(Place(1, "a:1", 5)), now_us)
+    core.step(Connected("a:1", 4), now_us)
+    assert core.wake_at_us == now_us + config.join_timeout_ms * MS, "an answer to a join ends it"
+
+
+def test_the_deadline_of_a_join_follows_the_round_trip() -> None:
+    core = PartitionConsumer(ConsumerConfig())
+    core.step(Timer(), 0)
+    core.step(Resolved(Place(1, "a:1", 5)), 0)
+    core.step(Connected("a:1", 3, round_trip_us=300 * MS), 0)
+    assert core.wake_at_us == (ConsumerConfig().join_timeout_ms + 300) * MS

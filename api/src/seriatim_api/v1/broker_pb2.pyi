@@ -1601,6 +1601,7 @@ class ResolveConsumerResponse(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     HAS_CURSOR_FIELD_NUMBER: _builtins.int
+    CONFIRMED_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     server_broker: _builtins.str
@@ -1609,6 +1610,8 @@ class ResolveConsumerResponse(_message.Message):
     group_epoch: _builtins.int
     state: _records_pb2.SegmentState.ValueType
     has_cursor: _builtins.bool
+    confirmed: _builtins.bool
+    """The complaint was unfounded: brokers have heard the server since the complaint arrived. Join there again."""
     def __init__(
         self,
         *,
@@ -1620,10 +1623,11 @@ class ResolveConsumerResponse(_message.Message):
         group_epoch: _builtins.int = ...,
         state: _records_pb2.SegmentState.ValueType = ...,
         has_cursor: _builtins.bool = ...,
+        confirmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition_id", b"partition_id", "segment", b"segment", "server_address", b"server_address", "server_broker", b"server_broker", "server_epoch", b"server_epoch", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed", b"confirmed", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition_id", b"partition_id", "segment", b"segment", "server_address", b"server_address", "server_broker", b"server_broker", "server_epoch", b"server_epoch", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -226,6 +226,7 @@ class PeerMessage(_message.Message):
     LEDGER_WANTED_FIELD_NUMBER: _builtins.int
     HAND_OVER_FIELD_NUMBER: _builtins.int
     HAND_OVER_KEPT_FIELD_NUMBER: _builtins.int
+    SERVER_HEARD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -310,6 +311,8 @@ class PeerMessage(_message.Message):
     def hand_over(self) -> Global___HandOver: ...
     @_builtins.property
     def hand_over_kept(self) -> Global___HandOverKept: ...
+    @_builtins.property
+    def server_heard(self) -> Global___ServerHeard: ...
     def __init__(
         self,
         *,
@@ -355,12 +358,13 @@ class PeerMessage(_message.Message):
         ledger_wanted: Global___LedgerWanted | None = ...,
         hand_over: Global___HandOver | None = ...,
         hand_over_kept: Global___HandOverKept | None = ...,
+        server_heard: Global___ServerHeard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "server_heard", b"server_heard", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "server_heard", b"server_heard", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged", "replicate_ledger", "ledger_wanted", "hand_over", "hand_over_kept"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged", "replicate_ledger", "ledger_wanted", "hand_over", "hand_over_kept", "server_heard"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1719,23 +1723,64 @@ class TakeOver(_message.Message):
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     SEGMENT_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SENT_US_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     server_epoch: _builtins.int
+    sent_us: _builtins.int
+    """When it was sent, by the sender's monotonic clock. Set if the sender waits for `ServerHeard`."""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
         segment: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
+        sent_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sent_us", b"_sent_us", "sent_us", b"sent_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sent_us", b"_sent_us", "partition_id", b"partition_id", "segment", b"segment", "sent_us", b"sent_us", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sent_us: _TypeAlias = _typing.Literal["sent_us"]  # noqa: Y015
+    _WhichOneofArgType__sent_us: _TypeAlias = _typing.Literal["_sent_us", b"_sent_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent_us) -> _WhichOneofReturnType__sent_us | None: ...
+
+Global___TakeOver: _TypeAlias = TakeOver  # noqa: Y015
+
+@_typing.final
+class ServerHeard(_message.Message):
+    """The server of a segment is not silent: it has answered a heartbeat that this member sent at most `before_us` before it
+    received the `TakeOver` with that `sent_us`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SENT_US_FIELD_NUMBER: _builtins.int
+    BEFORE_US_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    sent_us: _builtins.int
+    before_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        sent_us: _builtins.int = ...,
+        before_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment", "server_epoch", b"server_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_us", b"before_us", "partition_id", b"partition_id", "segment", b"segment", "sent_us", b"sent_us", "server_epoch", b"server_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TakeOver: _TypeAlias = TakeOver  # noqa: Y015
+Global___ServerHeard: _TypeAlias = ServerHeard  # noqa: Y015
 
 @_typing.final
 class HealRequest(_message.Message):

@@ -683,6 +683,19 @@ def _write_cursors_replicated(message: m.CursorsReplicated, field: Pb) -> None:
 def _write_take_over(message: m.TakeOver, field: Pb) -> None:
     _segment(message, field)
     field.server_epoch = message.server_epoch
+    if message.sent_us is not None:
+        field.sent_us = message.sent_us
+
+
+def _read_take_over(field: Pb) -> m.TakeOver:
+    return m.TakeOver(*_place(field), field.server_epoch, field.sent_us if field.HasField("sent_us") else None)
+
+
+def _write_server_heard(message: m.ServerHeard, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+    field.sent_us = message.sent_us
+    field.before_us = message.before_us
 
 
 def _write_heal_request(message: m.HealRequest, field: Pb) -> None:
@@ -824,7 +837,12 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.HandOver: ("hand_over", _write_hand_over, _read_hand_over),
     m.HandOverKept: ("hand_over_kept", _write_hand_over_kept, _read_hand_over_kept),
     m.EligibleRequest: ("eligible_request", _segment, lambda f: m.EligibleRequest(*_place(f))),
-    m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
+    m.TakeOver: ("take_over", _write_take_over, _read_take_over),
+    m.ServerHeard: (
+        "server_heard",
+        _write_server_heard,
+        lambda f: m.ServerHeard(*_place(f), f.server_epoch, f.sent_us, f.before_us),
+    ),
     m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),
     m.MoveRequest: ("move_request", _segment, lambda f: m.MoveRequest(*_place(f))),
     m.KeepProducer: (

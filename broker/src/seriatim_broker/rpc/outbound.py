@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
+from seriatim_api.round_trips import RoundTrips, way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import (
     broker_pb2_grpc,
@@ -46,6 +47,7 @@ class BrokerCalls:
         self._generation = transport.generation
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._trips = RoundTrips()
 
     async def admin(
         self, broker: str, method: str, request: Any, deadline_s: float, operator: str | None = None
@@ -88,13 +90,21 @@ class BrokerCalls:
         if address is None:
             raise NotServingError(f"the address of {broker} is not known", broker=broker)
         call = getattr(stub(self._channel(address)), method)
+        way_s = min(self._trips.way_s(address), deadline_s / 2)
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
         try:
-            return await call(request, timeout=deadline_s, metadata=self._forwarded(operator))
+            answer = await call(request, timeout=deadline_s, metadata=self._forwarded(operator, way_s))
         except grpc.aio.AioRpcError as exc:
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._trips.late(address)
             raise _error_of(exc, broker, deadline_s) from exc
+        self._trips.answered(address)
+        self._trips.took(address, loop.time() - asked_s)
+        return answer
 
-    def _forwarded(self, operator: str | None) -> tuple[tuple[str, str], ...]:
-        forwarded = ((FORWARDED_KEY, self._broker),)
+    def _forwarded(self, operator: str | None, way_s: float) -> tuple[tuple[str, str], ...]:
+        forwarded = ((FORWARDED_KEY, self._broker), way_metadata(way_s))
         return forwarded if operator is None else (*forwarded, (OPERATOR_EPOCH_KEY, operator))
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -144,15 +154,16 @@ def is_forwarded(context: Any) -> bool:
 
 def calling_broker(context: Any) -> str:
     """The broker that makes the call, as the call says; empty if it does not say it."""
-    return _said(context, FORWARDED_KEY) or ""
+    return said(context, FORWARDED_KEY) or ""
 
 
 def operator_epoch(context: Any) -> str | None:
     """The epoch that an operator names with this call, as it wrote it; None if no operator makes the call."""
-    return _said(context, OPERATOR_EPOCH_KEY)
+    return said(context, OPERATOR_EPOCH_KEY)
 
 
-def _said(context: Any, wanted: str) -> str | None:
+def said(context: Any, wanted: str) -> str | None:
+    """What the caller of a call says under this metadata key; None: nothing."""
     for key, value in context.invocation_metadata() or ():
         if key == wanted:
             return value if isinstance(value, str) else value.decode("utf-8", "replace")

@@ -17,7 +17,7 @@ from ..core.values.keyed import ConsumerMode
 from ..runtime.topic_news import Known, TopicNews
 from .addresses import Addresses
 from .consuming import consumer_mode, start_position
-from .services import Services, check_group, deadline_us, remaining_s, typed_errors
+from .services import Services, check_group, deadline_us, ends_s, remaining_s, typed_errors, way_s
 
 _STATES = {
     "open": records_pb2.SEGMENT_STATE_OPEN,
@@ -32,7 +32,8 @@ COUNT_AGE_S = 1.0
 COUNTS_KEPT = 10_000
 
 ANSWER_S = 0.5
-"""Seconds before a call's deadline at which a call that waits is answered, so that the answer comes in time."""
+"""Seconds before its deadline at which a call that waits is answered, if the caller did not say how long the answer is
+on its way."""
 
 
 class RoutingServicer(broker_pb2_grpc.RoutingServicer):
@@ -61,7 +62,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         services = self._services
         if request.wait_ms and request.known_incarnation:
             known = Known(request.known_incarnation, request.known_partition_count)
-            wait_s = min(request.wait_ms / 1000, remaining_s(context) - ANSWER_S)
+            wait_s = min(request.wait_ms / 1000, remaining_s(context) - (0.0 if way_s(context) else ANSWER_S))
             if wait_s > 0 and await self._news.unchanged(request.topic, known, wait_s):
                 # A client that only waits learns here of brokers that were added, before those that it knows are gone.
                 return broker_pb2.GetTopicResponse(waited=True, brokers=self._addresses.all())
@@ -140,7 +141,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         until_us = deadline_us(context)
         reply = await self._services.ask_core(
             lambda number: ResolveProducer(number, PartitionId(request.partition_id), failed, until_us, silent),
-            remaining_s(context),
+            ends_s(context),
         )
         assert isinstance(reply, Resolved)
         if reply.error is not None:
@@ -162,7 +163,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             lambda number: ResolveConsumer(
                 number, PartitionId(request.partition_id), request.group, failed, start, until_us, mode
             ),
-            remaining_s(context),
+            ends_s(context),
         )
         assert isinstance(reply, ConsumerResolved)
         if reply.error is not None:
@@ -176,4 +177,5 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             group_epoch=reply.group_epoch,
             state=_STATES.get(reply.state, records_pb2.SEGMENT_STATE_UNSPECIFIED),
             has_cursor=reply.has_cursor,
+            confirmed=reply.confirmed,
         )

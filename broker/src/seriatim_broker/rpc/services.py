@@ -21,6 +21,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
 from seriatim_api.publications import STAGE_TOPIC
+from seriatim_api.round_trips import WAY_KEY, way_of
 from seriatim_api.status import to_status
 from seriatim_api.v1 import records_pb2
 
@@ -40,7 +41,7 @@ from ..runtime.records import parse_chain, parse_record
 from ..runtime.topic_limits import TopicLimits
 from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
-from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
+from .outbound import OPERATOR_EPOCH_KEY, operator_epoch, said
 
 DEADLINE_S_DEFAULT = 10.0
 """Deadline of a call whose caller named none."""
@@ -218,15 +219,30 @@ def check_protocol(protocol: int) -> None:
         )
 
 
-def remaining_s(context: Any) -> float:
-    """Seconds until the call's deadline, at most 60; 10 if it has none."""
+def ends_s(context: Any) -> float:
+    """Seconds until the caller gives the call up, at most 60; 10 if it did not say."""
     left = context.time_remaining()
     return min(DEADLINE_S_DEFAULT if left is None else max(left, 0.001), DEADLINE_S_MAX)
 
 
+def remaining_s(context: Any) -> float:
+    """Seconds until the answer must leave, so that it is there before the caller gives up."""
+    return max(ends_s(context) - (way_s(context) or 0.0), 0.001)
+
+
+def way_s(context: Any) -> float | None:
+    """Seconds that the caller reserved for the way of the answer; None: it is of a version that does not say it."""
+    return way_of(said(context, WAY_KEY))
+
+
 def deadline_us(context: Any) -> int:
-    """The deadline as a time of the core's clock, 5 % before the caller gives up."""
-    return time.monotonic_ns() // 1000 + int(remaining_s(context) * 0.95 * 1e6)
+    """When the answer must leave, as a time of the core's clock.
+
+    Rule `waits-end-before-the-way` (ASKED): the asker says how long its question may be held, and waits longer by the
+    way. Without it: see `seriatim_api.round_trips`. If it does not say it, 5 % of its time are for the way.
+    """
+    share = 1.0 if way_s(context) is not None else 0.95
+    return time.monotonic_ns() // 1000 + int(remaining_s(context) * share * 1e6)
 
 
 async def abort(context: Any, error: SeriatimError) -> NoReturn:

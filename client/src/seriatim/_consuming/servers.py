@@ -93,7 +93,7 @@ class Servers:
             )
             return None
         self._caller.learn([answer.server_address])
-        return Place(answer.segment, answer.server_address, answer.server_epoch)
+        return Place(answer.segment, answer.server_address, answer.server_epoch, answer.confirmed)
 
     def resolve(self, partition_id: int, start: Start, effect: Resolve, tell: Callable[[Place | None], None]) -> None:
         """Ask a core's question in the background, and give the answer to `tell`."""

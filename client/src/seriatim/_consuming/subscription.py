@@ -118,7 +118,7 @@ class Subscribed:
         self._link_up(link)
 
     def _link_up(self, link: ConsumeLink) -> None:
-        self._step(ct.Connected(link.address, link.stream))
+        self._step(ct.Connected(link.address, link.stream, link.round_trip_us))
 
     @entry
     def link_down(self, link: ConsumeLink) -> None:

@@ -14,7 +14,9 @@ class ConsumerConfig:
     """Times of one subscription."""
 
     join_timeout_ms: int = 2000
-    """The time for the answer to a join. After it the consumer complains about the server."""
+    """The time for the answer to a join, besides the way. After it the consumer complains about the server. After each
+    complaint that was unfounded it is twice as long, up to `join_timeout_ms_max`."""
+    join_timeout_ms_max: int = 16_000
     ack_interval_ms: int = 5
     """The consumer sends the acknowledgements of this time together."""
     session_ms: int = 5000
@@ -31,6 +33,8 @@ class Place:
     segment: int
     address: str
     server_epoch: int
+    confirmed: bool = False
+    """The answer to a complaint: other brokers have heard this server since the complaint arrived."""
 
 
 # ---- events ---------------------------------------------------------------------------------------------
@@ -45,10 +49,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A consume stream to `address` is up."""
+    """A consume stream to `address` is up. A question and its answer are on it for `round_trip_us`."""
 
     address: str
     stream: int
+    round_trip_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ class Joining(State):
         "_server_epoch",
         "_server_is_outdated",
         "_stream",
+        "_unfounded",
         "_was_active",
         "_was_standby",
         "grant",
@@ -116,6 +117,7 @@ class Joining(State):
         self._group_epoch = 0
         self._server_epoch = 0
         self._failures = 0
+        self._unfounded = 0  # complaints in a row, of a server that brokers have heard
         self._retry_at_us = 0
         self._deadline_us = 0  # for the answer to the join
         self._expects_answers = False  # whether the server answers heartbeats
@@ -284,10 +286,17 @@ class Joining(State):
         self._resolving = False
         if self.phase is not ConsumerPhase.RESOLVING:
             return
+        # Rule `no-complaint-twice` (HEARD): after a complaint without an answer the next question is a plain one.
+        # Without it:
+        # 1. Brokers hold a complaint until its deadline, because the server is there. Their answers come too late.
+        # 2. The consumer complains again, for ever, of a server that would answer a join.
+        self._complain = False
         if event.place is None or not event.place.address:
             self._back_off(now_us, jitter)
             return
-        self._complain = False
+        # Brokers hear the server, so it may only be slow to answer the join. With the same time again, no try differs
+        # from the one before, and the consumer leaves each time before the answer comes.
+        self._unfounded = self._unfounded + 1 if event.place.confirmed else 0
         self._go_to(event.place)
 
     def _go_to(self, place: Place) -> None:
@@ -301,7 +310,9 @@ class Joining(State):
         self._stream = event.stream
         self.subscription += 1
         self.phase = ConsumerPhase.JOINING
-        self._deadline_us = now_us + self._config.join_timeout_ms * US_PER_MS
+        config = self._config
+        join_timeout_ms = min(config.join_timeout_ms << min(self._unfounded, 16), config.join_timeout_ms_max)
+        self._deadline_us = now_us + join_timeout_ms * US_PER_MS + event.round_trip_us
         self._alive_us = now_us  # the join counts as the first heartbeat
         self._expects_answers = self._server_is_outdated = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active, self._was_standby))
@@ -342,7 +353,7 @@ class Joining(State):
         if self._server_is_outdated:
             return False  # it does not know its successor; the join's deadline finds that one
         is_moved = 0 < self._group_epoch < event.group_epoch
-        self._failures = 0
+        self._failures = self._unfounded = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
         self._expects_answers = event.answers_pings
         assert self._place is not None

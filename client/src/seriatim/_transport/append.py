@@ -29,15 +29,16 @@ FRAME_BYTES_MAX: Final = 512 << 10
 """The largest frame, in bytes. Frames of this size use the full rate of a stream; larger ones only add delay."""
 
 OPEN_DEADLINE_S: Final = 1.0
-"""Seconds from the first byte to the broker's credit. A frozen process accepts connections and sends nothing."""
+"""Seconds from the first byte to the broker's credit, besides the way to the broker. A frozen process accepts
+connections and sends nothing."""
 
 SILENCE_S: Final = 3.0
 """If answers are due on a link and nothing comes for this many seconds, it is given up, and its connection too."""
 
 SUSPICIOUS_S: Final = 0.25
-"""If answers are due and nothing comes for this many seconds, another broker is asked whether the partition has moved.
-By then the slave of a frozen master has begun a switch. It is a question and not a complaint, and is about one
-partition of the link."""
+"""If answers are due and nothing comes for this many seconds and two round trips, another broker is asked whether the
+partition has moved. By then the slave of a frozen master has begun a switch. It is a question and not a complaint, and
+is about one partition of the link."""
 
 STREAM_BYTES_NEAR: Final = 8 << 20
 """The most bytes on a link without an answer, over all partitions, to a broker that is near. Over a distance it is more
@@ -173,7 +174,7 @@ class AppendLink:
 
     async def _open(self) -> None:
         hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name, is_warm=not self.users)
-        async with asyncio.timeout(OPEN_DEADLINE_S):
+        async with asyncio.timeout(OPEN_DEADLINE_S + self._links.channels.round_trips.way_s(self.address)):
             self._carriage = await self._links.channels.carriages.choose(self.address, "append")
             await self._carriage.open(hello)
             first = await self._carriage.read()
@@ -245,8 +246,9 @@ class AppendLink:
                 continue
             silent_s = loop.time() - self._heard_at
             pause_s = SUSPICIOUS_S / 2
-            if silent_s < SUSPICIOUS_S:
-                pause_s = min(pause_s, SUSPICIOUS_S - silent_s)
+            suspicious_s = SUSPICIOUS_S + 2 * self._links.channels.round_trips.round_trip_s(self.address)
+            if silent_s < suspicious_s:
+                pause_s = min(pause_s, suspicious_s - silent_s)
                 continue
             if silent_s > SILENCE_S:
                 raise TimeoutError(f"the broker sent no answer for {SILENCE_S:.0f} s")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from seriatim._transport.channels import Channels, StreamPurpose
 
 TCP_DEADLINE_S: Final = 0.5
-"""Seconds for a stream to begin over TCP. Half of the time of an opening is then left for gRPC."""
+"""Seconds for a stream to begin over TCP, besides two round trips. Half of the time of an opening is then left for
+gRPC."""
 
 
 class CarriedStream(Protocol):
@@ -125,7 +126,8 @@ class _TcpFirst:
     async def _open_over_tcp(self, hello: broker_pb2.ClientHello | broker_pb2.ConsumerHello) -> bool:
         """Whether the stream has begun."""
         try:
-            async with asyncio.timeout(TCP_DEADLINE_S):
+            way_s = 2 * self._channels.round_trips.round_trip_s(self._port.address)
+            async with asyncio.timeout(TCP_DEADLINE_S + way_s):
                 await self._chosen.open(hello)
         except PortFailedError:
             return False

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.host_lookup import HostLookup
+from seriatim_api.round_trips import RoundTrips
 
 from seriatim._home import Home
 from seriatim._transport.carriage import Carriages
@@ -79,6 +80,7 @@ class Channels:
 
     Attributes:
         home: Where the client of these channels works.
+        round_trips: How long brokers' answers are on their way.
         lookup: Looks up hosts for connections without gRPC.
         carriages: Opens streams to brokers.
 
@@ -89,6 +91,7 @@ class Channels:
     def __init__(self, tls: Tls | None = None) -> None:
         self.home = Home()
         self.silence = Silence()
+        self.round_trips = RoundTrips()
         self.lookup = HostLookup()
         self.carriages = Carriages(self)
         self._certificates: Certificates | None = None

@@ -21,6 +21,7 @@ from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
 
 OPEN_DEADLINE_S: Final = 1.0
+"""Seconds until a stream is up, besides the way to the broker."""
 
 MANY_MAX: Final = 1_000
 MANY_BYTES_MAX: Final = 256 << 10
@@ -73,6 +74,11 @@ class ConsumeLink:
         self._task = asyncio.create_task(self._run(), name=f"consume link {address}")
         self._task.add_done_callback(report_unexpected)
 
+    @property
+    def round_trip_us(self) -> int:
+        """How long a question and its answer are on their way to this broker and back, in µs."""
+        return int(self._channels.round_trips.round_trip_s(self.address) * 1e6)
+
     def write(self, request: broker_pb2.ConsumeRequest) -> None:
         """Queue a request. The number of partitions and the rate of acknowledgements limit the queue."""
         if not self.is_finishing:
@@ -98,7 +104,9 @@ class ConsumeLink:
 
     def measured(self, pong: broker_pb2.Pong) -> None:
         """The answer to a heartbeat is here."""
-        self._credit.measured(_now_us() - pong.number)
+        round_trip_us = _now_us() - pong.number
+        self._credit.measured(round_trip_us)
+        self._channels.round_trips.took(self.address, round_trip_us / 1e6)
 
     async def drain(self) -> None:
         """Send all queued requests, close the client's side, and wait until the broker has ended the stream.
@@ -132,7 +140,7 @@ class ConsumeLink:
     async def _run(self) -> None:
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         try:
-            async with asyncio.timeout(OPEN_DEADLINE_S):
+            async with asyncio.timeout(OPEN_DEADLINE_S + self._channels.round_trips.way_s(self.address)):
                 self._carriage = await self._channels.carriages.choose(self.address, "consume")
                 await self._carriage.open(self._hello)
             self._credit.measured(self._carriage.round_trip_us)

@@ -101,7 +101,7 @@ class RangeCall:
         end: SeriatimError | None = UnavailableError(f"the stream from {self._address} was given up")
         try:
             channel = self._channel = self._channels.get(self._address, "range")
-            async with asyncio.timeout(OPEN_DEADLINE_S):
+            async with asyncio.timeout(OPEN_DEADLINE_S + self._channels.round_trips.way_s(self._address)):
                 self._call = channel.stream_stream(_PATH)()
                 asked_us = _now_us()
                 await self._call.write(ranges_pb2.ReadRangeRequest(open=self._request).SerializeToString())

@@ -27,8 +27,8 @@ AVOIDED_S: Final = 600.0
 """A port is avoided for so many seconds. A port that lets nothing through costs a stream half a second each time."""
 
 ASK_DEADLINE_S: Final = 0.9
-"""Seconds for a broker's answer, with the time to connect. It answers from memory. A connection that gives none in this
-time is not used for new calls: the machine at its other end may be gone."""
+"""Seconds for a broker's answer, with the time to connect, besides a round trip. It answers from memory. A connection
+that gives none in this time is not used for new calls: the machine at its other end may be gone."""
 
 PORTS_MAX: Final = 500
 """The most brokers whose ports are kept. Beyond it, the one that was asked first is forgotten."""
@@ -100,11 +100,13 @@ class StreamPorts:
         return found
 
     async def _ask(self, address: str, purpose: StreamPurpose) -> broker_pb2.GetStreamPortResponse:
-        channel = self._channels.get(address, purpose)
+        channel, trips = self._channels.get(address, purpose), self._channels.round_trips
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
         ask = broker_pb2_grpc.RoutingStub(channel).GetStreamPort  # type: ignore[no-untyped-call]
         try:
             answer: broker_pb2.GetStreamPortResponse = await ask(
-                broker_pb2.GetStreamPortRequest(), timeout=ASK_DEADLINE_S
+                broker_pb2.GetStreamPortRequest(), timeout=ASK_DEADLINE_S + trips.round_trip_s(address)
             )
         except grpc.aio.AioRpcError as exc:
             is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
@@ -117,6 +119,7 @@ class StreamPorts:
                 raise
             error = UnavailableError(f"{address}: the connection was given up")  # by another stream on it
         else:
+            trips.took(address, loop.time() - asked_s)
             return answer
         raise error  # outside of the handler: what is in there refers to the channel
 

@@ -24,16 +24,19 @@ from seriatim_api.errors import (
     UnsupportedVersionError,
 )
 from seriatim_api.hedging import first_answer
+from seriatim_api.round_trips import way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
 from seriatim._transport.channels import Channels
 
-ATTEMPT_DEADLINE_S: Final = 1.0
-"""Seconds for one broker's answer, if another broker may be asked."""
+ATTEMPT_WAIT_S: Final = 1.0
+"""Seconds for which one broker may hold a question, if another broker may be asked. The client waits longer: until the
+answer has come back; see `seriatim_api.round_trips`."""
 
 PATIENCE_S: Final = 0.2
-"""After this many seconds without an answer another broker is asked too. So a frozen or dead broker costs this time."""
+"""After this many seconds and a round trip without an answer another broker is asked too. So a frozen or dead broker
+costs this time."""
 
 COMPLAINT_PATIENCE_S: Final = 0.6
 """The same for complaints and other slow questions. A broker answers a complaint when the partition has moved, which
@@ -80,7 +83,8 @@ class _Call:
         stub: Makes the service's stub from a channel.
         method: The name of the method.
         request: The request.
-        timeout_s: Seconds until the deadline of the whole question.
+        timeout_s: Seconds until the deadline of the whole question. If it may be sent again, brokers may hold it until
+            then, and it ends when the last answer should have come back.
         is_slow: A broker may answer late, so a missing answer proves nothing yet.
         once: It must not be sent again if a broker may have taken it.
         is_new: Brokers of an older version may be in the cluster, and do not know it.
@@ -155,6 +159,7 @@ class Caller:
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._silence = channels.silence
+        self._trips = channels.round_trips
         self._lately: dict[bytes, tuple[float, Any]] = {}  # the newest answer to a request, and when it was asked for
         self._waiting: dict[bytes, _Shared] = {}  # questions without an answer so far
         assert self._addresses
@@ -239,7 +244,7 @@ class Caller:
         call = _Call(broker_pb2_grpc.RoutingStub, "GetTopic", request, timeout_s, is_slow=True)
         address = self._order(None, None)[0]
         try:
-            return await self._ask(call, address, timeout_s)
+            return await self._ask(call, address, timeout_s + self._trips.way_s(address))
         except _NoAnswerError as exc:
             self._pass_over(address)
             raise UnavailableError(f"{address}: {exc.reason}") from exc
@@ -326,12 +331,16 @@ class Caller:
                 order = self._order(first, avoid)
                 with suppress(_NoAnswerError):
                     attempts = (partial(attempt, address) for address in order)
-                    return await first_answer(attempts, call.patience_s, is_passing=_is_no_answer)
+                    return await first_answer(attempts, self._patience_s(call, order[0]), is_passing=_is_no_answer)
                 if self._silence.is_foreign(order):
                     raise self._silence.error(order)
                 await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, _left_s(deadline))))
                 if _left_s(deadline) <= 0:
                     raise told or self._silence.error(self._addresses)
+
+    def _patience_s(self, call: _Call, address: str) -> float | None:
+        """Seconds after which another broker is asked too; None: only after this one has failed."""
+        return None if call.patience_s is None else call.patience_s + self._trips.round_trip_s(address)
 
     def _pass_over(self, address: str) -> None:
         """A broker gave no answer: ask it last from now on."""
@@ -352,8 +361,9 @@ class Caller:
         if left_s <= 0:
             raise _NoAnswerError("no time is left", may_be_taken=False)
         try:
-            whole = call.once or call.reads
-            return await self._ask(call, address, left_s if whole else min(left_s, ATTEMPT_DEADLINE_S))
+            if not (call.once or call.reads):
+                left_s = min(left_s, ATTEMPT_WAIT_S) + self._trips.way_s(address)
+            return await self._ask(call, address, left_s)
         except _NoAnswerError as exc:
             if call.once and exc.may_be_taken:
                 late = f"{address} did not answer {call.method} within {call.timeout_s:g} s"
@@ -375,14 +385,21 @@ class Caller:
         return order
 
     async def _ask(self, call: _Call, address: str, timeout_s: float) -> Any:
+        """Ask one broker, and wait for `timeout_s`. It may hold the question for less: by the way of its answer."""
         if not call.is_slow:
             self._silence.begins(self._addresses)
         method = getattr(call.stub(self._channels.get(address, "ask")), call.method)
+        way_s = min(self._trips.way_s(address), timeout_s / 2)
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
         try:
-            answer = await method(call.request, timeout=timeout_s)
+            answer = await method(call.request, timeout=timeout_s, metadata=(way_metadata(way_s),))
         except grpc.aio.AioRpcError as exc:
             raise self._failure(address, exc) from exc
         self._silence.ends(address)
+        self._trips.answered(address)
+        if not call.is_slow:
+            self._trips.took(address, loop.time() - asked_s)
         return answer
 
     def _failure(self, address: str, exc: grpc.aio.AioRpcError) -> SeriatimError | _NoAnswerError:
@@ -393,9 +410,11 @@ class Caller:
         is_said = any(key == METADATA_KEY for key, _ in metadata or ())
         if is_said or not isinstance(error, UnavailableError):
             self._silence.ends(address)
+            self._trips.answered(address)
             return error
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
         if is_late:
+            self._trips.late(address)
             reason = self._silence.note_late(address)
         else:
             self._silence.goes_on(address, reason, is_tls=is_tls)

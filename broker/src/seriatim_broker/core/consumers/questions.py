@@ -1,8 +1,9 @@
 """Questions: where the cursor of a consumer group is, which broker serves it, how far the consumer group is.
 
-A consumer may complain of a server with its question. The answer then leaves when another broker serves, or at the
-deadline. Meanwhile this broker starts a switch, or asks the other members of the segment to take the right. If a
-consumer asks about a consumer group without a cursor, this may write its first cursor. A person's question never does.
+A consumer may complain of a server with its question. The answer then leaves when another broker serves, when the
+server was heard, or at the deadline. Meanwhile this broker starts a switch, or asks the other members of the segment to
+take the right. If a consumer asks about a consumer group without a cursor, this may write its first cursor. A person's
+question never does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -23,6 +24,7 @@ from ..values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer
 from ..values.keyed import ConsumerMode, KeyCounts
 from ..values.kinds import SwitchReason, TimerKind
 from ..values.ledger_rows import count_keys, read_list_row
+from ..values.messages import ServerHeard
 from ..values.positions import end_of_gone
 from ..values.segment import Segment, SegmentState
 from . import cursors
@@ -77,20 +79,21 @@ def _ask(
         mode: Its mode, if it is new.
         describe: Whether a person asks how far the consumer group is.
     """
+    question = Question(request, failed_epoch, deadline_us, describe, broker.now.mono_us)
     waiting = partition.consumer_groups[group].questions if group in partition.consumer_groups else []
     if len(waiting) >= QUESTIONS_MAX or (
         describe and sum(question.describe for question in waiting) >= DESCRIPTIONS_MAX
     ):
         text = f"{len(waiting)} questions about group {group} wait already on this partition: ask again a little later"
         error = errors.OverloadedError(text, retry_after_ms=200)
-        broker.out.emit(_failed(partition, Question(request, failed_epoch, deadline_us, describe), error))
+        broker.out.emit(_failed(partition, question, error))
         return
     is_new = group not in partition.consumer_groups
     consumer_group = consumer_group_of(broker, partition, group, start, mode)
     if not is_new and (consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None):
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
-    consumer_group.questions.append(Question(request, failed_epoch, deadline_us, describe))
+    consumer_group.questions.append(question)
     broker.wake(deadline_us, TimerKind.QUESTIONS, partition.id)
 
 
@@ -112,16 +115,52 @@ def answer(
         late = broker.now.mono_us >= question.deadline_us
         found = _answer_to(broker, partition, consumer_group, question, late, without_cursor)
         if found is None:
-            segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-            if segment is not None and question.failed_epoch == segment.server_epoch:
-                complain(broker, partition, segment)
             still.append(question)
         else:
             broker.out.emit(found)
     consumer_group.questions = still
     if still:
+        _look_into_complaints(broker, partition, consumer_group)
         broker.poll(broker.config.heartbeat_us, TimerKind.QUESTIONS, partition.id)
     forget_if_unused(partition, consumer_group)
+
+
+def _look_into_complaints(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Consumers complain of the present server: have it replaced if it is silent, and ask whether it is there.
+
+    Rule `complaint-is-answered` (HEARD): a complaint is answered when the server was heard after the complaint arrived,
+    also by another member. Without it:
+      1. A join has no answer for 2 s, because the server is slow or far away. The consumer complains of it.
+      2. No member finds the server silent, so none replaces it, and none says anything.
+      3. The complaint waits until its deadline. If the answer is then late for the consumer, it complains again, for
+         ever, of a server that would answer a join.
+    Silence for less than `silence_us` proves nothing, so then the complaint waits (`suspicion-waits` for producers).
+    """
+    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
+    if segment is None or all(question.failed_epoch != segment.server_epoch for question in consumer_group.questions):
+        return
+    right.ask_whether_there(broker, segment.server)
+    if segment.state is not SegmentState.OPEN:
+        right.want_another(broker, partition, segment, tell=True)
+    elif segment.server == segment.master and broker.is_linked(segment.master):
+        routes.probe_master(broker, partition, segment.no)
+    else:
+        complain(broker, partition, segment)
+
+
+def on_server_heard(broker: BrokerState, partition: Partition, sender: MemberId, message: ServerHeard) -> None:
+    """Another member has heard the server: complaints that arrived before that are unfounded."""
+    heard_us = message.sent_us - message.before_us  # or later, because the message was on its way
+    for consumer_group in list(partition.consumer_groups.values()):
+        told = [
+            question
+            for question in consumer_group.questions
+            if question.failed_epoch == message.server_epoch and question.asked_us <= heard_us
+        ]
+        for question in told:
+            question.heard = True
+        if told:
+            answer(broker, partition, consumer_group)
 
 
 def fail(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
@@ -158,7 +197,8 @@ def _answer_to(
     if question.describe:
         return _description(broker, partition, consumer_group, question, segment)
     complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
-    if (complaint_stands or segment.state is SegmentState.LOST) and not late:
+    heard = complaint_stands and (question.heard or right.is_heard_since(broker, segment.server, question.asked_us))
+    if ((complaint_stands and not heard) or segment.state is SegmentState.LOST) and not late:
         return None  # the segment is lost, and the cursor is about to move on
     return ConsumerResolved(
         question.request,
@@ -170,6 +210,7 @@ def _answer_to(
         segment.state.value,
         not without_cursor,
         None,
+        heard,
     )
 
 

@@ -131,6 +131,7 @@ from ..values.messages import (
     ReplicateLedger,
     ReplicateRefused,
     ReplicateStaged,
+    ServerHeard,
     StoreTail,
     SuspectTail,
     TableAnswer,
@@ -174,7 +175,7 @@ def _cursors_replicated(
 def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: TakeOver) -> None:
     if partition.chain is None:
         partition.read_chain(broker)
-    right.take_over(broker, partition, message.segment_no, message.server_epoch)
+    right.on_take_over(broker, partition, sender, message)
 
 
 Handler = Callable[[BrokerState, Partitions, Any], None]
@@ -420,6 +421,7 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     HandOverKept: handover.on_kept,
     EligibleRequest: eligibility.on_eligible_request,
     TakeOver: _take_over,
+    ServerHeard: questions.on_server_heard,
     HealRequest: orders.on_heal_request,
     MoveRequest: orders.on_move_request,
     ReleaseRequest: orders.on_release_request,

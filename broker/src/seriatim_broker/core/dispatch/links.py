@@ -230,6 +230,7 @@ def on_heartbeat_answer(
     """
     link = broker.links.by_broker[sender.broker]
     link.answered_us = max(link.answered_us, message.sent_us)
+    link.round_trip_us = max(broker.now.mono_us - message.sent_us, 0)
     link.refused_by = frozenset(message.refused)
     lanes.on_answer(link, message.data_count, broker.now.mono_us)
     right.forget_told(broker, sender.broker, link.session, message.sent_us)

@@ -17,7 +17,7 @@ from ..state.consumers import Right
 from ..state.partition import Partition
 from ..values.chain import Chain, change_server, may_join, merged, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
-from ..values.messages import TakeOver
+from ..values.messages import ServerHeard, TakeOver
 from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import NOTHING, drop, put
@@ -189,10 +189,11 @@ def _may_take(broker: BrokerState, partition: Partition, segment: Segment) -> bo
     return broker.member in segment.eligible or _nobody_eligible_lives(broker, segment)
 
 
-def want_another(broker: BrokerState, partition: Partition, segment: Segment) -> None:
+def want_another(broker: BrokerState, partition: Partition, segment: Segment, *, tell: bool = False) -> None:
     """The server of a sealed segment does not answer: take the right, or have another member take it.
 
-    Each member checks by itself whether the server is silent, so an unnecessary question changes nothing.
+    Each member checks by itself whether the server is silent, so an unnecessary question changes nothing. With `tell`,
+    a member that has heard the server says so.
     """
     # Rule `server-unmissed` (I13): a member that needs the server asks for another one. Without it:
     #   1. The server of segment 2 is gone, and no consumer group reads segment 2 any more.
@@ -201,7 +202,38 @@ def want_another(broker: BrokerState, partition: Partition, segment: Segment) ->
     take_over(broker, partition, segment.no, segment.server_epoch)
     for member in dict.fromkeys((*segment.eligible, *segment.members)):
         if member not in (broker.member, segment.server):
-            broker.send(member, TakeOver(partition.id, segment.no, segment.server_epoch))
+            sent_us = broker.now.mono_us if tell else None
+            broker.send(member, TakeOver(partition.id, segment.no, segment.server_epoch, sent_us))
+
+
+def on_take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: TakeOver) -> None:
+    """Another broker says that the server is silent: take the right, or say that this member has heard the server."""
+    take_over(broker, partition, message.segment_no, message.server_epoch)
+    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
+    if message.sent_us is None or segment is None or segment.server_epoch != message.server_epoch:
+        return
+    ask_whether_there(broker, segment.server)
+    link = broker.links.get(segment.server.broker)
+    if link is not None and link.member == segment.server and not _is_silent(broker, segment.server):
+        before_us = max(broker.now.mono_us - link.answered_us, 0)
+        broker.send(sender, ServerHeard(partition.id, segment.no, segment.server_epoch, message.sent_us, before_us))
+
+
+def ask_whether_there(broker: BrokerState, member: MemberId) -> None:
+    """Send a member a heartbeat, or connect to its broker."""
+    if broker.is_linked(member):
+        broker.beat(member.broker)
+    elif member != broker.member:
+        broker.connect(member.broker)
+
+
+def is_heard_since(broker: BrokerState, member: MemberId, at_us: int) -> bool:
+    """Whether a member's disk works, and it has answered a heartbeat that this one sent at that time or later."""
+    if disks.is_hung(broker, member):
+        return False
+    link = broker.links.get(member.broker)
+    is_there = link is not None and link.up and link.member == member and link.answered_us >= at_us
+    return is_there or member == broker.member
 
 
 def _is_silent(broker: BrokerState, member: MemberId) -> bool:

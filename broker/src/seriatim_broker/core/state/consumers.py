@@ -38,12 +38,19 @@ class ConsumerGroupPhase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Question(State):
-    """A request that only asks where the consumer group's cursor is."""
+    """A request that only asks where the consumer group's cursor is.
+
+    Attributes:
+        failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
+        heard: Another member has heard that server since the complaint arrived.
+    """
 
     request: int
     failed_epoch: int | None
     deadline_us: int
     describe: bool
+    asked_us: int = 0
+    heard: bool = False
 
 
 @dataclass(slots=True, eq=False)

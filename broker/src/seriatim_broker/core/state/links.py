@@ -30,6 +30,7 @@ class Link(State):
         "probed_us",
         "refused",
         "refused_by",
+        "round_trip_us",
         "session",
         "up",
         "wanted_us",
@@ -51,6 +52,7 @@ class Link(State):
         self.data_proved_us = 0  # when that number grew last
         self.probed_us: int | None = None  # when a `LaneProbe` was sent, if the number has not grown since
         self.answered_us = -(1 << 60)  # when the newest answered heartbeat was sent
+        self.round_trip_us = 0  # of that heartbeat and its answer
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0
         self.watched_us = 0  # since when this broker shares an open segment or a serving right with the other one

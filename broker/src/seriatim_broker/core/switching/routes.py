@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from seriatim_api import errors
+from seriatim_api.ids import MemberId
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition
@@ -193,7 +194,13 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
         broker.send(segment.master, Heartbeat(broker.now.mono_us))
     else:
         broker.connect(segment.master.broker)
-    broker.poll(broker.config.probe_us, TimerKind.PROBE, partition.id, segment_no)
+    broker.poll(_probe_us(broker, segment.master), TimerKind.PROBE, partition.id, segment_no)
+
+
+def _probe_us(broker: BrokerState, master: MemberId) -> int:
+    """How long a master has for its answer: `probe_us`, and the way, which counts as at most that long again."""
+    link = broker.links.get(master.broker)
+    return broker.config.probe_us + (min(link.round_trip_us, broker.config.probe_us) if link is not None else 0)
 
 
 def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> None:
@@ -213,7 +220,7 @@ def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> 
     # 3. This broker takes its own pause for the master's silence, and a healthy broker group loses the open segment.
     # Only the time since the question says how long the pause may have been, because each event loop is a little late.
     if not heard and not probed.again and link is not None and link.up:
-        late_us = broker.now.mono_us - probed.at_us - broker.config.probe_us
+        late_us = broker.now.mono_us - probed.at_us - _probe_us(broker, segment.master)
         partition.probed = probed._replace(again=True)
         again_us = min(max(late_us, LOOK_AGAIN_US), broker.config.probe_us)
         broker.poll(again_us, TimerKind.PROBE, partition.id, segment_no)

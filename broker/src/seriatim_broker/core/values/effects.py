@@ -249,7 +249,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerResolved:
-    """The answer to `ResolveConsumer`."""
+    """The answer to `ResolveConsumer`.
+
+    Attributes:
+        confirmed: The complaint was unfounded: the server was heard since the complaint arrived.
+    """
 
     request: int
     partition: PartitionId
@@ -260,6 +264,7 @@ class ConsumerResolved:
     state: str
     has_cursor: bool
     error: SeriatimError | None
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

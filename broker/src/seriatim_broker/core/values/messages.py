@@ -560,11 +560,32 @@ class EligibleRequest:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Asks a member that has the segment to check the server, and to take the serving right over if it is silent."""
+    """Asks a member that has the segment to check the server, and to take the serving right over if it is silent.
+
+    Attributes:
+        sent_us: When it was sent, by the sender's clock, if the sender waits for `ServerHeard`.
+    """
 
     partition: PartitionId
     segment_no: int
     server_epoch: int
+    sent_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHeard:
+    """The server is not silent, so the sender does not take the right over.
+
+    Attributes:
+        sent_us: As in the `TakeOver`.
+        before_us: The server has answered a heartbeat that left so long before that `TakeOver` arrived.
+    """
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+    sent_us: int
+    before_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -672,6 +693,7 @@ Message = (
     | HandOverKept
     | EligibleRequest
     | TakeOver
+    | ServerHeard
     | HealRequest
     | MoveRequest
     | ReleaseRequest
