@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import pytest
 from seriatim import Client, _growth
 from seriatim._consuming import streams
 from seriatim._consuming.servers import Servers
+from seriatim._core.consumer_types import Place
 from seriatim._transport.consume import ConsumeLink
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
@@ -22,6 +24,19 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PING_S", 0.01)
     monkeypatch.setattr(streams, "SILENCE_S", 0.2)
     monkeypatch.setattr(streams, "ALIVE_US", 0)
+
+
+class FakeLink:
+    """A stream that no subscription uses."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.heard_at, self.answers_pings, self.is_given_up = address, 0.0, True, False
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+
+    async def close(self) -> None:
+        """It has nothing to close."""
 
 
 @pytest.fixture
@@ -65,6 +80,39 @@ async def test_a_server_that_is_not_sure_of_its_right_is_asked_about(asked: list
             await until(lambda: len(asked) > before)
             assert set(asked[before:]) == {consumer._subscriptions[1].partition_id}
             assert len(consumer.joined) == 2, "it serves all the same"
+
+
+async def test_a_group_that_went_on_costs_no_stream_while_its_news_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule `crossing-is-told`."""
+
+    async def ask(self: Servers, partition_id: int, start: str, failed: int | None, avoid: str | None) -> Place:
+        return place
+
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        broker, other = cluster.brokers
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 1)
+            subscription = consumer._subscriptions[0]
+            served = subscription.core.place
+            assert served is not None
+            link = consumer._streams._links[served.address]
+            elsewhere = other if served.address == broker.address else broker
+            place = Place(served.segment + 1, elsewhere.address, served.server_epoch)
+            monkeypatch.setattr(Servers, "ask", ask)
+            left = FakeLink("a:1")
+            await consumer._streams._check(cast(ConsumeLink, left), subscription)
+            assert not left.is_given_up, "the subscription has left that stream meanwhile"
+            link.heard_at += 3600  # not silent
+            await consumer._streams._check(link, subscription)
+            assert consumer._streams._links.get(served.address) is link
+            place = Place(served.segment, served.address, served.server_epoch)
+            await consumer._streams._check(link, subscription)
+            assert consumer._streams._links.get(served.address) is link, "the broker it asked knew less"
+            place = Place(served.segment + 1, elsewhere.address, served.server_epoch)
+            await consumer._streams._check(link, subscription)
+            assert consumer._streams._links.get(served.address) is not link, "it did not tell"
+            place = served
 
 
 async def test_a_broker_of_an_older_version_is_asked_about_as_before(asked: list[int]) -> None:

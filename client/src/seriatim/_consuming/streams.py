@@ -11,6 +11,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._consuming.servers import Servers
+from seriatim._core.consumer_types import Place
 from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.consume import ConsumeLink
@@ -67,6 +68,7 @@ class Streams:
         self._stream_count = 0
         self._failed = failed
         self._doubted: set[Subscribed] = set()  # their broker answered that it may not deliver to them now
+        self._behind: tuple[Subscribed, Place] | None = None  # its consumer group has gone on, and it was not told so
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -208,13 +210,31 @@ class Streams:
         return self._links.get(served.address) if served is not None and subscription.is_joined else None
 
     async def _check(self, link: ConsumeLink, subscription: Subscribed) -> None:
+        """Ask another broker for the server, and give the stream up if its broker is not the server any more.
+
+        Rule `crossing-is-told` (I13): a broker that answers heartbeats tells by itself that the consumer group went on
+        to the next segment. It is given up only if it has not told it when it is in doubt once more. Without it:
+        1. A heartbeat's answer says that the broker may not deliver now: it has just begun. The client asks another.
+        2. Meanwhile the consumer group goes on to the next segment. The question's answer names that segment, and the
+           broker's own news are on their way: 25 ms.
+        3. The client gives the stream up, with all other partitions on it, and complains of a healthy broker.
+        """
         place = await self._servers.ask(subscription.partition_id, subscription.start_at, None, link.address)
         served = subscription.core.place
         assert served is not None, "a place is replaced, but never removed"
-        if place is not None and (place.segment, place.server_epoch) > (served.segment, served.server_epoch):
+        if place is None or self._link_of(subscription) is not link:
+            return  # the news came meanwhile: it has left this stream
+        is_silent = asyncio.get_running_loop().time() - link.heard_at >= SILENCE_S
+        if (place.segment, place.server_epoch) <= (served.segment, served.server_epoch):
+            if not link.answers_pings:
+                link.heard_at = asyncio.get_running_loop().time()
+        elif is_silent or (place.address != link.address and place.segment == served.segment):
             await self._give_up(link)  # another broker is the server: this one is frozen, or cut off
-        elif place is not None and not link.answers_pings:
-            link.heard_at = asyncio.get_running_loop().time()
+        elif self._behind == (subscription, served):
+            await self._give_up(link)
+        else:
+            self._behind = subscription, served
+            self._doubted.discard(subscription)  # what comes later may say it again
 
     async def _give_up(self, link: ConsumeLink) -> None:
         link.give_up()
