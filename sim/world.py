@@ -502,8 +502,9 @@ class World:
         self.cluster.finish()
 
     def backlog_us(self) -> int:
-        """How long the batches without an outcome may take when all faults are over."""
-        return BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
+        """How long batches without an outcome, and consumers that take each batch slowly, may take without faults."""
+        unsettled = sum(producer.unsettled_count for producer in self.producers)
+        return BATCH_US_MAX * unsettled + self.options.take_us * self.options.batches_per_producer * len(self.producers)
 
     def run_until(self, until_us: int) -> None:
         """Let time pass. A violation, if there are too many events."""
