@@ -23,7 +23,6 @@ from seriatim_broker.process_start import prepare_process
 
 from seriatim_local.delays import parse_delay
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
-from seriatim_local.unserved import Unserved
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -272,6 +271,8 @@ def render_status(found: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    from seriatim_local.unserved import Unserved  # imports asyncio
 
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "pid", "run", "state", "ready", "address", "admin"):
