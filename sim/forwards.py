@@ -1,7 +1,7 @@
 """Dead letters in the simulation: the way from the server of a consumer group to the master of another partition.
 
 Messages of all partitions but the last one may go to the last one, which is the dead-letter topic here. The number of a
-dead letter is that of its message and `LETTER`.
+dead letter is that of its message, and above it which consumer group gave the message up, in which group epoch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from .cluster import checksum
-from .judge.forwarding import Server
+from .judge.forwarding import Server, letter_of
 
 if TYPE_CHECKING:
     from .cores.brokers import Process
     from .world import World
 
-LETTER: Final = 1 << 40
 ANSWER_US: Final = 400_000
 """So long a request waits for its answer."""
 
@@ -38,6 +37,8 @@ class Forwards:
         self.is_away = world.options.letters_away
         self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
+        self._letters: dict[tuple[str, PartitionId, int], int] = {}  # by group, partition and offset
+        self._forwarders: dict[tuple[str, PartitionId, int], int] = {}  # by group, partition and group epoch
 
     @property
     def dead(self) -> PartitionId:
@@ -54,8 +55,16 @@ class Forwards:
         if one is not None:
             message = SimulatedBodies().open(one).rows[index - one.header.base_index]
             self._messages[effect.partition, effect.offset] = message
-            row = DeadLetterRow((LETTER | message).to_bytes(8, "big"), 0, is_keyed=True)
+            letter = self._letter(process, effect.partition, effect.origin.group, message)
+            self._letters[effect.origin.group, effect.partition, effect.offset] = letter
+            row = DeadLetterRow(letter.to_bytes(8, "big"), 0, is_keyed=True)
         process.deliver(DeadLetterRead(effect.serial, row))
+
+    def _letter(self, process: Process, partition: PartitionId, group: str, message: int) -> int:
+        """The number of the dead letter of a message, as the server of a consumer group makes it now."""
+        epoch = process.core.partitions[partition].consumer_groups[group].group_epoch
+        forwarder = self._forwarders.setdefault((group, partition, epoch), len(self._forwarders) + 1)
+        return letter_of(forwarder, message)
 
     def send(self, process: Process, effect: fx.ForwardBatches) -> None:
         """A server sends dead letters: route them, perhaps to a broker that was the master."""
@@ -128,9 +137,11 @@ class Forwards:
         message = self._messages[note.partition, parse_offset(fields["offset"])]
         judge = self._world.judge
         judge.seen.states.add("a dead letter is stored")
+        offset = parse_offset(fields["offset"])
         server = self._servers[process.name, note.partition, fields["group"]]  # that sent it
-        judge.rules.forwarding.passed(process.name, server, message)
-        judge.rules.keyed.passed(fields["group"], note.partition, parse_offset(fields["offset"]), message)
+        letter = self._letters[fields["group"], note.partition, offset]
+        judge.rules.forwarding.passed(process.name, server, letter)
+        judge.rules.keyed.passed(fields["group"], note.partition, offset, message)
 
 
 class _Request:

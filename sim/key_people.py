@@ -14,6 +14,8 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import Event, ListKeys, OperateKeys
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, SeenKey
 
+from .judge.excuses import Excuse
+
 if TYPE_CHECKING:
     from .world import World
 
@@ -37,6 +39,11 @@ class KeyPeople:
         """Begin to ask, on each partition."""
         self._has_begun = True
         for partition in self._world.partitions:
+            self.begin_on(partition)
+
+    def begin_on(self, partition: PartitionId) -> None:
+        """Begin to ask about a partition."""
+        if self._has_begun:
             self._world.schedule.after(LOOK_US, self._act, partition)
 
     def end(self) -> None:
@@ -98,7 +105,7 @@ class KeyPeople:
         self, partition: PartitionId, operation: KeyOperation, keys: tuple[SeenKey, ...], rng: random.Random
     ) -> None:
         world, epoch = self._world, self._epoch(partition)
-        judge = world.judge.rules.keyed.parked
+        judge, may_be_older = world.judge.rules.keyed.parked, world.judge.seen.waits_for_rebuild
         for key in keys:
             judge.person_asks(self._group, partition, key, is_skip=operation is KeyOperation.SKIP)
 
@@ -113,6 +120,9 @@ class KeyPeople:
                     world.judge.seen.states.add("a key had changed")
                     continue
                 world.judge.seen.states.add(f"a key: {operation.name.lower()}{' again' * result}")
+                if may_be_older or world.judge.seen.waits_for_rebuild:
+                    world.judge.seen.excuse(Excuse.OLDER_CURSOR)  # a rebuild may bring back what was before
+                    continue
                 if not result and self._epoch(partition) == epoch:
                     judge.acted(self._group, partition, epoch, key, world.schedule.now_us)
                 # A key that does not wait any more may have been moved to another group epoch, where it comes again.

@@ -10,7 +10,7 @@ from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
+from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack, StartPosition
 from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.testing.simulated_bodies import key_of, messages_in
 
@@ -48,8 +48,16 @@ class SimKeyedConsumer(SimConsumer):
     mode = ConsumerMode.KEY_ORDERED
     _core: KeyedPartitionConsumer
 
-    def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
-        super().__init__(clients, judge, partition, group, name)
+    def __init__(
+        self,
+        clients: Clients,
+        judge: Judge,
+        partition: PartitionId,
+        group: str,
+        name: str,
+        start: StartPosition = StartPosition.EARLIEST,
+    ) -> None:
+        super().__init__(clients, judge, partition, group, name, start)
         self._core = KeyedPartitionConsumer(CONFIG)
         rng = clients.schedule.rng
         self._in_flight_max = rng.choice((4, 20, 200))

@@ -13,6 +13,7 @@ from .mutants import (
     client,
     coordinator,
     copies,
+    crossings,
     folding,
     forwarding,
     groups,
@@ -55,6 +56,7 @@ MUTATIONS: dict[str, Mutation] = {
     **modes.MUTATIONS,
     **forwarding.MUTATIONS,
     **noticing.MUTATIONS,
+    **crossings.MUTATIONS,
 }
 """By name."""
 

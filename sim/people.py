@@ -55,7 +55,7 @@ class People:
     @property
     def is_busy(self) -> bool:
         """Whether a person waits for an answer, or a consumer group is paused."""
-        return bool(self._waiting) or bool(self._paused())
+        return bool(self._waiting) or bool(self.paused())
 
     def act(self, rng: random.Random) -> None:
         """A person starts one operation on a consumer group."""
@@ -98,7 +98,7 @@ class People:
 
     def _resume(self) -> None:
         world = self._world
-        for partition, group in self._paused():
+        for partition, group in self.paused():
             if not any((wish.partition, wish.group) == (partition, group) for wish in self._waiting):
                 rng = world.schedule.rng
                 wish = Wish(
@@ -107,7 +107,8 @@ class People:
                 self._begin(wish, rng)
         world.schedule.after(100_000, self._resume)
 
-    def _paused(self) -> list[tuple[PartitionId, str]]:
+    def paused(self) -> list[tuple[PartitionId, str]]:
+        """The consumer groups that are paused, as the coordinator says."""
         records = self._world.coordinator.records
         found: list[tuple[PartitionId, str]] = []
         for partition in self._world.partitions:

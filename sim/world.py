@@ -30,6 +30,7 @@ from .cores.cluster import CORES
 from .forwards import Forwards
 from .injecting import Injector
 from .judge import Judge, own_tail
+from .judge.modes import SHARED
 from .key_people import KeyPeople
 from .keyed_consumers import (
     DELAYED_KEY,
@@ -92,6 +93,12 @@ SIM_CONFIG = BrokerConfig(
     spread_retry_us_max=400_000,
 )
 
+
+AWAY_US = (500_000, 3_000_000)
+"""So long a consumer group is without consumers: longer than its delays, and than people and brokers take for most."""
+
+LEAVES_SHARE = 0.5
+"""Of the consumers that all end at once, so many say so."""
 
 RANGE = "range"
 """What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
@@ -217,16 +224,19 @@ class World:
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
+        self.away_until_us: dict[str, int] = {}  # groups whose consumers have all ended, and when others come
         self.there_before: dict[PartitionId, frozenset[str]] = {}  # of added partitions: groups that were there before
         self.keyed_groups = list(KEYED_GROUPS[: self.options.keyed_groups]) if self.options.keyed_consumers else []
         self.people = People(self)
         has_people = self.options.keyed_attempts or self.options.keyed_waits
-        self.key_people = [KeyPeople(self, group) for group in self.keyed_groups if has_people]
+        people_of = [*self.keyed_groups, *([SHARED] if self.options.mode_consumers else [])]
+        self.key_people = [KeyPeople(self, group) for group in people_of if has_people]
         self.publishing = Publishing(self, self.options.writers, self.options.publications)
         if self.options.writers:
             self.judge.publications = self.publishing.judge
         self.forwards = Forwards(self)
         self.past_runs: list[RunId] = []
+        self._sent_behind: set[tuple[PartitionId, int]] = set()  # open segments behind gaps that got a message
         self._lost_disks = 0
         self._calm_from_us = 0
         self._has_lost_a_group = False
@@ -492,6 +502,7 @@ class World:
         while not self._is_drained():
             if self.schedule.now_us > until_us:
                 raise Violation("I13", f"not drained {bound_us} us after the last fault: {self._stuck()}")
+            self._send_behind_gaps()
             self.run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
             chain, length = self.chain(partition), self._open_length(self.chain(partition))
@@ -500,6 +511,15 @@ class World:
                 self.judge.rules.forwarding.final(self.judge.replay(chain, length))
             self.publishing.judge.final(partition, chain, length)
         self.cluster.finish()
+
+    def _send_behind_gaps(self) -> None:
+        """A group with state of keys is told of a lost segment by the server of the next one that has messages."""
+        for partition in self.partitions:
+            opened = (partition, self.chain(partition).open_segment.no)
+            is_empty = self._open_length(self.chain(partition)) == 0
+            if is_empty and opened not in self._sent_behind and self.judge.untold(partition, self.keyed_groups):
+                self._sent_behind.add(opened)
+                self.start_producers(1, (partition,))
 
     def backlog_us(self) -> int:
         """How long batches without an outcome, and consumers that take each batch slowly, may take without faults."""
@@ -517,11 +537,8 @@ class World:
         if self.options.writers:
             self.publishing.start()
         self.groups = ["early", "late"] if self.options.late_group else ["early"]
-        if self.options.range_readers:
-            for partition in self.partitions:
-                reader = SimRangeReader(self, self.clients, self.judge, partition, RANGE)
-                self.range_readers.append(reader)
-                reader.start()
+        for partition in self.partitions:
+            self.add_range_reader(partition)
         self.judge.seen.keyed_groups.update(self.keyed_groups)
         for group in self.keyed_groups:
             for number in range(self.options.keyed_consumers):
@@ -537,6 +554,19 @@ class World:
             delay += self.options.readers_after_us
             for number in range(2 if group == "early" else 1):
                 self.schedule.after(delay, self.add_consumer, group, number)
+
+    def add_range_reader(self, partition: PartitionId) -> None:
+        """A reader of ranges of a partition, if the world has them."""
+        if self.options.range_readers:
+            reader = SimRangeReader(self, self.clients, self.judge, partition, RANGE)
+            self.range_readers.append(reader)
+            reader.start()
+
+    def watch_partition(self, partition: PartitionId) -> None:
+        """A partition was added: readers of ranges read it too, and people look at its keys."""
+        self.add_range_reader(partition)
+        for people in self.key_people:
+            people.begin_on(partition)
 
     def start_producers(self, batch_count: int, partitions: Sequence[PartitionId] = ()) -> None:
         """Start the producers of each of these partitions, or of all, with so many batches each."""
@@ -568,7 +598,7 @@ class World:
         """
         if group not in self.groups:
             return
-        start = StartPosition.LATEST if group in self.there_before.get(partition, ()) else StartPosition.EARLIEST
+        start = self._start_of(partition, group)
         consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}", start)
         self.consumers.append(consumer)
         consumer.start()
@@ -576,9 +606,18 @@ class World:
     def add_keyed_consumer(self, group: str, number: int) -> None:
         """A consumer of a group in which order is by key, for each partition."""
         for partition in self.partitions:
-            consumer = SimKeyedConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
-            self.consumers.append(consumer)
-            consumer.start()
+            self.add_keyed_consumer_of(partition, group, number)
+
+    def add_keyed_consumer_of(self, partition: PartitionId, group: str, number: int) -> None:
+        """A consumer of such a group on one partition; see `add_consumer_of`."""
+        name, start = f"{group}.{number}", self._start_of(partition, group)
+        consumer = SimKeyedConsumer(self.clients, self.judge, partition, group, name, start)
+        self.consumers.append(consumer)
+        consumer.start()
+
+    def _start_of(self, partition: PartitionId, group: str) -> StartPosition:
+        is_there = group in self.there_before.get(partition, ())
+        return StartPosition.LATEST if is_there else StartPosition.EARLIEST
 
     def _look_at_ledgers(self) -> None:
         """The judge compares what is on the disks of eligible members with what the applications did."""
@@ -619,15 +658,35 @@ class World:
             victim.partition,
         )
 
+    def consumers_leave(self, rng: random.Random) -> None:
+        """All consumers of a group end, some of them in order; as many come much later, and none before."""
+        labels = sorted({consumer.group for consumer in self.consumers if consumer.alive})
+        if not labels:
+            return
+        group = rng.choice(labels)
+        back_us = self.schedule.now_us + rng.randint(*AWAY_US)
+        self.away_until_us[group] = max(back_us, self.away_until_us.get(group, 0))
+        self.schedule.tell("FAULT", f"all consumers of {group} end, and come back at {back_us / 1000:.0f} ms")
+        self.judge.seen.states.add("group without consumers")
+        for consumer in self.consumers:
+            if consumer.alive and consumer.group == group:
+                end = consumer.leave if rng.random() < LEAVES_SHARE else consumer.crash
+                end()
+                self.schedule.at(back_us, self._replace_consumer, group, consumer.partition)
+
+    def is_away(self, group: str) -> bool:
+        """Whether no consumer of the group may come now."""
+        return self.away_until_us.get(group, 0) > self.schedule.now_us
+
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        if self.is_away(group):
+            self.schedule.at(self.away_until_us[group], self._replace_consumer, group, partition)
+            return
         if group in mode_consumers.MODES:
             mode_consumers.add(self, group, partition)
             return
         if group in self.keyed_groups:
-            name = f"{group}.{self.clients.number()}"
-            keyed = SimKeyedConsumer(self.clients, self.judge, partition, group, name)
-            self.consumers.append(keyed)
-            keyed.start()
+            self.add_keyed_consumer_of(partition, group, self.clients.number())
             return
         self.add_consumer_of(partition, group, self.clients.number())
 

@@ -79,6 +79,7 @@ class CoreInjector(Injector):
         snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
         coordinator.records.restore(snapshot)
+        self._world.judge.rules.operations.went_back(self._world.people.paused())
         self._world.judge.seen.waits_for_rebuild = True
         coordinator.is_down = False
         for broker in self._cluster.brokers.values():

@@ -66,7 +66,7 @@ def keyed_rests(rng: random.Random, options: Options) -> Options:
     return replace(keyed(rng, options), keyed_rests=rng.choice((0.1, 0.3)), keyed_failures=0.02)
 
 
-def _with_keys(rng: random.Random, options: Options) -> Options:
+def with_keys(rng: random.Random, options: Options) -> Options:
     """One or several consumer groups in which order is by key, of few or many consumers, on this mix."""
     return replace(
         options,
@@ -82,30 +82,30 @@ def _with_keys(rng: random.Random, options: Options) -> Options:
 def keyed_moved(rng: random.Random, options: Options) -> Options:
     """People rewind, skip and pause consumer groups while keys are set aside, delayed or granted."""
     drawn = rng.choice((group_operations, group_operations, group_operations, late_operations))(rng, options)
-    return _with_keys(rng, drawn)
+    return with_keys(rng, drawn)
 
 
 def keyed_dropped(rng: random.Random, options: Options) -> Options:
     """Retention drops messages that are live, granted or set aside; in some worlds people move groups as well."""
     drawn = rng.choice((retention, retention, moved_and_dropped, unread, stubs_copied))(rng, options)
-    return _with_keys(rng, drawn)
+    return with_keys(rng, drawn)
 
 
 def keyed_waits(rng: random.Random, options: Options) -> Options:
     """Keys wait longer than the world lasts, and retention drops the messages on which consumers failed."""
-    drawn = _with_keys(rng, rng.choice((retention, unread))(rng, options))
+    drawn = with_keys(rng, rng.choice((retention, unread))(rng, options))
     return replace(drawn, keyed_waits=rng.choice((0.3, 0.7)), keyed_failures=rng.choice((0.08, 0.3)))
 
 
 def keyed_lost(rng: random.Random, options: Options) -> Options:
     """All disks with a segment are lost, with what was set aside there or handed over to it."""
-    return _with_keys(rng, rng.choice((gaps, gaps, servers_lost))(rng, options))
+    return with_keys(rng, rng.choice((gaps, gaps, servers_lost))(rng, options))
 
 
 def keyed_full(rng: random.Random, options: Options) -> Options:
     """Windows, memories and lists are full all the time, because consumers fail on every third message."""
     kinds = (as_it_is, groups_die, switchers_race, restarts, half_copies, servers_fall)
-    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    drawn = with_keys(rng, rng.choice(kinds)(rng, options))
     return replace(
         drawn, keyed_limits=True, keyed_failures=0.3, may_lose_groups=False,
         batches_per_producer=max(drawn.batches_per_producer, 24),
@@ -115,7 +115,7 @@ def keyed_full(rng: random.Random, options: Options) -> Options:
 def keyed_delayed(rng: random.Random, options: Options) -> Options:
     """One key waits all the time, with more messages behind it than keys may wait. All other keys go on."""
     kinds = (as_it_is, groups_die, switchers_race, restarts, servers_fall)
-    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    drawn = with_keys(rng, rng.choice(kinds)(rng, options))
     return replace(
         drawn, keyed_delayed=True, keyed_limits=True, keyed_failures=0.02, partition_count=1, may_lose_groups=False,
         batches_per_producer=max(drawn.batches_per_producer, 40),
@@ -125,20 +125,20 @@ def keyed_delayed(rng: random.Random, options: Options) -> Options:
 def keyed_frames(rng: random.Random, options: Options) -> Options:
     """Frames have room for few of the messages that are granted at once."""
     kinds = (as_it_is, groups_die, switchers_race, restarts, servers_fall)
-    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    drawn = with_keys(rng, rng.choice(kinds)(rng, options))
     return replace(drawn, frame_bytes=rng.choice((8, 20, 40)), may_lose_groups=False)
 
 
 def keyed_restored(rng: random.Random, options: Options) -> Options:
     """The coordinator goes back in time, or comes back empty, and is rebuilt."""
-    return _with_keys(rng, restored(rng, options))
+    return with_keys(rng, restored(rng, options))
 
 
 def keyed_halves(rng: random.Random, options: Options) -> Options:
     """Members that join again get half of a server's state; then the server ends."""
     drawn = serving(rng, options, {"half_state": 5}, 16)
     return replace(
-        _with_keys(rng, drawn),
+        with_keys(rng, drawn),
         take_us=rng.choice((30_000, 60_000)),
         fault_span_us=4_000_000,
         batches_per_producer=60,
@@ -151,7 +151,7 @@ def keyed_halves(rng: random.Random, options: Options) -> Options:
 def keyed_slow(rng: random.Random, options: Options) -> Options:
     """Flushes take long, and several consumer groups are handed over at the same time."""
     kinds = (as_it_is, switchers_race, restarts)
-    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    drawn = with_keys(rng, rng.choice(kinds)(rng, options))
     return replace(
         drawn, keyed_groups=3, keyed_failures=0.3, flush_us_max=60_000, partition_count=1, may_lose_groups=False,
         batches_per_producer=max(drawn.batches_per_producer, 24),
@@ -160,7 +160,7 @@ def keyed_slow(rng: random.Random, options: Options) -> Options:
 
 def keyed_late(rng: random.Random, options: Options) -> Options:
     """Writes of cursors are carried out long after they count as unanswered; needless rebuilds come meanwhile."""
-    drawn = _with_keys(rng, options)
+    drawn = with_keys(rng, options)
     return replace(
         drawn,
         kinds={"plan": 6, "complaint": 6, "needless_rebuild": 12, "consumer_crash": 1},
@@ -178,7 +178,7 @@ def keyed_late(rng: random.Random, options: Options) -> Options:
 
 def keyed_words(rng: random.Random, options: Options) -> Options:
     """A server that was replaced reaches a member that has just started, with acknowledgements that no other has."""
-    drawn = _with_keys(rng, late_words(rng, options))
+    drawn = with_keys(rng, late_words(rng, options))
     return replace(
         drawn,
         kinds={"word_to_server": 3, "complaint": 1},
@@ -198,7 +198,7 @@ def keyed_begins(rng: random.Random, options: Options) -> Options:
     record is common, and what is queued behind them waits.
     """
     return replace(
-        _with_keys(rng, options),
+        with_keys(rng, options),
         kinds={"plan": 4, "complaint": 4, "begun_alone": 12},
         fault_count=30,
         fault_span_us=3_000_000,

@@ -67,6 +67,7 @@ MORE_KINDS: tuple[str, ...] = (
     "needless_rebuild",
     "begun_alone",
     "freeze_master",
+    "group_leaves",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from seriatim_broker.core.values.config import BrokerConfig
 
-from . import chains, disks, forwarding, keyed, links, ordinary, producing, retaining, serving
+from . import chains, crossings, disks, forwarding, keyed, links, ordinary, producing, retaining, serving
 from .kinds import RUNTIME_KINDS
 from .options import Options
 
@@ -38,11 +38,17 @@ class Profile:
         draw: Draws the options.
         weight: How often it is drawn.
         only: What it is about, if some kinds of worlds do not simulate that; there it would test something else.
+        draw_whole: Draws the options for whole brokers, if those for bare cores would not do.
     """
 
     draw: Callable[[random.Random, Options], Options]
     weight: int
     only: Only | None = None
+    draw_whole: Callable[[random.Random, Options], Options] | None = None
+
+    def drawer(self, *, is_whole: bool) -> Callable[[random.Random, Options], Options]:
+        """What draws the options for a world of whole brokers, or of bare cores."""
+        return self.draw_whole if is_whole and self.draw_whole is not None else self.draw
 
 
 WHOLE = ("brokers", "disks", "groups")
@@ -161,6 +167,7 @@ PROFILES: dict[str, Profile] = {
     "unread": Profile(retaining.unread, 0),
     "unread-kept": Profile(retaining.unread_kept, 0, DROPPED),
     "moved-and-dropped": Profile(retaining.moved_and_dropped, 0),
+    "crossings": Profile(crossings.crossings, 0, draw_whole=crossings.whole_crossings),
 }
 
 
@@ -224,14 +231,16 @@ BALANCED_SHARE = 0.25
 """Of the seeds without a profile, so many worlds of whole brokers are balanced."""
 
 
-def draw(rng: random.Random, profile: str = "", more: random.Random | None = None) -> Options:
+def draw(
+    rng: random.Random, profile: str = "", more: random.Random | None = None, *, is_whole: bool = False
+) -> Options:
     """A mix for one seed: half of the seeds have everything, the others are made for what is rare otherwise.
 
     With `profile` (a name of `PROFILES`) the mix is of that kind. `more` is a source of chance of its own, by which a
     world without a profile gets something more. So the other draws are the same as without it.
     """
     chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
-    options = PROFILES[chosen].draw(rng, ordinary.anything(rng))
+    options = PROFILES[chosen].drawer(is_whole=is_whole)(rng, ordinary.anything(rng))
     if profile or more is None:
         return options
     if more.random() < MORE_SHARE:
@@ -243,7 +252,7 @@ def draw_for_brokers(
     rng: random.Random, profile: str = "", batch_count: int = 0, more: random.Random | None = None
 ) -> Options:
     """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
-    options = draw(rng, profile, more)
+    options = draw(rng, profile, more, is_whole=True)
     if "older_disk" in options.kinds:
         options = replace(options, second_member_us=SECOND_MEMBER_US, readers_after_us=3 * SECOND_MEMBER_US)
     if not profile and more is not None and more.random() < BALANCED_SHARE:

@@ -110,3 +110,7 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
     def inject_consumer_crash(self) -> None:
         """A consumer ends without a word, and another of its group takes over."""
         self._world.crash_consumer()
+
+    def inject_group_leaves(self) -> None:
+        """All consumers of a consumer group end, and others come much later."""
+        self._world.consumers_leave(self._rng)

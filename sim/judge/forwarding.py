@@ -6,14 +6,23 @@ The dead-letter topic itself is judged as each partition: I1 for what its master
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from seriatim_api.dead_letters import dead_letter_producer
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, split_offset
 from seriatim_broker.core.values.keyed import DeadLetter
 
+from .excuses import Excuse
 from .seen import Seen
 
-_NUMBER = (1 << 40) - 1
+_LETTER_BITS: Final = 40
+_MESSAGE: Final = (1 << _LETTER_BITS) - 1
+
+
+def letter_of(forwarder: int, message: int) -> int:
+    """The number of the dead letter of a message; forwarders count from 1."""
+    return forwarder << _LETTER_BITS | message
+
 
 Server = tuple[str, int, str, int, int]
 """A member run as the server of a consumer group: its broker, the run, the group, its group epoch, the server epoch."""
@@ -24,7 +33,7 @@ class Forwarding:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._messages: dict[tuple[bytes, int], int] = {}  # (producer, number) -> the message
+        self._messages: dict[tuple[bytes, int], int] = {}  # (producer, number) -> the dead letter
         self._numbers: dict[tuple[bytes, int], int] = {}  # (producer, message) -> the number
         self._accepted: set[tuple[bytes, int]] = set()
         self._stored: set[int] = set()
@@ -39,9 +48,10 @@ class Forwarding:
         if numbers != sorted(numbers):
             self._seen.fail("J4", f"{what} sends the numbers {numbers}, not in their order")
         for letter in letters:
-            message = int.from_bytes(letter.row.body, "big") & _NUMBER
-            known = self._messages.setdefault((producer, letter.number), message)
-            if known != message:
+            body = int.from_bytes(letter.row.body, "big")
+            message = body & _MESSAGE
+            known = self._messages.setdefault((producer, letter.number), body)
+            if known != body:
                 self._seen.fail("J4", f"{what} sends {message} as number {letter.number}, which was {known}")
             if (server, message) in self._passed:
                 self._seen.fail("J4", f"{what} sends {message} again, which this server has passed: {server}")
@@ -56,18 +66,29 @@ class Forwarding:
         self._accepted.add((producer, number))
         self._stored.add(self._messages[producer, number])
 
-    def passed(self, who: str, server: Server, message: int) -> None:
+    def passed(self, who: str, server: Server, letter: int) -> None:
         """A server passes a message, because its dead letter is stored."""
-        self._passed.add((server, message))
-        if message not in self._stored:
-            self._seen.fail("J4", f"{who} passes {message}, and no master said that its dead letter is stored")
+        self._passed.add((server, letter & _MESSAGE))
+        if letter not in self._stored:
+            self._seen.fail("J4", f"{who} passes a message, and no master said that its dead letter {letter} is stored")
 
     def final(self, order: Sequence[tuple[int, int]]) -> None:
         """What masters said to be stored is in the dead-letter topic; `order` has each (offset, message) of it."""
-        standing = {message & _NUMBER for _, message in order if message & ~_NUMBER}
-        missing = sorted(self._stored - standing)
+        standing = {message for _, message in order if message >> _LETTER_BITS}
+        missing = sorted(letter for letter in self._stored - standing if not self._is_lost(letter))
         if missing:
             self._seen.fail("J4", f"dead letters of {missing[:5]} were said to be stored, and are not there")
+
+    def _is_lost(self, letter: int) -> bool:
+        """Whether a dead letter was in a segment that a person declared lost."""
+        fate = self._seen.fates[letter]
+        if fate.offset is None:
+            return False
+        no, index = split_offset(fate.offset)
+        is_lost = self._seen.losses.covers((fate.partition, no), index)
+        if is_lost:
+            self._seen.excuse(Excuse.LOST_AFTERWARDS)
+        return is_lost
 
     def granted(self, who: str, group: str, partition: PartitionId, group_epoch: int, messages: Sequence[int]) -> None:
         """A server puts a grant on a consumer's stream."""

@@ -232,6 +232,7 @@ class Judge:
 
     def moved(self, group: str, partition: PartitionId, segment_no: int) -> None:
         """A reader of ranges, which has no cursor, has finished all before that segment."""
+        self.seen.cursorless.add(group)
         self.seen.cursors[group, partition] = segment_no
 
     def cursor_written(

@@ -96,9 +96,7 @@ class Keyed:
         name = names.pop()
         key = view.keys.setdefault(name, KeyView())
         newest = self._tokens.get((group, partition, name), 0)
-        may_be_older = self._seen.waits_for_rebuild and not self._knows_later(
-            who, group, partition, group_epoch, server_epoch
-        )
+        may_be_older = self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch)
         if run.token <= newest and may_be_older:
             self._seen.excuse(Excuse.OLDER_CURSOR)
         elif run.token <= newest:
@@ -106,7 +104,7 @@ class Keyed:
         self._tokens[group, partition, name] = max(run.token, newest)
         if list(run.offsets) != sorted(run.offsets):
             self._seen.fail("K1", f"{what}, not in their order")
-        self.parked.granted(what, group, partition, group_epoch, run)
+        self.parked.granted(what, group, partition, group_epoch, run, may_be_older=may_be_older)
         if not self.parked.was_asked_for(group, partition, name):
             self._check_attempts(what, key, run, may_be_older)
         begun = self._begun.get((group, partition, run.offsets[0]), ())
@@ -151,25 +149,6 @@ class Keyed:
             if message not in view.again:
                 view.tokens.setdefault(message, []).append(run.token)
                 key.open[offset] = None
-
-    def _knows_later(self, who: str, group: str, partition: PartitionId, group_epoch: int, server_epoch: int) -> bool:
-        """Whether the disk of a server says that the consumer group was further than in the segment that it serves."""
-        chains = reversed(self._seen.history[partition])
-        served = (
-            segment.no
-            for chain in chains
-            for segment in chain.segments
-            if segment.server_epoch == server_epoch and segment.server.broker == who
-        )
-        no = next(served, None)
-        image = self._seen.brokers[who].real_disk.durable.partitions.get(partition)
-        if no is None or image is None:
-            return False
-        return any(
-            (state.group_epoch, state.segment_no) > (group_epoch, no)
-            for (_, of), state in image.cursors.items()
-            if of == group
-        )
 
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
         """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""

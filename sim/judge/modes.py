@@ -15,6 +15,7 @@ from seriatim_api.ids import PartitionId, format_offset
 from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.testing.simulated_bodies import key_of
 
+from .excuses import Excuse
 from .keyed import Keyed
 from .seen import Seen
 
@@ -35,6 +36,7 @@ class SharedView:
 
     tokens: dict[int, int] = field(default_factory=dict)  # message -> the newest token
     confirmed: set[int] = field(default_factory=set)
+    confirmed_older: set[int] = field(default_factory=set)  # of them, those while an older copy was not rebuilt yet
     done: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
 
@@ -76,19 +78,28 @@ class Modes(Keyed):
         """A server puts a grant on a consumer's stream."""
         what = f"{who} grants {[format_offset(offset) for offset in run.offsets]} of {group} as {run.token:#x}"
         if group == SHARED:
-            self._shared_granted(what, self._shared_on(partition, group_epoch), run, messages)
+            may_be_older = self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch)
+            self._shared_granted(what, self._shared_on(partition, group_epoch), run, messages, may_be_older)
         elif group == ONCE:
             self._once_granted(what, self._once_on(partition), run, messages)
         else:
             super().granted(who, group, partition, group_epoch, server_epoch, run, messages)
 
-    def _shared_granted(self, what: str, view: SharedView, run: KeyGrant, messages: list[int]) -> None:
+    def _shared_granted(
+        self, what: str, view: SharedView, run: KeyGrant, messages: list[int], may_be_older: bool
+    ) -> None:
         if len(messages) != 1:
             self._seen.fail("S1", f"{what}, {len(messages)} messages")
         (message,) = messages
-        if message in view.confirmed:
+        is_flagged = run.maybe_repeated or run.attempt > 1
+        may_come_again = (may_be_older and message in view.done) or message in view.confirmed_older
+        if is_flagged and may_come_again:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        elif message in view.confirmed:
             self._seen.fail("S2", f"{what}, and {message} was confirmed")
-        if run.token <= view.tokens.get(message, 0):
+        if run.token <= view.tokens.get(message, 0) and may_be_older:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        elif run.token <= view.tokens.get(message, 0):
             self._seen.fail("S3", f"{what}, and {message} had token {view.tokens[message]:#x}")
         if message in view.tokens:
             self._seen.states.add("granted again")
@@ -161,9 +172,21 @@ class Modes(Keyed):
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, messages: list[int]) -> None:
         """A server confirms the acknowledgements of these messages."""
         if group == SHARED:
-            self._shared_on(partition, group_epoch).confirmed.update(messages)
+            view = self._shared_on(partition, group_epoch)
+            view.confirmed.update(messages)
+            if self._seen.waits_for_rebuild:
+                view.confirmed_older.update(messages)
         elif group != ONCE:
             super().confirmed(group, partition, group_epoch, messages)
+
+    def passed(self, group: str, partition: PartitionId, offset: int, message: int) -> None:
+        """A server is done with a message, because its dead letter is stored."""
+        super().passed(group, partition, offset, message)
+        if group == SHARED:
+            for (of, _), view in self._shared.items():
+                if of == partition:
+                    view.done.add(message)
+                    view.owed.discard(message)
 
     def lacks(self, group: str, partition: PartitionId, order: list[tuple[int, int]]) -> list[int]:
         """The messages that the consumer group has not finished. An at-most-once group must come to the last one."""
@@ -171,7 +194,13 @@ class Modes(Keyed):
             views = {epoch: view for (of, epoch), view in self._shared.items() if of == partition}
             done = {message for view in views.values() for message in view.done}
             owed = views[max(views)].owed if views else set()
-            return [message for _, message in order if message not in done or message in owed]
+            told = self._seen.view(group, partition)
+            return [
+                message
+                for offset, message in order
+                if message not in done or message in owed
+                if not told.need_not_have(offset) and not self.parked.may_be_skipped(group, partition, offset)
+            ]
         if group == ONCE:
             return []
         return super().lacks(group, partition, order)

@@ -6,10 +6,13 @@ VOID, PAUSE: a broker delivers nothing in an epoch that a rewind or a skip has e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined
 from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord
 
+from .excuses import Excuse
 from .seen import Seen
 from .views import ConsumerGroupView
 
@@ -50,6 +53,11 @@ class Operations:
         seen.past_views.setdefault((group, partition), []).append(seen.view(group, partition))
         seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, make_offset(*place))
 
+    def went_back(self, paused: Iterable[tuple[PartitionId, str]]) -> None:
+        """An older copy of the coordinator is back. Only its cursors say which consumer groups are paused."""
+        self._paused = {(group, partition) for partition, group in paused}
+        self._seen.note_disks()
+
     def done(self, group: str, operation: ConsumerGroupOperation, id_: bytes, *, was_done: bool) -> None:
         """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""
         if id_ not in self._carried_out and not (was_done and not operation.moves):
@@ -76,7 +84,11 @@ class Operations:
             return
         group, partition = self._subscribed[key]
         begun = self._seen.view(group, partition).group_epoch
-        if self._granted[key] < begun:
+        epoch = self._granted[key]
+        may_be_older = self._seen.may_believe_older(who, group, partition, epoch, event.server_epoch)
+        if epoch < begun and may_be_older:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        elif epoch < begun:
             what = f"{who} delivers to {group} in epoch {self._granted[key]}"
             self._seen.fail("VOID", f"{what}, and was moved in epoch {begun}")
         if (group, partition) in self._paused:

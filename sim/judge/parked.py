@@ -9,6 +9,7 @@ from __future__ import annotations
 from seriatim_api.ids import PartitionId, format_offset
 from seriatim_broker.core.values.keyed import KeyGrant, SeenKey
 
+from .excuses import Excuse
 from .seen import Seen
 
 _On = tuple[str, PartitionId]
@@ -39,7 +40,11 @@ class Parked:
 
     def said_parked(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey, asked_us: int) -> None:
         """A broker says that a key is parked, to a person who asked at that time."""
-        if self._acted.get(((group, partition), group_epoch, key), asked_us) < asked_us:
+        was_released = self._acted.get(((group, partition), group_epoch, key), asked_us) < asked_us
+        if was_released and self._seen.waits_for_rebuild:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+            return
+        if was_released:
             self._seen.fail("J2", f"{key} of {group} is said to be parked, and was said to be released")
         self._parked[(group, partition), group_epoch, key.first_offset] = key
 
@@ -55,12 +60,18 @@ class Parked:
         """Whether a person wanted to pass over that message."""
         return ((group, partition), offset) in self._skips
 
-    def granted(self, what: str, group: str, partition: PartitionId, group_epoch: int, run: KeyGrant) -> None:
+    def granted(
+        self, what: str, group: str, partition: PartitionId, group_epoch: int, run: KeyGrant, *, may_be_older: bool
+    ) -> None:
         """A server puts a grant on a consumer's stream."""
         on = (group, partition)
         for offset in run.offsets:
-            if (on, group_epoch, offset) in self._skipped:
-                self._seen.fail("J2", f"{what}, and {format_offset(offset)} was said to be passed over")
             key = self._parked.get((on, group_epoch, offset))
-            if key is not None and (on, key) not in self._asked:
+            is_parked = key is not None and (on, key) not in self._asked
+            is_skipped = (on, group_epoch, offset) in self._skipped
+            if (is_parked or is_skipped) and may_be_older:
+                self._seen.excuse(Excuse.OLDER_CURSOR)
+            elif is_skipped:
+                self._seen.fail("J2", f"{what}, and {format_offset(offset)} was said to be passed over")
+            elif is_parked:
                 self._seen.fail("J2", f"{what}, and {key} was said to be parked")

@@ -28,11 +28,13 @@ class Retention:
         if old.state not in SETTLED:
             seen.fail("RETAIN", f"{what}, and it is {old.state.value}")
         for (group, of), no in seen.cursors.items():
-            if of == after.partition and no <= old.no:
+            if of == after.partition and no <= old.no and group not in seen.cursorless:
                 seen.fail("RETAIN", f"{what}, and {group} stands in {no}")
-        if after.segments[0].incomplete_table:
-            seen.fail("RETAIN", f"{what}, and readers of {after.segments[0].no} need its producer table")
-        groups = [name for name, of in seen.cursors if of == after.partition]
+        first, *later = after.segments[:2]
+        needing = [first, *(later if first.state is SegmentState.LOST else [])]
+        if any(segment.incomplete_table for segment in needing):
+            seen.fail("RETAIN", f"{what}, and readers of {needing[-1].no} need its producer table")
+        groups = [name for name, of in seen.cursors if of == after.partition and name not in seen.cursorless]
         for group, no in self._gaps.untold(after.partition, groups):
             if no == old.no and old.state is SegmentState.LOST:
                 seen.fail("RETAIN", f"{what}, and {group} was not told that it is lost")
@@ -63,7 +65,8 @@ class Retention:
         chain = seen.history[partition][-1]
         what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
         seen.states.add("told of dropped messages")
-        if self.retains_unread and seen.cursor_epochs.get((group, partition), 1) == 1:
+        has_cursor = group not in seen.cursorless
+        if self.retains_unread and has_cursor and seen.cursor_epochs.get((group, partition), 1) == 1:
             # J7. In a later group epoch a blind server began at the coordinator's cursor, because all disks that knew
             # more are gone. The messages before were confirmed once.
             seen.fail("RETAIN", f"{what}, and the topic keeps what the group has not read")

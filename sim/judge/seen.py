@@ -45,6 +45,7 @@ class Seen:
         promised: The index of each segment below which something was acknowledged or delivered.
         cursors: The segment of each consumer group's cursor,
         cursor_epochs: and the group epoch.
+        cursorless: The labels of readers of ranges, which no segment and no drop waits for.
         past_views: What consumer groups saw before they were moved, oldest first.
         left: The segments that left the record because of retention, as they were last.
         set_back: Batches whose master did not believe the append time before.
@@ -76,10 +77,12 @@ class Seen:
         self.past_views: dict[tuple[str, PartitionId], list[ConsumerGroupView]] = {}
         self.cursors: dict[tuple[str, PartitionId], int] = {}
         self.cursor_epochs: dict[tuple[str, PartitionId], int] = {}
+        self.cursorless: set[str] = set()
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
         self.lost_repeats: dict[PartitionId, set[int]] = {}
         self.waits_for_rebuild = False
+        self._known_before: dict[tuple[str, PartitionId, str], tuple[int, int]] = {}  # when the coordinator went back
 
     def excuse(self, what: Excuse) -> None:
         """Forgive something that would break a promise; docs/internals/excuses.md says why."""
@@ -169,3 +172,36 @@ class Seen:
     def cursor_segments(self, partition: PartitionId) -> list[int]:
         """The cursor segments of all consumer groups; the first segment, if there is no cursor yet."""
         return [no for (_, of), no in self.cursors.items() if of == partition] or [1]
+
+    def may_believe_older(
+        self, who: str, group: str, partition: PartitionId, group_epoch: int, server_epoch: int
+    ) -> bool:
+        """Whether a server may believe a cursor of an older copy of the coordinator, because it cannot know better."""
+        return self.waits_for_rebuild and not self._knows_later(who, group, partition, group_epoch, server_epoch)
+
+    def _knows_later(self, who: str, group: str, partition: PartitionId, group_epoch: int, server_epoch: int) -> bool:
+        """Whether the disk of a server says that the consumer group was further than in the segment that it serves."""
+        chains = reversed(self.history[partition])
+        served = (
+            segment.no
+            for chain in chains
+            for segment in chain.segments
+            if segment.server_epoch == server_epoch and segment.server.broker == who
+        )
+        no = next(served, None)
+        if no is None:
+            return False
+        known = max(self._known_on_disk(who, partition, group), self._known_before.get((who, partition, group), (0, 0)))
+        return known > (group_epoch, no)
+
+    def _known_on_disk(self, who: str, partition: PartitionId, group: str) -> tuple[int, int]:
+        image = self.brokers[who].real_disk.durable.partitions.get(partition)
+        states = (state for (_, of), state in image.cursors.items() if of == group) if image is not None else ()
+        return max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
+
+    def note_disks(self) -> None:
+        """An older copy of the coordinator is back: remember what disks know of groups, before they forget it."""
+        for who in self.brokers:
+            for partition, image in self.brokers[who].real_disk.durable.partitions.items():
+                for _, group in image.cursors:
+                    self._known_before[who, partition, group] = self._known_on_disk(who, partition, group)

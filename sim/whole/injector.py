@@ -176,6 +176,7 @@ class RuntimeInjector(Injector):
         world.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
         self._cluster.person.note_seen()
         self._cluster.coordinator.restore_snapshot(snapshot)
+        world.judge.rules.operations.went_back(world.people.paused())
         world.judge.seen.waits_for_rebuild = True
         world.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):

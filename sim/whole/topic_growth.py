@@ -72,7 +72,7 @@ class TopicGrowth:
 
     def _grown(self, partition: PartitionId) -> None:
         world = self._world
-        before = frozenset(group for group in world.groups if self._was_there(group))
+        before = frozenset(group for group in (*world.groups, *world.keyed_groups) if self._was_there(group))
         missing = [group for group in sorted(before) if not self._cursor(partition, group)]
         if missing:
             world.judge.fail("I1", f"{missing} had a cursor before partition {partition} was added, and has none there")
@@ -84,6 +84,11 @@ class TopicGrowth:
         for group in world.groups:
             delay_us = world.schedule.rng.choice(JOINS_US)
             world.schedule.after(delay_us, world.add_consumer_of, partition, group, world.clients.number())
+        for group in world.keyed_groups:
+            for _ in range(world.options.keyed_consumers):
+                delay_us = world.schedule.rng.choice(JOINS_US)
+                world.schedule.after(delay_us, world.add_keyed_consumer_of, partition, group, world.clients.number())
+        world.watch_partition(partition)
 
     def _was_there(self, group: str) -> bool:
         """Whether the group had a cursor when the new partition began to belong to the topic."""

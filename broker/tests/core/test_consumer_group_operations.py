@@ -123,6 +123,22 @@ def reading(**options: object) -> Operated:
 # ---- rewind and skip ------------------------------------------------------------------------------------
 
 
+def test_a_rewind_that_an_older_coordinator_lacks_is_not_undone() -> None:
+    """Rule `move-stays`: this disk has the group epoch that the rewind began."""
+    bench = Operated(cursors=(CursorState(1, GROUP, 2, 3, 3),))
+    bench.begin()
+    bench.deliver()
+    assert bench.delivered(fx.Batches) == []
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    bench.read_both()
+    (described,) = bench.all(fx.ConsumerGroupDescribed)
+    assert isinstance(described.error, errors.CoordinatorBehindError)
+    bench.wait(2_000 * MS, (M01,))
+    bench.cursor(epoch=2, revision=6)
+    bench.deliver()
+    assert bench.delivered(fx.Batches), "a person has rebuilt the coordinator"
+
+
 def test_a_rewind_writes_the_place_in_a_new_epoch_under_both_revisions() -> None:
     bench = idle()
     bench.record = ev.CursorRecord(1, 3, 4, TOPIC)

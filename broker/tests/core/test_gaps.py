@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnavailableError, UnknownTopicError
+from seriatim_api.ids import make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, declare_lost
-from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.core.values.chain import Chain, declare_lost, trim
+from seriatim_broker.core.values.segment import SegmentState, Start
 
 from .support import (
     CONFLICT,
@@ -46,7 +47,13 @@ def answer(bench: Bench) -> SeriatimError | None:
     return resolved.error
 
 
-@pytest.mark.parametrize(("chain", "length"), [(UNSETTLED, 0), (SEALED, 3)], ids=["unsettled", "sealed"])
+BEGUN = unsettled_chain(trim(first_chain(), 1, Start(2, 7, 100), 1))
+"""Retention dropped two messages before the segment became unsettled."""
+
+
+@pytest.mark.parametrize(
+    ("chain", "length"), [(UNSETTLED, 0), (SEALED, 3), (BEGUN, 2)], ids=["unsettled", "sealed", "unsettled and dropped"]
+)
 def test_the_segment_is_lost_and_what_is_behind_has_positions(chain: Chain, length: int) -> None:
     bench = declared(chain)
     (write,) = bench.all(fx.WriteChain)
@@ -97,6 +104,20 @@ def test_a_group_in_a_lost_segment_goes_on_behind_it_in_a_new_epoch() -> None:
     bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 4, 0, TOPIC), 9, False))
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.segment_no, write.record.group_epoch) == (2, 5)
+
+
+def test_a_drop_before_a_lost_segment_is_told_behind_it() -> None:
+    """Rule `jump-tells-drop`."""
+    bench = Bench(M20)
+    bench.read_chain(None)
+    bench.do(ev.ResolveConsumer(6, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + 10**6))
+    bench.read_chain(declare_lost(UNSETTLED, 1))
+    dropped = make_offset(1, 0)
+    bench.do(
+        ev.CursorRead(P, GROUP, ev.CursorRecord(1, 4, 3, TOPIC, dropped_from=dropped, dropped_position=0), 9, False)
+    )
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.dropped_from) == (2, dropped)
 
 
 def test_a_consumer_of_the_segment_behind_is_told_of_the_gap() -> None:

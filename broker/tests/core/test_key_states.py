@@ -10,6 +10,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, SeenKey
+from seriatim_broker.core.values.log import LedgerRow
 from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import QUICK, KeyedServing, offsets
@@ -93,3 +94,25 @@ def test_key_in_the_dead_letter_order_is_released() -> None:
     assert bench.granted() == [[0, 1]]
     assert not bench.keyed.forwards
     assert bench.keyed.keys[b"ka"].phase is not KeyPhase.FORWARDING
+
+
+@pytest.mark.parametrize("is_dropped_first", [False, True], ids=["dropped later", "dropped while it is granted"])
+def test_attempt_on_a_dropped_message_ends_with_its_server(is_dropped_first: bool) -> None:
+    """Rule `granted-and-gone`: the next server knows the attempt, and does not read the message any more."""
+    bench = KeyedServing("aab", policy=replace(QUICK, delays_ms=(100, 100)))
+    bench.serve()
+    run = next(run for run in bench.runs() if run.offsets[0] == make_offset(1, 0))
+    bench.nack(run)
+    for _ in range(3):
+        bench.deliver()
+    assert [run.attempt for run in bench.runs()] == [2], "it is granted again"
+    if is_dropped_first:
+        drops_below(bench, 1)
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
+    successor = KeyedServing("aab", policy=bench.policy, cursors=(bench.part.cursors[GROUP],), rows=rows)
+    successor.chain = trim(successor.chain, 1, Start(1, 0, 0), 1)
+    successor.read_chain(successor.chain)
+    successor.serve()
+    assert [(run.offsets[0], run.attempt) for run in successor.runs() if run.offsets[0] == make_offset(1, 1)] == [
+        (make_offset(1, 1), 1)
+    ]

@@ -15,6 +15,7 @@ from seriatim_broker.core.values.chain import Chain, declare_lost, settle, trim
 from seriatim_broker.core.values.chain import Seal as ChainSeal
 from seriatim_broker.core.values.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
 from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.positions import Place, first_kept, is_dropped
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import SegmentState, Start
 
@@ -120,10 +121,28 @@ def test_a_stub_stays_while_readers_need_its_producer_table() -> None:
     assert retention.limited_by_tables(alone, 3) == 1
 
 
+def test_a_stub_stays_while_its_table_is_needed_behind_a_lost_segment() -> None:
+    """Rule `tables-leave`: a lost segment has no table of its own."""
+    chain = sealed_chain(first_chain(), 5, 7, (M10, M11))
+    chain = declare_lost(unsettled_chain(chain, (M20, M21)), 2)
+    assert chain.segments[2].incomplete_table
+    assert retention.first_kept(chain, 3, []) == 1
+
+
 def test_a_lost_segment_stays_until_a_group_has_read_behind_it() -> None:
     chain = declare_lost(three_sealed(), 2)
     assert retention.first_kept(chain, 4, [Reader("a", 3, make_offset(3, 0))]) == 2
     assert retention.first_kept(chain, 4, [Reader("a", 4, make_offset(4, 0))]) == 4
+
+
+def test_what_is_dropped_behind_a_lost_segment_is_gone_for_readers() -> None:
+    """Rule `dropped-behind-loss`."""
+    chain = trim(declare_lost(three_sealed(), 1), 3, None, 1)
+    assert [(segment.no, segment.is_stub) for segment in chain.segments[:2]] == [(1, False), (2, True)]
+    assert first_kept(chain).segment_no == 1
+    assert first_kept(chain, 2) == Place(3, 0)
+    assert is_dropped(chain, Place(2, 1), first_kept(chain, 2))
+    assert first_kept(chain, 9).segment_no == chain.open_segment.no
 
 
 def test_a_long_past_goes_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,9 +99,18 @@ def next_no(partition: Partition, no: int) -> int:
 
 
 def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int, reason: str) -> None:
-    """The cursor segment is lost or dropped: tell the consumers of the gap, and cross in a new group epoch."""
+    """The cursor segment is lost or dropped: tell the consumers of the gap, and cross in a new group epoch.
+
+    Rule `jump-tells-drop` (I1): what the cursor says of dropped messages is told behind the gap. Without it:
+      1. k:5 of segment 1 is handed over to segment 2, and retention drops segment 1. All disks of segment 2 are lost.
+      2. The consumer group goes back to k:5, which is gone: its cursor is in segment 2, and says that 1:5 was dropped.
+      3. The consumer group jumps over segment 2, and no consumer is ever told that k:5 is missing.
+    """
     if _must_wait(broker, partition, consumer_group):
         return
+    assert consumer_group.cursor is not None
+    consumer_group.ledger.acked = consumer_group.cursor.start_index
+    consumer_group.ledger.take_up_dropped(consumer_group.cursor)
     for consumer in consumer_group.consumers:
         tell(broker, consumer, Gap(consumer_group.segment_no, 0, reason))
     move_on(broker, partition, consumer_group, next_no, new_epoch=True)

@@ -189,7 +189,11 @@ def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
 
     This is checked in each step, because retention may drop messages while the range is read.
     """
-    first = first_kept(chain)
+    # Rule `dropped-behind-loss` (I13): what lies before the place says nothing of it. Without it:
+    #   1. Segment 3 is declared lost, and stays in the record. Retention drops all of segment 4 behind it.
+    #   2. A reader reads from 4:4 on. The first message that is kept seems to be the one of segment 3, before 4:4.
+    #   3. No member has 4:4, so each one sends the reader to another one, for ever.
+    first = first_kept(chain, wait.place.segment_no)
     if not is_dropped(chain, wait.place, first):
         return wait
     segment = chain.segment(first.segment_no)
@@ -252,7 +256,7 @@ def on_log_read(
         return
     wait = wait._replace(reading=0)
     chain = partition.chain
-    if chain is not None and is_dropped(chain, wait.place, first_kept(chain)):
+    if chain is not None and is_dropped(chain, wait.place, first_kept(chain, wait.place.segment_no)):
         _advance(broker, partition, wait)
         return
     segment = chain.segment(wait.place.segment_no) if chain is not None else None

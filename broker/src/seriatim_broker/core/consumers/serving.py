@@ -346,7 +346,7 @@ def _begin(
         handling.thaw(broker, partition, consumer_group)
         progress.go_on(broker, partition, consumer_group)
         return
-    if record.mode.is_keyed and cursors.was_further(partition, consumer_group.name, segment.no, record.group_epoch):
+    if _is_behind_for_good(partition, consumer_group.name, segment.no, record):
         _wait_for_rebuild(broker, partition, consumer_group, record)
         return
     if record.mode.is_keyed and record.term_base + segment.server_epoch > TERM_MAX:
@@ -390,10 +390,25 @@ def _begin(
     _go_on_begun(broker, partition, consumer_group)
 
 
+def _is_behind_for_good(partition: Partition, group: str, no: int, record: CursorRecord) -> bool:
+    """Whether this disk proves that the coordinator has lost something of the group that no flag on messages mends."""
+    if record.mode.is_keyed:
+        return cursors.was_further(partition, group, no, record.group_epoch)
+    # Rule `move-stays` (I11): what a person did to an exclusive group is not undone either. Without it:
+    #   1. A person rewinds the consumer group from 4:0 to 2:0, which begins group epoch 2, and is told that it is done.
+    #   2. The coordinator is restored as it was before, and the servers read that the group is in group epoch 1.
+    #   3. The group goes on as if it had not been moved. The servers write control records of group epoch 1 over those
+    #      of group epoch 2, so a rebuild finds nothing of the rewind.
+    known = partition.cursors.get(group)
+    return known is not None and known.group_epoch > record.group_epoch
+
+
 def _wait_for_rebuild(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
 ) -> None:
     """This disk proves that the cursor is of an older copy of the coordinator: give nothing until a person mends that.
+
+    The same for an exclusive group in a later group epoch: `_is_behind_for_good`.
 
     Rule `further-waits` (K2, J1, J3): where order is by key, a consumer group is not served at an older place. Without
     it:
@@ -402,7 +417,7 @@ def _wait_for_rebuild(
       3. This member grants all of segment 2 again, also what is confirmed, and under lower tokens. The rows that it
          writes are not kept beside the later control record.
     """
-    why = f"group {consumer_group.name} was in a later segment of {partition.name} than {record.segment_no}"
+    why = f"group {consumer_group.name} was at a later place of {partition.name} than segment {record.segment_no}"
     error = errors.CoordinatorBehindError(
         f"the coordinator has lost decisions: {why}. Nothing is delivered to the group here. Remedy: run seriatim "
         "coordinator rebuild"
@@ -537,7 +552,7 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
     first = first_kept(chain)
     if place >= first:
         return record.moved_to(*place, new_epoch=True)
-    dropped_from = make_offset(*place)
+    dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
     moved = record.moved_to(*first, new_epoch=True)
     return replace(moved, dropped_from=dropped_from, dropped_position=position_of(chain, dropped_from))
 

@@ -186,13 +186,16 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
       1. A stub right before such a segment leaves the record, and its producer table with it.
       2. Readers do not find a repeat in that segment, and get it as a new message.
 
+    Rule `table-behind-loss` (I9): the same if a lost segment is between them, because that has no table.
+
     A lost segment stays until every consumer group has read something behind it, because the next server tells of the
     loss.
     """
     kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
     while (before := chain.before(kept.no)) is not None:
-        if before.state is not SegmentState.LOST and not kept.incomplete_table:
+        is_needed = any(segment.incomplete_table for segment in chain.following(before.no, 2))
+        if before.state is not SegmentState.LOST and not is_needed:
             break
         kept = before
     return kept.no

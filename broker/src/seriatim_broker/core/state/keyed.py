@@ -1111,6 +1111,12 @@ class KeyedDispatcher(State):
             self.requeue(key)
         if any(self._begins_below(key, end) for key in self.keys.values()):
             return False
+        # Rule `granted-and-gone` (J2): its attempts end with the drop, too. Without it:
+        #   1. k:5 is granted as the second attempt. Retention drops it, and the record of k still has one attempt.
+        #   2. This server dies. The next one begins behind k:5, and counts the attempt for k:6.
+        for key in [run.key for run in self.doing.values()]:
+            if key.attempts and not key.aside and 0 < self.first_offset(key) < end:
+                self._forget_attempts(key)
         self.window.pass_below(start)
         return True
 

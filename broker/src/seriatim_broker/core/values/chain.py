@@ -225,9 +225,15 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
 
 
 def declare_lost(chain: Chain, no: int) -> Chain:
-    """Declare a segment lost, because no disk has it any more; its length stays if it was known."""
+    """Declare a segment lost, because no disk has it any more; its length stays if it was known.
+
+    Rule `lost-has-start` (I5): otherwise it ends where retention began it. Without it: retention drops the first
+    messages of the open segment, the segment becomes UNSETTLED, and all its disks are lost. A length of 0 lies before
+    its start, so no record could say that it is lost, and consumers would stop there for ever.
+    """
     old = _require(chain, no)
-    lost = replace(old, state=old.to_state(SegmentState.LOST), sealed_len=old.sealed_len or 0)
+    length = old.start if old.sealed_len is None else old.sealed_len
+    lost = replace(old, state=old.to_state(SegmentState.LOST), sealed_len=length)
     return _settled(chain, lost, chain.epoch + 1)
 
 

@@ -59,9 +59,10 @@ class BatchPlace(NamedTuple):
         return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
 
 
-def first_kept(chain: Chain) -> Place:
-    """The start of the first segment that is LOST, is open, or has messages."""
-    segment = next(segment for segment in chain.segments if not segment.is_stub)
+def first_kept(chain: Chain, no: int = 0) -> Place:
+    """The start of the first segment, from that number on, that is LOST, is open, or has messages."""
+    kept = (segment for segment in chain.segments if segment.no >= no and not segment.is_stub)
+    segment = next(kept, chain.open_segment)
     return Place(segment.no, segment.start)
 
 

@@ -1,0 +1,133 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
+"""Bugs where two features meet: worlds that draw one of them do not show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_broker.core.consumers import crossing, cursors, granting, ranges, serving
+from seriatim_broker.core.consumers.consumer_group import tell
+from seriatim_broker.core.control import retention
+from seriatim_broker.core.copies import gaps
+from seriatim_broker.core.state import keyed_rows
+from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.effects import Gap
+from seriatim_broker.core.values.segment import Segment, SegmentState
+
+from .mutation import Mutation, Patch, nothing
+
+
+def _lost_from_zero() -> list[Patch]:
+    real = vars(gaps)["declare_lost"]
+
+    def declare_lost(chain: Chain, no: int) -> Chain:
+        """A lost segment without a known length is empty, whatever retention says of its start."""
+        segment = chain.segment(no)
+        if segment is not None and segment.sealed_len is None:
+            assert not segment.start, "a segment begins before its end"
+        lost: Chain = real(chain, no)
+        return lost
+
+    return [(gaps, "declare_lost", declare_lost)]
+
+
+def _table_goes_behind_a_loss() -> list[Patch]:
+    def first_kept(chain: Chain, no: int, readers: Any) -> int:
+        """Only the segment right before an incomplete one keeps its table."""
+        kept: Segment | None = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
+        assert kept is not None
+        while (before := chain.before(kept.no)) is not None:
+            if before.state is not SegmentState.LOST and not kept.incomplete_table:
+                break
+            kept = before
+        return kept.no
+
+    return [(retention, "first_kept", first_kept)]
+
+
+def _jump_forgets() -> list[Patch]:
+    def jump(broker: Any, partition: Any, consumer_group: Any, next_no: int, reason: str) -> None:
+        """What the cursor says of dropped messages ends with the lost segment."""
+        if crossing._must_wait(broker, partition, consumer_group):
+            return
+        for consumer in consumer_group.consumers:
+            tell(broker, consumer, Gap(consumer_group.segment_no, 0, reason))
+        crossing.move_on(broker, partition, consumer_group, next_no, new_epoch=True)
+
+    return [(crossing, "jump", jump)]
+
+
+def _attempts_of_granted() -> list[Patch]:
+    real = KeyedDispatcher.drop_below
+
+    def drop_below(self: KeyedDispatcher, start: int, count: int) -> bool:
+        """Attempts on a granted message outlive it."""
+        doing, self.doing = self.doing, {}
+        try:
+            return real(self, start, count)
+        finally:
+            self.doing = doing
+
+    return [(KeyedDispatcher, "drop_below", drop_below)]
+
+
+def _first_is_unnamed() -> list[Patch]:
+    real = keyed_rows._record
+
+    def record(dispatcher: Any, key: Any, phase: Any) -> Any:
+        """A record without a list does not say on which message the attempts were."""
+        found = real(dispatcher, key, phase)
+        return found if key.aside else replace_first(found)
+
+    def replace_first(found: Any) -> Any:
+        return found._replace(aside_first=0)
+
+    return [(keyed_rows, "_record", record)]
+
+
+def _moves_are_undone() -> list[Patch]:
+    def is_behind(partition: Any, group: str, no: int, record: Any) -> bool:
+        """Only key-ordered groups wait for a rebuild."""
+        return record.mode.is_keyed and cursors.was_further(partition, group, no, record.group_epoch)
+
+    return [(serving, "_is_behind_for_good", is_behind)]
+
+
+def _first_of_all() -> list[Patch]:
+    real = vars(ranges)["first_kept"]
+    return [(ranges, "first_kept", lambda chain, _no=0: real(chain))]
+
+
+def _mutation(rule: str, patches: Any, *breaks: str) -> Mutation:
+    return Mutation(rule, patches, breaks, "crossings")
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "lost-has-start": _mutation(
+        "a lost segment of unknown length ends where retention began it", _lost_from_zero, "CORE"
+    ),
+    "table-behind-loss": _mutation(
+        "a stub stays while readers behind a lost segment need its producer table", _table_goes_behind_a_loss,
+        "RETAIN", "TABLE", "I9",
+    ),
+    "jump-tells-drop": _mutation(
+        "a cursor that jumps over a lost segment still says what was dropped", _jump_forgets, "I1", "I13"
+    ),
+    "granted-and-gone": _mutation(
+        "attempts on a granted message end when retention drops it", _attempts_of_granted, "K5", "J2"
+    ),
+    "first-is-named": _mutation("a record names the message on which attempts were", _first_is_unnamed, "K5", "J2"),
+    "move-stays": _mutation(
+        "an exclusive group is not served in an earlier group epoch than the disk knows", _moves_are_undone,
+        "VOID", "I11", "I2", "I9",
+    ),
+    "lost-is-noted": _mutation(
+        "what was dropped or declared lost is noted until a later message counts",
+        lambda: [(granting, "_note_gone", nothing)], "I1", "I2", "I13",
+    ),
+    "dropped-behind-loss": _mutation(
+        "a range goes over what was dropped behind a lost segment", _first_of_all, "I13"
+    ),
+}  # fmt: skip
+"""By name."""
