@@ -20,6 +20,7 @@ from seriatim_broker.core.values.events import AckLevel, Append, ConsumerGone, E
 from seriatim_broker.core.values.keyed import ConsumerMode
 
 from .cluster import checksum
+from .distances import CLIENTS, Distances
 from .faults import Options
 from .schedule import Schedule
 from .suspicions import Suspicions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 RESOLVE_DEADLINE_US = 300_000
+FAR_DEADLINE_US = 1_000_000
 SILENCE_US = 250_000  # after this without a path a client treats its stream as dead
 WINDOW_BYTES = 1 << 20
 LATE_US = 1_000
@@ -79,13 +81,20 @@ class Clients:
     """The desks where requests of clients and answers of brokers meet."""
 
     def __init__(
-        self, schedule: Schedule, options: Options, brokers: Mapping[str, Broker], network: Network, judge: Judge
+        self,
+        schedule: Schedule,
+        options: Options,
+        brokers: Mapping[str, Broker],
+        network: Network,
+        judge: Judge,
+        distances: Distances,
     ) -> None:
         self.schedule = schedule
         self.options = options
         self.brokers = brokers
         self.network = network
         self.judge = judge
+        self._distances = distances
         self.cut: dict[str, int] = {}  # brokers that clients cannot reach
         self.look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
         self.on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
@@ -103,6 +112,19 @@ class Clients:
         levels = self.options.levels
         return levels[0] if len(levels) == 1 else self.schedule.rng.choice(levels)
 
+    def _latency_us(self, name: str) -> int:
+        """How long something takes from a client to a broker, or back."""
+        return self.network.latency_us() + self._distances.us(CLIENTS, name)
+
+    @property
+    def _wait_us(self) -> int:
+        """How long a broker may wait before it answers a question: over a distance as in production."""
+        return FAR_DEADLINE_US if self.options.far_us_max else RESOLVE_DEADLINE_US
+
+    def _patience_us(self, name: str) -> int:
+        """How long a client waits for the answer: longer than the broker may, by a round trip."""
+        return self._wait_us + 20_000 + 2 * self._distances.us(CLIENTS, name)
+
     # ---- streams ------------------------------------------------------------------------------------
 
     def open(
@@ -113,23 +135,23 @@ class Clients:
         on_closed: Callable[[Stream], None],
     ) -> None:
         """Connect; `on_open` gets the stream, or None if the broker cannot be reached."""
-        self.schedule.after(self.network.latency_us(), self._connect, address, on_open, on_reply, on_closed)
+        self.schedule.after(self._latency_us(address), self._connect, address, on_open, on_reply, on_closed)
 
     def _connect(self, address: str, on_open: Any, on_reply: Any, on_closed: Any) -> None:
         broker = self.brokers[address]
         process = broker.process
         if process is None or not process.is_serving or process.frozen or self.cut.get(address):
             refuses = broker.refuses if process is None else not process.is_serving
-            patience = self.network.latency_us() if refuses else SILENCE_US
+            patience = self._latency_us(address) if refuses else SILENCE_US
             self.schedule.after(patience, on_open, None)
             return
         stream = Stream(self.number(), process, on_reply, on_closed)
         self._streams[stream.number] = stream
-        self.schedule.after(self.network.latency_us(), on_open, stream)
+        self.schedule.after(self._latency_us(address), on_open, stream)
 
     def send(self, stream: Stream, event: Event) -> None:
         """Put something on the stream, behind all before it."""
-        arrival = max(stream.arrivals[0], self.schedule.now_us + self.network.latency_us())
+        arrival = max(stream.arrivals[0], self.schedule.now_us + self._latency_us(stream.process.name))
         stream.arrivals[0] = arrival
         self.schedule.at(arrival, self._arrive, stream, event)
 
@@ -164,7 +186,7 @@ class Clients:
 
     def reply(self, stream: Stream, what: Any) -> None:
         """Put something on the stream's way back."""
-        arrival = max(stream.arrivals[1], self.schedule.now_us + self.network.latency_us())
+        arrival = max(stream.arrivals[1], self.schedule.now_us + self._latency_us(stream.process.name))
         stream.arrivals[1] = arrival
         self.schedule.at(arrival, self._came_back, stream, what)
 
@@ -190,7 +212,7 @@ class Clients:
             return
         stream.is_open = False
         self._streams.pop(stream.number, None)
-        delay = SILENCE_US if silent or self.cut.get(stream.process.name) else self.network.latency_us()
+        delay = SILENCE_US if silent or self.cut.get(stream.process.name) else self._latency_us(stream.process.name)
         self.schedule.after(delay, self._noticed, stream)
         self.schedule.after(delay, stream.process.deliver, ConsumerGone(stream.number))
 
@@ -208,7 +230,9 @@ class Clients:
         if stream.is_open:
             stream.is_open = False
             self._streams.pop(stream.number, None)
-            self.schedule.after(self.network.latency_us(), stream.process.deliver, ConsumerGone(stream.number))
+            self.schedule.after(
+                self._latency_us(stream.process.name), stream.process.deliver, ConsumerGone(stream.number)
+            )
 
     def process_ended(self, process: Served, *, silent: bool) -> None:
         """All streams to a process end with it."""
@@ -244,31 +268,31 @@ class Clients:
             if stream.is_open:
                 self.reply(stream, (on_answer, effect))
         elif not self.cut.get(process.name):
-            self.schedule.after(self.network.latency_us(), on_answer, effect)
+            self.schedule.after(self._latency_us(process.name), on_answer, effect)
 
     def unary(self, avoid: str | None, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]) -> None:
         """Ask any broker that answers; `on_answer(None)` if none does in time. `make(request, deadline_us)`."""
         names = [name for name in sorted(self.brokers) if name != avoid]
         name = self.schedule.rng.choice(names)
         once = _Once(on_answer)
-        self.schedule.after(self.network.latency_us(), self._unary_arrives, name, make, once)
-        self.schedule.after(RESOLVE_DEADLINE_US + 20_000, once, None)
+        self.schedule.after(self._latency_us(name), self._unary_arrives, name, make, once)
+        self.schedule.after(self._patience_us(name), once, None)
 
     def ask_at(self, name: str, make: Callable[[int, int], Event], on_answer: Callable[[Any], None]) -> None:
         """Ask that broker; `on_answer(None)` if it does not answer in time. `make(request, deadline_us)`."""
         once = _Once(on_answer)
-        self.schedule.after(self.network.latency_us(), self._unary_arrives, name, make, once)
-        self.schedule.after(RESOLVE_DEADLINE_US + 20_000, once, None)
+        self.schedule.after(self._latency_us(name), self._unary_arrives, name, make, once)
+        self.schedule.after(self._patience_us(name), once, None)
 
     def _unary_arrives(self, name: str, make: Callable[[int, int], Event], once: _Once) -> None:
         broker = self.brokers[name]
         process = broker.process
         if broker.refuses if process is None else not process.is_serving:
-            self.schedule.after(self.network.latency_us(), once, None)
+            self.schedule.after(self._latency_us(name), once, None)
         if process is None or not process.is_serving or self.cut.get(name):
             return
         request = self.ask(None, once)
-        process.deliver(make(request, process.to_mono(self.schedule.now_us + RESOLVE_DEADLINE_US)))
+        process.deliver(make(request, process.to_mono(self.schedule.now_us + self._wait_us)))
 
     def delivery(self, process: Served, effect: fx.Deliver) -> None:
         """Something for a consumer leaves a broker."""

@@ -66,7 +66,8 @@ class SimConsumer:
         self._clients = clients
         self._schedule = clients.schedule
         self._judge = judge
-        self._core = core.PartitionConsumer(CONFIG)
+        self._config = ct.ConsumerConfig() if clients.options.far_us_max else CONFIG
+        self._core = core.PartitionConsumer(self._config)
         self._in_flight_max, self._run_max = 1_000, 0
         self._streams: dict[str, Stream] = {}
         self._wake_at_us: int | None = None
@@ -117,7 +118,7 @@ class SimConsumer:
         """Heartbeats of all streams, as the client sends them."""
         if self.alive:
             for stream in self._streams.values():
-                self._clients.send(stream, ConsumerPing(stream.number, self._schedule.now_us, CONFIG.session_ms))
+                self._clients.send(stream, ConsumerPing(stream.number, self._schedule.now_us, self._config.session_ms))
             self._schedule.after(PING_US, self._ping)
 
     def cut_off(self) -> None:

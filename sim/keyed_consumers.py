@@ -15,7 +15,7 @@ from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPoli
 from seriatim_broker.testing.simulated_bodies import key_of, messages_in
 
 from .clients import Clients
-from .consumers import CONFIG, SimConsumer
+from .consumers import SimConsumer
 from .judge import Judge
 
 KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
@@ -58,7 +58,7 @@ class SimKeyedConsumer(SimConsumer):
         start: StartPosition = StartPosition.EARLIEST,
     ) -> None:
         super().__init__(clients, judge, partition, group, name, start)
-        self._core = KeyedPartitionConsumer(CONFIG)
+        self._core = KeyedPartitionConsumer(self._config)
         rng = clients.schedule.rng
         self._in_flight_max = rng.choice((4, 20, 200))
         self._run_max = rng.choice((0, 0, 1, 2))

@@ -13,7 +13,7 @@ from seriatim_broker.core.values.events import ConsumerDemand, ConsumerJoin, Eve
 from seriatim_broker.core.values.keyed import ConsumerMode
 
 from .clients import Clients
-from .consumers import CONFIG, SimConsumer
+from .consumers import SimConsumer
 from .judge import Judge, messages_of
 from .judge.modes import ONCE, ONCE_EXCLUSIVE, SHARED
 from .keyed_consumers import SimKeyedConsumer
@@ -36,7 +36,7 @@ class SimModeConsumer(SimKeyedConsumer):
         self.mode = ConsumerMode.SHARED if group == SHARED else ConsumerMode.KEY_ORDERED
         self._asks = clients.schedule.rng.random() < 0.4
         if self._asks:
-            self._core = KeyedPartitionConsumer(CONFIG, on_demand=True)
+            self._core = KeyedPartitionConsumer(self._config, on_demand=True)
 
     def start(self) -> None:
         """Join the group, and begin to ask."""

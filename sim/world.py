@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from seriatim._core import producer as producing
@@ -27,6 +27,7 @@ from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
 from .cores.cluster import CORES
+from .distances import Distances
 from .forwards import Forwards
 from .injecting import Injector
 from .judge import Judge, own_tail
@@ -124,6 +125,13 @@ ASKED_LIMITS: dict[str, Any] = {"silence_us": 500_000, "probe_us": 60_000}
 silent itself, as between real processes."""
 
 
+def over_distances(config: BrokerConfig) -> BrokerConfig:
+    """The same limits, and all times as in production: those of other worlds are shorter than a long round trip."""
+    production = BrokerConfig()
+    times = {one.name: getattr(production, one.name) for one in fields(production) if "_us" in one.name}
+    return replace(config, **times)
+
+
 @dataclass(slots=True)
 class Result:
     """How a run ended."""
@@ -205,6 +213,9 @@ class World:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
+        if self.options.far_us_max:
+            self.config = over_distances(self.config)
+        self.distances = Distances(seed, self.options)
         self.cluster = kind.make(self)
         self.judge = judge_kind(
             self.schedule,
@@ -218,7 +229,7 @@ class World:
         self.judge.rules.retention.retains_unread = self.options.retain_unread
         self.judge.rules.calm.only_frozen = self.options.suspicious_us > 0
         self.cluster.connect()
-        self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
+        self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge, self.distances)
         self.clients.look = self.cluster.look
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
@@ -573,7 +584,7 @@ class World:
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
             delivery_timeout_ms=self.options.delivery_timeout_ms,
-            reply_timeout_ms=1_000 if self.options.suspicious_us else 150,
+            reply_timeout_ms=1_000 if self.options.suspicious_us or self.options.far_us_max else 150,
             backoff_ms_min=2,
             backoff_ms_max=60,
         )

@@ -51,7 +51,7 @@ class CoreCluster:
     def connect(self) -> None:
         """Make the network and the coordinator."""
         world = self.world
-        self.network = Network(world.schedule, world.options, self.brokers, world.judge.seen.states)
+        self.network = Network(world.schedule, world.options, self.brokers, world.distances, world.judge.seen.states)
         self.coordinator = SimCoordinator(world.schedule, world.options, self.brokers, world.judge)
         self.coordinator.tidies = world.updates.random() < 0.5
 

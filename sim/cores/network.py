@@ -31,6 +31,7 @@ from seriatim_broker.core.values.messages import (
 from seriatim_broker.rpc import peer_frames
 from seriatim_broker.testing.paths import Paths
 
+from ..distances import Distances
 from ..faults import Options, draw_latency_us
 from ..schedule import Schedule
 
@@ -68,7 +69,12 @@ class Network(Paths):
     """All links, and the cuts between brokers."""
 
     def __init__(
-        self, schedule: Schedule, options: Options, brokers: dict[str, Broker], seen_states: set[str] | None = None
+        self,
+        schedule: Schedule,
+        options: Options,
+        brokers: dict[str, Broker],
+        distances: Distances,
+        seen_states: set[str] | None = None,
     ) -> None:
         super().__init__()
         self._schedule = schedule
@@ -79,6 +85,7 @@ class Network(Paths):
         self.on_sent: Callable[[str, str, Message], None] | None = None  # after a message has left: source, target
         self._seen_states = seen_states if seen_states is not None else set()  # rare ones that a run reached
         self._dialling: dict[tuple[str, str], Process] = {}
+        self.distances = distances
 
     def latency_us(self) -> int:
         """How long something takes from one process to another."""
@@ -119,7 +126,7 @@ class Network(Paths):
         slow_us = self.slow_us.get((process.name, target), 0)
         # A probe has no chance of its own, so that worlds go on as they would without it.
         latency_us = self._options.latency_us_min if isinstance(message, LaneProbe) else self.latency_us()
-        self._depart(end, lane, message, latency_us + slow_us)
+        self._depart(end, lane, message, latency_us + slow_us + self.distances.us(process.name, target))
         if self.on_sent is not None:
             self.on_sent(process.name, target, message)
 
@@ -181,7 +188,8 @@ class Network(Paths):
         if self._dialling.get((process.name, target)) is process or target not in self._brokers:
             return
         self._dialling[process.name, target] = process
-        self._schedule.after(self.latency_us(), self._attempt, process, target)
+        far_us = self.distances.us(process.name, target)
+        self._schedule.after(self.latency_us() + far_us, self._attempt, process, target)
 
     def _again(self, process: Process, target: str) -> None:
         self._schedule.after(
@@ -218,7 +226,7 @@ class Network(Paths):
         near.peer, far.peer = far, near
         self._replace(callee, caller.name, far)
         self._replace(caller, callee.name, near)
-        when = self._schedule.now_us + self.latency_us()
+        when = self._schedule.now_us + self.latency_us() + self.distances.us(caller.name, callee.name)
         far.arrivals = [when, when]  # messages that the acceptor sends at once arrive after the news that it accepted
         self._schedule.at(when, self._up, near)
         self._up(far)
@@ -298,5 +306,5 @@ class Network(Paths):
             self._schedule.after(RECONNECT_US_MAX, self._notice, end, refused)
             return
         last = max(end.peer.arrivals) if self._schedule.rng.random() < 0.5 else 0
-        when = max(last, self._schedule.now_us + self.latency_us())
+        when = max(last, self._schedule.now_us + self.latency_us() + self.distances.us(source, end.process.name))
         self._schedule.at(when, self._down, end, refused)

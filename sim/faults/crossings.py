@@ -134,3 +134,23 @@ def whole_crossings(rng: random.Random, options: Options) -> Options:
         kinds["grow_topic"] = 2
     retention_ms = rng.choice((150, 400, 1_000)) if _has(rng, RETENTION_SHARE) else 0
     return replace(drawn, kinds=kinds, retention_ms=retention_ms, retain_unread=retention_ms > 0 and _has(rng, 0.3))
+
+
+def distances(rng: random.Random, options: Options) -> Options:
+    """Each link has a latency of its own, and brokers and clients have the times of production."""
+    return replace(
+        options,
+        far_us_max=200_000,
+        kinds={"crash": 2, "complaint": 2, "plan": 2, "consumer_crash": 3, "break": 1, "client_break": 1},
+        fault_count=rng.choice((4, 8)),
+        fault_span_us=8_000_000,
+        batches_per_producer=rng.choice((12, 24)),
+        send_gap_us=rng.choice((60_000, 300_000)),
+        restart_us_max=1_000_000,
+        certificate_never_share=0.0,
+        wipe_share=0.0,
+        one_version=True,
+        delivery_timeout_ms=60_000,
+        keyed_consumers=rng.choice((0, 2)),
+        drain_us=60_000_000,
+    )

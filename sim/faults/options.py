@@ -69,6 +69,8 @@ class Options:
         nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
         producers_wait: Producers take more batches than may be sent, and these wait outside of the core, as messages do
             that wait for a batch.
+        far_us_max: Each link of a client has a latency of its own, from 0.1 ms up to this, and each link of brokers up
+            to half of it. Brokers and clients have the times of production. 0: no link has (bare cores only).
         writers: How many programs publish `publications` each (bare cores only).
     """
 
@@ -85,6 +87,7 @@ class Options:
     drain_us: int = 8_000_000
     kinds: dict[str, int] = field(default_factory=dict)
 
+    far_us_max: int = 0
     latency_us_min: int = 200
     latency_us_max: int = 3_000
     latency_us_rare: int = 40_000

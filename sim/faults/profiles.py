@@ -72,6 +72,7 @@ MADE_AGAIN = Only("topics and consumer groups that are deleted and made again", 
 DROPPED = Only("the brokers' own duty of retention", WHOLE)
 GROWING = Only("topics that grow", WHOLE)
 FLUSH_FAILS = Only("flushes that fail", ("disks",))
+DISTANCES = Only("links that have a latency of their own", ("cores",))
 OPERATORS = Only("an operator that changes broker groups", ("groups",))
 
 PROFILES: dict[str, Profile] = {
@@ -167,6 +168,7 @@ PROFILES: dict[str, Profile] = {
     "unread": Profile(retaining.unread, 0),
     "unread-kept": Profile(retaining.unread_kept, 0, DROPPED),
     "moved-and-dropped": Profile(retaining.moved_and_dropped, 0),
+    "distances": Profile(crossings.distances, 0, DISTANCES),
     "crossings": Profile(crossings.crossings, 0, draw_whole=crossings.whole_crossings),
 }
 

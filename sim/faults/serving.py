@@ -142,7 +142,7 @@ def groups_left_behind(rng: random.Random, options: Options) -> Options:
     """Broker groups die one after another and come back, so segments are settled of which old members hear nothing."""
     return replace(
         groups_die(rng, options),
-        kinds={"crash_group": 4, "crash": 1, "outage": 1},
+        kinds={"crash_group": 4, "crash": 1},
         group_count=rng.choice((3, 4)),
         fault_count=6,
         fault_span_us=2_400_000,

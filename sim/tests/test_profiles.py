@@ -18,7 +18,15 @@ INJECTORS: dict[str, type[Injector]] = {
     "disks": DisksInjector,
     "groups": BrokerGroupsInjector,
 }
-CORES_HAVE = ("part_bytes", "old_segments", "dead_letters", "mode_consumers", "spread_consumers", "writers")
+CORES_HAVE = (
+    "part_bytes",
+    "old_segments",
+    "dead_letters",
+    "mode_consumers",
+    "spread_consumers",
+    "writers",
+    "far_us_max",
+)
 """Options that mean nothing in whole brokers."""
 
 DRAWS = 60

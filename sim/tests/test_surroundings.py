@@ -33,6 +33,7 @@ from seriatim_broker.testing.memory_storage import MemoryStorage
 
 from sim.cluster import checksum
 from sim.cores.network import Network
+from sim.distances import Distances
 from sim.faults import Options
 from sim.injecting import CONTROL_LANE, DATA_LANE, Injector
 from sim.judge import PERSON, Judge, messages_of
@@ -78,7 +79,7 @@ class Net:
         self.schedule = Schedule(seed)
         self.a, self.b = Actor(A), Actor(B)
         self.slots: Any = {"a-0": Slot(self.a), "b-0": Slot(self.b)}
-        self.network = Network(self.schedule, Options(latency_rare_share=0.2), self.slots)
+        self.network = Network(self.schedule, Options(latency_rare_share=0.2), self.slots, Distances(0, Options()))
 
     def run(self, us: int) -> None:
         assert self.schedule.run_until(self.schedule.now_us + us, 1_000_000)
