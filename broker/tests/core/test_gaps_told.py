@@ -10,7 +10,7 @@ from seriatim_api.lag import lag_messages
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import declare_lost, trim
-from seriatim_broker.core.values.keyed import ConsumerMode, KeyPhase
+from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerRow
 from seriatim_broker.core.values.segment import Start
@@ -21,6 +21,7 @@ from .support import (
     GROUP,
     M00,
     M01,
+    SECOND,
     STREAM,
     TOPIC,
     Bench,
@@ -150,3 +151,57 @@ def test_dropped_messages_of_parked_keys_are_no_lag_without_consumers() -> None:
     found = bench.all(fx.ConsumerGroupDescribed)[-1]
     assert found.keys is not None
     assert (found.keys.parked, found.oldest) == (PARKED - 2, make_offset(1, 4))
+
+
+class InSegmentThree(Carried):
+    """A server of segment 3. Key j is parked with 1:0, and key k with 2:0."""
+
+    def __init__(self) -> None:
+        self.keys = [b"z", b"z"]
+        self.policy, self.mode, self.at_most_once = QUICK, ConsumerMode.KEY_ORDERED, False
+        self.handover = NO_HAND_OVER
+        first, second, self.batches = (batches_of(no, (1, 1)) for no in (1, 2, 3))
+        self.length = 2
+        found = tuple(
+            recovered_segment(no, batches, commit=2, sealed=True)
+            for no, batches in enumerate((first, second, self.batches), 1)
+        )
+        rows: list[LedgerRow] = []
+        for name, offset in ((b"j", make_offset(1, 0)), (b"k", make_offset(2, 0))):
+            rows.append(LedgerRow(3, GROUP, aside_name(b"k" + name, 0), write_aside([offset])))
+            record = KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
+            rows.append(LedgerRow(3, GROUP, key_name(b"k" + name), write_key(record)))
+        cursor = CursorState(3, GROUP, 1, 0, 10, 0, make_offset(1, 0))
+        Bench.__init__(self, M00, 1, (RecoveredPartition(P, found, cursors=(cursor,), ledger_rows=tuple(rows)),))
+        both = (M00, M01)
+        self.chain = first_chain()
+        for batches in (first, second, self.batches):
+            self.chain = sealed_chain(self.chain, 2, checksum_of(batches), both, server=M00, eligible=both)
+        self.core.state.config = replace(self.config, handed_grants_max=-1)  # it stays in this segment
+        self.answered: set[int] = set()
+        self.read_chain(self.chain)
+
+    def cursor(self, no: int = 3, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        super().cursor(no, epoch, start, revision)
+
+
+def test_key_that_is_parked_after_its_message_was_lost_goes_on() -> None:
+    """Rule `lost-behind-others`, if a consumer works on the message when its segment is declared lost."""
+    bench = InSegmentThree()
+    bench.begin()
+    bench.deliver()
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    bench.runs()
+    seen = SeenKey(b"kk", 0, make_offset(2, 0))
+    bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + SECOND))
+    bench.deliver()
+    (run,) = bench.runs()
+    assert run.offsets == (make_offset(2, 0),)
+    assert bench.part.chain is not None
+    bench.read_chain(declare_lost(bench.part.chain, 2))
+    bench.deliver()
+    bench.nack(run, is_last=True)
+    bench.deliver()
+    assert [key.name for key in keyed.keys.values() if key.aside] == [b"kj"], "nothing of k is left"
+    assert keyed.phase_counts[KeyPhase.PARKED] == 1

@@ -619,14 +619,19 @@ def _pass_gone_lists(
         keyed.lost_epoch = chain.epoch
         lost = {segment.no for segment in chain.segments if segment.state is SegmentState.LOST}
         keyed.lost_lists = keyed.lists_in(lost) if lost else []
+    worked_on = []  # they may still be acknowledged; if one is parked instead, it is passed then
     while keyed.lost_lists:
-        listed = keyed.keys.get(keyed.lost_lists[-1])
-        if listed is not None and not listed.token:
+        name = keyed.lost_lists[-1]
+        listed = keyed.keys.get(name)
+        if listed is not None and listed.token:
+            worked_on.append(name)
+        elif listed is not None:
             is_there = _pass_gone(broker, partition, consumer_group, keyed, listed, budget)
             keyed.requeue(listed)
             if not is_there:
-                return
+                break
         keyed.lost_lists.pop()
+    keyed.lost_lists += worked_on
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:

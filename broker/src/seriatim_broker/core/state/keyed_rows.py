@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify
 from itertools import islice
 
+from seriatim_api.ids import split_offset
+
 from ..values.events import Moment
 from ..values.keyed import DELAY_MS_MAX, KeyPhase
 from ..values.ledger_rows import (
@@ -182,7 +184,8 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
         dispatcher.note_list(key)
         dispatcher.first_asides.append((offsets[0], name))
     else:
-        key.first, key.aside_first = key.aside_first, 0
+        # A broker of an earlier version has a number there, which is no offset: no segment has the number 0.
+        key.first, key.aside_first = key.aside_first if split_offset(key.aside_first)[0] else 0, 0
     if key.phase is KeyPhase.RETRY:
         key.delay_ms, key.sequence = key.sequence, 0
     if key.ready_at_ms > now.wall_ms and not key.is_held:
