@@ -115,6 +115,32 @@ async def test_a_group_that_went_on_costs_no_stream_while_its_news_come(monkeypa
             place = served
 
 
+async def test_two_partitions_of_an_outdated_server_are_both_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule `crossing-is-told`, if the client looks at one of them and at the other in turns."""
+
+    async def ask(self: Servers, partition_id: int, start: str, failed: int | None, avoid: str | None) -> Place:
+        served = next(one.core.place for one in both if one.partition_id == partition_id)
+        assert served is not None
+        return Place(served.segment + 1, "127.0.0.1:1", served.server_epoch)
+
+    async with running() as cluster:
+        cluster.create_topic("t", 2)
+        async with Client.connect(cluster.brokers[0].address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 2)
+            both = list(consumer._subscriptions.values())
+            first = both[0].core.place
+            assert first is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(Servers, "ask", ask)
+                link = consumer._streams._links[first.address]
+                link.heard_at += 3600  # not silent
+                for one in both:
+                    await consumer._streams._check(link, one)
+                assert consumer._streams._links.get(first.address) is link
+                await consumer._streams._check(link, both[0])
+                assert consumer._streams._links.get(first.address) is not link, "it did not tell"
+
+
 async def test_a_broker_of_an_older_version_is_asked_about_as_before(asked: list[int]) -> None:
     async with running() as cluster:
         cluster.create_topic("t")

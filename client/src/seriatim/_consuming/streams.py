@@ -68,7 +68,7 @@ class Streams:
         self._stream_count = 0
         self._failed = failed
         self._doubted: set[Subscribed] = set()  # their broker answered that it may not deliver to them now
-        self._behind: tuple[Subscribed, Place] | None = None  # its consumer group has gone on, and it was not told so
+        self._behind: dict[Subscribed, Place] = {}  # their consumer groups have gone on, and they were not told so
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -230,10 +230,12 @@ class Streams:
                 link.heard_at = asyncio.get_running_loop().time()
         elif is_silent or (place.address != link.address and place.segment == served.segment):
             await self._give_up(link)  # another broker is the server: this one is frozen, or cut off
-        elif self._behind == (subscription, served):
+        elif self._behind.get(subscription) == served:
             await self._give_up(link)
         else:
-            self._behind = subscription, served
+            # Each one is kept, because another one may be looked at in between, again and again.
+            self._behind = {one: place for one, place in self._behind.items() if one.core.place == place}
+            self._behind[subscription] = served
             self._doubted.discard(subscription)  # what comes later may say it again
 
     async def _give_up(self, link: ConsumeLink) -> None:
