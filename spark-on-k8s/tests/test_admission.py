@@ -26,6 +26,10 @@ def test_a_small_partition_is_not_starved() -> None:
     assert shares["small"] == 1
 
 
+def test_rows_of_small_partitions_count_against_the_limit() -> None:
+    assert admit({"a": Lag(1, 1), "b": Lag(1, 1), "c": Lag(4, 1)}, 3, None) == {"a": 1, "b": 1, "c": 1}
+
+
 @given(
     st.dictionaries(st.integers(0, 20), st.builds(Lag, st.integers(0, 10_000), st.floats(1, 1000)), max_size=12),
     st.none() | st.integers(1, 20_000),

@@ -44,7 +44,14 @@ def admit(lags: Mapping[K, Lag], max_rows: int | None, max_bytes: int | None) ->
 
 
 def _spread_rest(waiting: Mapping[K, Lag], shares: dict[K, int], rest: int, factor: float) -> dict[K, int]:
-    """Give the rows that rounding left, one each, to the partitions that lost most by rounding."""
+    """Give the rows that rounding left, one each, to the partitions that lost most by rounding.
+
+    If small partitions got more than their part, because each gets a row, the largest ones give the difference.
+    """
+    for key in sorted(shares, key=lambda key: -shares[key]):
+        given = min(max(-rest, 0), shares[key] - 1)
+        shares[key] -= given
+        rest += given
     by_loss = sorted(waiting, key=lambda key: shares[key] - waiting[key].rows * factor)
     for key in by_loss[: max(rest, 0)]:
         if shares[key] < waiting[key].rows:
