@@ -136,7 +136,7 @@ asyncio.run(main())
 def test_calls_of_a_process_whose_clock_jumped_keep_their_deadlines(shims: Shims, shift_s: float) -> None:
     shims.shift_clock("b", shift_s)
     remaining, took, failed_after = map(float, run(shims, CALLS).split())
-    assert 0 < remaining <= 20, "as the server sees it"
+    assert 0 < remaining < 30, "as the server sees it: gRPC rounds it up, and by the time of its loop, not of the call"
     assert took < 10, "it was answered"
     assert 0.4 < failed_after < 15, "a deadline still ends a call"
 
