@@ -350,6 +350,15 @@ def test_the_layouts_in_which_a_program_must_compare() -> None:
         assert earlier_layouts(nothing, 0) == ()
 
 
+def test_what_an_earlier_version_decided_is_compared_by_the_partitions_of_then() -> None:
+    """The topic may have grown before brokers wrote down from how many partitions."""
+    old = replace(laid_out(FOR_TWO, NO_LAYOUT), decided_at_ms=1000)
+    begun_ms = (10, 0, 1000, 1001, 5000)
+    assert earlier_layouts(old, 0, begun_ms) == earlier_layouts(old, 3, begun_ms) == (RowLayout(3, 0),)
+    assert earlier_layouts(old, 4, begun_ms) == (RowLayout(3, 0), RowLayout(4, 0))
+    assert earlier_layouts(FOR_TWO, 4, begun_ms) == (TWO,), "it says so itself"
+
+
 def test_a_rebuilt_publication_is_not_continued_for_other_partitions() -> None:
     rebuilt = replace(REBUILT, manifest=replace(writers.NO_MANIFEST, layout=RowLayout(2, 0)))
     check_rebuilt(rebuilt, laid_out(WANTED, TWO), MANIFEST)

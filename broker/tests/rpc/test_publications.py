@@ -152,10 +152,10 @@ class Owner:
 
     async def topic(self, name: str) -> Any:
         incarnation = {"orders": "ab" * 16, "others": "cd" * 16}[name]
-        return SimpleNamespace(incarnation=incarnation, first_partition_count=3)
+        return SimpleNamespace(incarnation=incarnation, first_partition_count=3, partition_ids=[70, 71, 72, 73, 74])
 
     async def chain_records(self, partitions: Any) -> list[records_pb2.ChainRecord]:
-        return self.records[: len(partitions)]
+        return [record for record in self.records if record.partition_id in partitions]
 
     def all(self) -> list[broker_pb2.BrokerAddress]:
         return []
@@ -218,6 +218,10 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
     owner.records = [records_pb2.ChainRecord(partition_id=id_, epoch=9) for id_ in (90, 91)]
     for record in owner.records:
         record.segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+    for number, (no, opened_ms) in enumerate([(1, 100), (9, 5000), (1, 2001), (1, 2002), (1, 3000)]):
+        grown = records_pb2.ChainRecord(partition_id=70 + number, epoch=9)
+        grown.segments.add(no=no, opened_at_ms=opened_ms, group="g", members=[member])
+        owner.records.append(grown)
     stage = records_pb2.TopicRecord(
         name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91], settings=stage_settings()
     )
@@ -227,6 +231,9 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
         "new": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_NEW),
         "nightly": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16, manifest=laid_out),
         "old": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16),
+        "old-rows": records_pb2.WriterRecord(
+            state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16, rows=9, decided_at_ms=2000
+        ),
     }
     puts = [Put(owner.keys.writer("ab" * 16, name), one.SerializeToString()) for name, one in records.items()]
     await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), stage.SerializeToString()), *puts])
@@ -238,6 +245,8 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
     assert await earlier("nightly") == [layout]
     assert await earlier("new") == await earlier("unknown") == await earlier("") == []
     assert await earlier("old") == [records_pb2.RowLayout(partition_count=3)]
+    at_decision = records_pb2.RowLayout(partition_count=2)
+    assert await earlier("old-rows") == [at_decision, records_pb2.RowLayout(partition_count=3)], "it grew before too"
 
 
 async def test_a_stage_topic_without_retention_gets_its_settings() -> None:

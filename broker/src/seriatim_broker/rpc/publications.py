@@ -15,7 +15,15 @@ from seriatim_api.errors import (
     StagedDataGoneError,
     UnknownWriterError,
 )
-from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, LaidOut, StagedBatch, is_place
+from seriatim_api.publications import (
+    NO_LAYOUT,
+    PRODUCER_MARK,
+    SEQUENCE_MAX,
+    STAGE_TOPIC,
+    LaidOut,
+    StagedBatch,
+    is_place,
+)
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
@@ -97,7 +105,11 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         target = await self._services.topic(topic)
         item = await self._services.coordinator.get(self._services.keys.writer(target.incarnation, writer))
         record = writer_from_value(item.value) if item is not None else None
-        return list(map(layout_to, earlier_layouts(record, target.first_partition_count)))
+        begun_ms: list[int] = []
+        if record is not None and record.rows and record.layout == NO_LAYOUT:  # until its next publication
+            firsts = [one.segments[0] for one in await self._services.chain_records(target.partition_ids)]
+            begun_ms = [first.opened_at_ms if first.no == 1 else 0 for first in firsts]
+        return list(map(layout_to, earlier_layouts(record, target.first_partition_count, begun_ms)))
 
     async def _stage_topic(
         self, request: publications_pb2.PrepareStagingRequest, context: Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from seriatim_api.errors import (
@@ -384,19 +384,24 @@ def _check_same(record: WriterRecord, wanted: Publication) -> None:
     )
 
 
-def earlier_layouts(record: WriterRecord | None, first_partition_count: int) -> tuple[RowLayout, ...]:
+def earlier_layouts(
+    record: WriterRecord | None, first_partition_count: int, begun_ms: Sequence[int] = ()
+) -> tuple[RowLayout, ...]:
     """The layouts in which a repeat of the writer's last publication must be compared.
 
     Args:
         record: The writer's record; None if there is none.
-        first_partition_count: How many partitions the topic had before it grew for the first time; 0: not known. What
-            an earlier version decided was laid out for these.
+        first_partition_count: How many partitions the topic had before it grew for the first time since brokers write
+            that down; 0: not known. What an earlier version decided was laid out for these, or for fewer.
+        begun_ms: When each partition's first segment was opened, 0 if that is not known. A topic that grew before
+            brokers wrote it down had those partitions that were there at the decision.
     """
     if record is None or record.state is WriterState.NEW or record.is_rebuilt:
         return ()
     if record.layout != NO_LAYOUT:
         return (record.layout,)
-    return (RowLayout(first_partition_count, 0),) if first_partition_count else ()
+    there = sum(begun <= record.decided_at_ms for begun in begun_ms)
+    return tuple(RowLayout(count, 0) for count in sorted({first_partition_count, there} - {0}))
 
 
 def check_loss(record: WriterRecord, writer: str) -> None:
