@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,16 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     assert {name: states.get(name, 0) for name in least if states.get(name, 0) < least[name]} == {}
 
 
-def test_a_seed_runs_the_same_each_time() -> None:
-    first, second = (run_seed(3, world="brokers", detailed=True) for _ in range(2))
-    assert first == second
+@pytest.mark.parametrize("profile", ["", "keyed-dropped"])
+def test_a_seed_runs_the_same_each_time_and_when_it_is_told(profile: str) -> None:
+    first, second = (
+        run_seed(3, world="brokers", profile=profile, batch_count=60, detailed=True, trace=trace)
+        for trace in (False, True)
+    )
+    assert second.story
+    assert first == replace(second, story=[])
     assert first.accepted_count > 0
-    assert first.digest != run_seed(4, world="brokers", detailed=True).digest
+    assert first.digest != run_seed(4, world="brokers", profile=profile, batch_count=60, detailed=True).digest
 
 
 def _digests(hash_seed: str, brokers: Seeds, disks: Seeds) -> str:

@@ -301,8 +301,7 @@ def test_the_lines_of_a_killed_process_may_be_missing() -> None:
 def test_the_end_that_was_written_last_counts() -> None:
     story = Story(1)
     story.done(0, 10)
-    story.end(GROUP, topic=TOPIC)
-    story.events[-1]["at"] += 2.0
+    story.end(GROUP, topic=TOPIC, at=story.second + 2.0)
     story.end(GROUP, topic=TOPIC, drained=False, at=story.second)
     report = check_events(story.events)
     assert report.ok, render(report)
