@@ -12,9 +12,8 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
-from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerRow
+from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerRow, RecoveredPartition
 from seriatim_broker.core.values.segment import Start
-from seriatim_broker.interfaces.storage import RecoveredPartition
 
 from .keyed_support import QUICK, KeyedServing
 from .support import (
@@ -69,6 +68,9 @@ def test_drops_of_an_exclusive_group_that_reads_nothing_are_told_once() -> None:
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.join(2)
     record = ev.CursorRecord(1, 2, 2, TOPIC, dropped_from=make_offset(1, 0), dropped_position=0)
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    for _ in range(2):  # a read that was under way, and the one that the note asks for
+        bench.read_chain(bench.part.chain)
     bench.do(ev.CursorRead(P, GROUP, record, 9))
     bench.deliver()
     drop_below(bench, 5)
@@ -205,3 +207,63 @@ def test_key_that_is_parked_after_its_message_was_lost_goes_on() -> None:
     bench.deliver()
     assert [key.name for key in keyed.keys.values() if key.aside] == [b"kj"], "nothing of k is left"
     assert keyed.phase_counts[KeyPhase.PARKED] == 1
+
+
+class Behind(Serving):
+    """A server of segment 2 in exclusive mode. Segments 1 and 2 are sealed, with two messages each."""
+
+    noted = 0
+    """What the cursor says: from which offset on messages were dropped or lost."""
+
+    def __init__(self) -> None:
+        earlier, self.batches = batches_of(1, (1, 1)), batches_of(2, (1, 1))
+        self.length = 2
+        found = tuple(
+            recovered_segment(no, batches, commit=2, sealed=True) for no, batches in ((1, earlier), (2, self.batches))
+        )
+        Bench.__init__(self, M00, 1, (RecoveredPartition(P, found),))
+        both = (M00, M01)
+        chain = sealed_chain(first_chain(), 2, checksum_of(earlier), both, server=M00, eligible=both)
+        self.chain = sealed_chain(chain, 2, checksum_of(self.batches), server=M00, eligible=both)
+        self.answered: set[int] = set()
+        self.read_chain(self.chain)
+
+    def cursor(self, no: int = 2, epoch: int = 2, start: int = 0, revision: int = 9) -> None:
+        self.do(ev.CursorRead(P, GROUP, ev.CursorRecord(no, epoch, start, TOPIC, dropped_from=self.noted), revision))
+
+
+def test_loss_that_an_exclusive_groups_server_learns_late_is_told() -> None:
+    """Another broker, which knew the loss, has moved the cursor of an idle group out of segment 1."""
+    bench = Behind()
+    bench.noted = make_offset(1, 0)
+    bench.begin()
+    bench.deliver()
+    assert bench.delivered(fx.Batches) == [], "it gives nothing before it has read why messages are gone"
+    assert bench.part.chain is not None
+    bench.read_chain(declare_lost(bench.part.chain, 1))
+    bench.cursor()
+    bench.deliver()
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
+    assert bench.indexes() == [0, 1]
+    assert dropped(bench) == [], "it is told of a loss as a loss only"
+    bench.do(ev.ConsumerGone(STREAM))
+    bench.deliver()
+    bench.clear()
+    bench.join(2, stream=2)
+    bench.cursor()
+    for _ in range(2):
+        bench.read_chain(bench.part.chain)
+    bench.cursor()
+    bench.deliver()
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")], "none was acknowledged"
+
+
+def test_note_of_a_drop_before_a_lost_segment_is_kept() -> None:
+    bench = Behind()
+    bench.noted = make_offset(1, 0)
+    bench.read_chain(declare_lost(trim(bench.chain, 1, Start(1, 0, 0), 1), 2))
+    bench.do(ev.ResolveConsumer(6, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + 10**6))
+    bench.read_chain(bench.part.chain)
+    bench.cursor()
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.dropped_from) == (3, make_offset(1, 0))

@@ -181,12 +181,13 @@ def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, i
         return ledger.dropped_from, ledger.dropped_position
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     cursor = consumer_group.cursor
-    if segment is not None and segment.state is SegmentState.LOST and cursor is not None and cursor.mode.is_keyed:
-        # Rule `jump-is-noted` (I1): where order is by key, the cursor says what was lost in the segment that it leaves.
-        # Without it:
+    if segment is not None and segment.state is SegmentState.LOST and cursor is not None:
+        # Rule `jump-is-noted` (I1): the cursor says what was lost in the segment that it leaves. Without it:
         #   1. Segment 1 is declared lost. No consumer is there, and a broker that is asked moves the cursor on.
-        #   2. The server of segment 2 has not heard of the loss. A consumer joins, and its messages are set aside.
-        #   3. The server hears of the loss. The floor has left the first message, so it seems to be an old one.
+        #   2. The server of segment 2 has not heard of the loss. A consumer joins, and acknowledges 2:0.
+        #   3. The server hears of the loss. A message is acknowledged, so the loss seems to be an old one.
+        if cursor.dropped_from:
+            return cursor.dropped_from, cursor.dropped_position
         return make_offset(segment.no, cursor.start_index), (segment.base or 0) + cursor.start_index
     if segment is None or segment.base is None or segment.state is SegmentState.LOST:
         return 0, 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.dead_letters import group_hash
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from ..copies import producer_tables
 from ..peers import right
@@ -23,6 +23,7 @@ from ..state.partition import Partition
 from ..values.effects import Batches, Dropped, ReadLog, Skip
 from ..values.kinds import ReadKind, TimerKind
 from ..values.log import Batch
+from ..values.positions import end_of_gone, position_of
 from ..values.producers import ProducerTable
 from . import cursors, delivery_attempts
 from .consumer_group import tell
@@ -120,15 +121,21 @@ def tell_dropped_to(
 def tell_noted_drop(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, to_index: int
 ) -> None:
-    """A consumer begins: tell it of a drop that is noted, up to `to_index` in this segment (`drop-is-no-ack`)."""
-    ledger = consumer_group.ledger
-    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-    assert segment is not None
-    if not ledger.dropped_from or ledger.dropped_from >= make_offset(segment.no, to_index):
-        return
-    assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
-    count = segment.base + to_index - ledger.dropped_position
-    tell(broker, consumer, Dropped(ledger.dropped_from, segment.no, to_index, count))
+    """A consumer begins: tell it of a drop that is noted, up to `to_index` in this segment (`drop-is-no-ack`).
+
+    The note may begin with segments that were declared lost. It is told of these as such.
+    """
+    chain, ledger = partition.chain, consumer_group.ledger
+    offset, position = ledger.dropped_from, ledger.dropped_position
+    assert chain is not None
+    end = make_offset(consumer_group.segment_no, to_index)
+    while offset and end_of_gone(chain, offset)[1]:
+        following = chain.from_no(split_offset(offset)[0] + 1)
+        assert following is not None, "only a segment behind which another one is open can be lost"
+        offset, position = make_offset(following.no, 0), following.base or 0
+    count = position_of(chain, end) - position
+    if 0 < offset < end and count > 0:
+        tell(broker, consumer, Dropped(offset, consumer_group.segment_no, to_index, count))
 
 
 def on_log_read(

@@ -359,6 +359,9 @@ def _begin(
     if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
         _begin_at_oldest(broker, partition, consumer_group, record)
         return
+    has_note = record.dropped_from or (known is not None and known.untold)
+    if has_note and not _has_read_chain(broker, partition, consumer_group):
+        return
     ledger = consumer_group.ledger
     ledger.begin(known, record)
     if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
@@ -401,6 +404,23 @@ def _is_behind_for_good(partition: Partition, group: str, no: int, record: Curso
     #      of group epoch 2, so a rebuild finds nothing of the rewind.
     known = partition.cursors.get(group)
     return known is not None and known.group_epoch > record.group_epoch
+
+
+def _has_read_chain(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+    """Whether a read of the chain that began after this cursor was read has ended. If not, it is begun.
+
+    Rule `note-reads-chain` (I1): if it is noted that messages are gone, the group is served only with a chain record
+    that may say why. Without it:
+      1. Segment 1 is declared lost. The cursor moves to segment 2, and has a note of that.
+      2. The server of segment 2 has not heard of the loss. A consumer joins, is told nothing, and acknowledges 2:0.
+      3. That ends the note. The server hears of the loss, and tells it to no consumer.
+    """
+    revision, left = consumer_group.chain_reads
+    if revision != consumer_group.cursor_revision:
+        left = 1 + (partition.read_floor is not None)  # the read that is under way may have begun earlier
+        consumer_group.chain_reads = (consumer_group.cursor_revision, left)
+        partition.read_chain(broker)  # and then the cursor
+    return not left
 
 
 def _wait_for_rebuild(
@@ -750,6 +770,11 @@ def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
     """A read of the chain ended: continue with each consumer group that waited for it."""
     for consumer_group in list(partition.consumer_groups.values()):
+        revision, left = consumer_group.chain_reads
+        if left and not failed:
+            consumer_group.chain_reads = (revision, left - 1)
+            if left > 1:
+                partition.read_chain(broker)
         if consumer_group.phase is ConsumerGroupPhase.SERVING:
             progress.retry(broker, partition, consumer_group.segment_no)
         if failed or consumer_group.crossing_serial or consumer_group.name not in partition.consumer_groups:

@@ -11,7 +11,6 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
-from ..state.ledger import NOT_TOLD
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Dropped, Gap, Joined, Revoked, SubscriptionRefused
@@ -129,16 +128,13 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """A consumer joins others to which messages are granted key by key."""
     handling.join(broker, consumer_group, consumer)
-    lost = _lost_since(partition.chain, consumer_group)
-    for place in lost:
+    for place in _lost_since(partition.chain, consumer_group):
         tell_lost(broker, consumer, place)
     start = partition.logs[consumer_group.segment_no].start
     cursor, ledger = consumer_group.cursor, consumer_group.ledger
     assert cursor is not None
     assert partition.chain is not None
     first = first_kept(partition.chain)
-    if ledger.dropped_from and not lost and make_offset(*first) <= ledger.dropped_from:
-        ledger.untold_token = NOT_TOLD  # the record that says what was lost is not known here yet
     if ledger.dropped_from and first.segment_no < consumer_group.segment_no:
         if ledger.dropped_from < make_offset(*first):
             count = position_of(partition.chain, make_offset(*first)) - ledger.dropped_position
@@ -160,8 +156,8 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
     dispatcher.grant(consumer, token, consumer_group.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
     tell(broker, consumer, _joined(consumer_group, active=True))
-    for no in lost_before(partition.chain, consumer_group):
-        tell(broker, consumer, Gap(no, 0, "declared lost"))
+    for place in _lost_since(partition.chain, consumer_group):
+        tell(broker, consumer, Gap(*place, "declared lost"))
     delivery.tell_noted_drop(broker, partition, consumer_group, consumer, dispatcher.delivered)
     delivery.pump_consumer_group(broker, partition, consumer_group)
 
@@ -173,12 +169,9 @@ def tell_new_gaps(
     active = consumer_group.dispatcher.active
     consumers = consumer_group.consumers if consumer_group.keyed is not None else [active] if active else []
     told = [place.segment_no for place in _lost_since(known, consumer_group)] if consumers else []
-    lost = _lost_since(partition.chain, consumer_group) if consumers else []
-    for place in lost:
+    for place in _lost_since(partition.chain, consumer_group) if consumers else ():
         for consumer in consumers if place.segment_no not in told else ():
             tell_lost(broker, consumer, place)
-    if lost and consumer_group.ledger.untold_token == NOT_TOLD:
-        consumer_group.ledger.untold_token = granting.newest_token(broker, consumer_group)
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
@@ -206,7 +199,7 @@ def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]
 def _lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place]:
     """The lost segments before the first message of this segment, and those of which the ledger notes a loss."""
     lost = {no: Place(no, 0) for no in lost_before(chain, consumer_group)}
-    noted = consumer_group.ledger.dropped_from if consumer_group.keyed is not None else 0
+    noted = consumer_group.ledger.dropped_from
     if chain is None or not noted:
         return list(lost.values())
     begin = Place(*split_offset(noted))

@@ -87,6 +87,7 @@ class ConsumerGroup(State):
     """
 
     __slots__ = (
+        "chain_reads",
         "consumers",
         "crossing_serial",
         "cursor",
@@ -130,6 +131,7 @@ class ConsumerGroup(State):
         self.tokens_from = 0  # the counter of tokens of this member run when the present term began
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
+        self.chain_reads = (-1, 0)  # a revision of the cursor, and how many reads of the chain must end after that one
         self.operations: list[Operation] = []  # oldest first; the first one may be under way
         self.key_requests: list[KeyRequest] = []  # oldest first
 

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from seriatim_api.ids import INDEX_MAX, MemberId
 
 from ..values.events import CursorRecord
 from ..values.log import CursorState
 from ..values.states import State
-
-NOT_TOLD: Final = 1 << 63
-"""In place of a token, above all of them: no consumer was told, so no acknowledgement ends the note."""
 
 
 @dataclass(slots=True, eq=False)
