@@ -108,7 +108,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         begun_ms: list[int] = []
         if record is not None and record.rows and record.layout == NO_LAYOUT:  # until its next publication
             firsts = [one.segments[0] for one in await self._services.chain_records(target.partition_ids)]
-            begun_ms = [first.opened_at_ms if first.no == 1 else 0 for first in firsts]
+            begun_ms = [0 if first.base else first.opened_at_ms for first in firsts]
         return list(map(layout_to, earlier_layouts(record, target.first_partition_count, begun_ms)))
 
     async def _stage_topic(

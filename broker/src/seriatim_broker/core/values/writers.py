@@ -393,8 +393,8 @@ def earlier_layouts(
         record: The writer's record; None if there is none.
         first_partition_count: How many partitions the topic had before it grew for the first time since brokers write
             that down; 0: not known. What an earlier version decided was laid out for these, or for fewer.
-        begun_ms: When each partition's first segment was opened, 0 if that is not known. A topic that grew before
-            brokers wrote it down had those partitions that were there at the decision.
+        begun_ms: For each partition: the segment with its first message was not opened before; 0: not known. A topic
+            that grew before brokers wrote it down had those partitions that were there at the decision.
     """
     if record is None or record.state is WriterState.NEW or record.is_rebuilt:
         return ()
