@@ -23,6 +23,7 @@ import seriatim
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.silence import Silence
 from seriatim_api.errors import SeriatimError
+from seriatim_api.round_trips import RoundTrips
 from seriatim_api.status import error_from_proto, from_status
 
 from .fake_broker import FakeBroker, FakeCluster, serve_tcp
@@ -317,6 +318,7 @@ class InProcess:
         self.home = _AnyHome()
         self.lookup = _Names()
         self.silence = Silence()
+        self.round_trips = RoundTrips()
         for number in range(broker_count):
             broker = FakeBroker(self.cluster, f"fake-{number}")
             broker.address = f"here:{number + 1}"

@@ -96,7 +96,7 @@ def _moves_are_undone() -> list[Patch]:
 
 def _first_of_all() -> list[Patch]:
     real = vars(ranges)["first_kept"]
-    return [(ranges, "first_kept", lambda chain, _no=0: real(chain))]
+    return [(ranges, "first_kept", lambda chain, no=0: real(chain))]
 
 
 def _mutation(rule: str, patches: Any, *breaks: str) -> Mutation:

@@ -179,7 +179,7 @@ class RowLayout(NamedTuple):
     """How the rows of a publication were laid out: by how many partitions, and in staged batches of how many bytes.
 
     Both may change before a program runs again: a topic grows, and its limits are set anew. So the decision keeps its
-    layout, and whoever repeats it is compared by that one.
+    layout, and a program that repeats it is compared by that one.
 
     Attributes:
         partition_count: The partitions that the topic had; 0: not known.

@@ -375,7 +375,7 @@ def _is_of_deleted(letter: DeadLetter, made: Mapping[str, int]) -> bool:
 def _check_origin(letter: DeadLetter, made: Mapping[str, int]) -> None:
     """Check that the topic of a dead letter is still there.
 
-    Without it: 1. Topic orders is deleted, and made again for other messages. 2. Somebody replays what is left in its
+    Without it: 1. Topic orders is deleted, and made again for other messages. 2. A person replays what is left in its
     dead-letter topic. 3. The consumer group gets messages of the deleted topic among those of the new one.
 
     Raises:

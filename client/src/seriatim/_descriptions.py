@@ -168,9 +168,9 @@ class GroupPartition:
 
     @property
     def lacks_consumer(self) -> bool:
-        """Whether messages wait here, and no consumer of the group reads them."""
+        """Whether messages wait here, the group is not paused, and no consumer of it reads them."""
         is_read = self.external or bool(self.active_consumer) or bool(self.consumers)
-        return self.has_cursor and not is_read and bool(self.lag)
+        return self.has_cursor and not (self.paused or is_read) and bool(self.lag)
 
 
 @dataclass(frozen=True, slots=True)

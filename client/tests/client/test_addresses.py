@@ -9,7 +9,7 @@ from seriatim._transport.unary import ADDRESSES_MAX, Caller
 
 
 async def test_addresses_of_brokers_that_are_gone_are_forgotten_and_those_that_were_given_never() -> None:
-    caller = Caller(cast(Any, SimpleNamespace(silence=None)), ["given:1"])
+    caller = Caller(cast(Any, SimpleNamespace(silence=None, round_trips=None)), ["given:1"])
     living = [f"broker-{number}:1" for number in range(6)]
     for number in range(ADDRESSES_MAX):
         caller.learn([*living, f"gone-{number}:1"])

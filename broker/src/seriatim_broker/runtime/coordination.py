@@ -53,8 +53,8 @@ from ..interfaces.coordinator import (
     unchanged_under,
 )
 from .archive import ChainArchive, Layout, PagesNeededError
+from .consumer_group_settings import settings_elsewhere
 from .group_epochs import NO_FLOOR, EpochFloor
-from .group_settings import settings_elsewhere
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
 from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, is_of_epoch, writer_from_value

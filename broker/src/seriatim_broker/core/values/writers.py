@@ -356,7 +356,7 @@ def _check_same(record: WriterRecord, wanted: Publication) -> None:
     Rule `repeats-as-decided` (PUB): they are compared in the layout in which they were decided. Without it:
       1. A program publishes 7 on two partitions. The topic grows to four.
       2. The program is run again. It stages the same rows, for four partitions.
-      3. It is told that it is not deterministic, and whoever believes it stores all rows twice.
+      3. It is told that it is not deterministic, and a person who believes it stores all rows twice.
 
     Raises:
         PublicationDiffersError: They are others.
