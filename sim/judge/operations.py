@@ -23,6 +23,7 @@ class Operations:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._carried_out: set[bytes] = set()  # ids of operations
+        self._carried_out_before: set[bytes] = set()  # before an older copy of the coordinator came back
         self._paused: set[tuple[str, PartitionId]] = set()  # groups, as their cursors say
         self._subscribed: dict[tuple[int, int], tuple[str, PartitionId]] = {}  # of (stream, subscription)
         self._granted: dict[tuple[int, int], int] = {}  # (stream, subscription) -> group epoch of its grant
@@ -33,7 +34,7 @@ class Operations:
         if not new.requests or old.requests[-len(new.requests) + 1 :] != new.requests[:-1]:
             seen.fail("ONCE", f"{what}, and forgets what was done")
         id_ = new.requests[-1]
-        if id_ in self._carried_out:
+        if id_ in self._carried_out and not self._is_forgotten(who, partition, group, old, id_):
             seen.fail("ONCE", f"{what}, and that was done before")
         self._carried_out.add(id_)
         place, before = (new.segment_no, new.start_index), (old.segment_no, old.start_index)
@@ -53,9 +54,20 @@ class Operations:
         seen.past_views.setdefault((group, partition), []).append(seen.view(group, partition))
         seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, make_offset(*place))
 
+    def _is_forgotten(self, who: str, partition: PartitionId, group: str, old: CursorRecord, id_: bytes) -> bool:
+        """Whether an older copy of the coordinator lacks an operation, and this server cannot know of it."""
+        segment = self._seen.history[partition][-1].segment(old.segment_no)
+        if segment is None or id_ not in self._carried_out_before or id_ in old.requests:
+            return False
+        if not self._seen.may_believe_older(who, group, partition, old.group_epoch, segment.server_epoch):
+            return False
+        self._seen.excuse(Excuse.OLDER_CURSOR)
+        return True
+
     def went_back(self, paused: Iterable[tuple[PartitionId, str]]) -> None:
         """An older copy of the coordinator is back. Only its cursors say which consumer groups are paused."""
         self._paused = {(group, partition) for partition, group in paused}
+        self._carried_out_before |= self._carried_out
         self._seen.note_disks()
 
     def done(self, group: str, operation: ConsumerGroupOperation, id_: bytes, *, was_done: bool) -> None:

@@ -94,15 +94,33 @@ class ProducerTables:
             if is_forgotten and self._may_be_forgotten(chain.partition, producer):
                 seen.excuse(Excuse.PRODUCER_FORGOTTEN)
                 continue
+            if is_merged and self._behind_losses(chain).get(producer, _NO_BATCH) <= rank < expected.get(producer, rank):
+                seen.excuse(Excuse.TABLES_LOST)
+                continue
             if not expected.get(producer, _NO_BATCH) <= rank <= at_most.get(producer, _NO_BATCH):
                 seen.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
             if rank != expected.get(producer, _NO_BATCH):
                 seen.excuse(Excuse.TABLE_OLDER_THAN_GAP)
 
-    def _last_batches(self, chain: Chain, *, with_lost: bool) -> dict[bytes, tuple[int, int]]:
-        """For each producer the epoch and the last sequence of its last batch before the open segment."""
+    def _behind_losses(self, chain: Chain) -> dict[bytes, tuple[int, int]]:
+        """The last batches of each producer behind the last two segments in a row that were declared lost.
+
+        If there are no two such segments: before the open segment.
+        """
+        segments = (*self._seen.left.get(chain.partition, ()), *chain.segments[:-1])
+        lost = SegmentState.LOST
+        ends = [later.no for before, later in pairwise(segments) if before.state is lost and later.state is lost]
+        return self._last_batches(chain, with_lost=False, behind=max(ends, default=0))
+
+    def _last_batches(self, chain: Chain, *, with_lost: bool, behind: int = 0) -> dict[bytes, tuple[int, int]]:
+        """For each producer the epoch and the last sequence of its last batch before the open segment.
+
+        Only of segments behind the one with the number `behind`.
+        """
         last: dict[bytes, tuple[int, int]] = {}
         for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments[:-1]):
+            if segment.no <= behind:
+                continue
             if segment.sealed_len is None or (segment.state is SegmentState.LOST and not with_lost):
                 continue
             for batch in self._seen.batches(chain.partition, segment.no, segment.sealed_len):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core.consumers import crossing, cursors, granting, ranges, serving
+from seriatim_broker.core.consumers import crossing, cursors, delivery, granting, ranges, serving
 from seriatim_broker.core.consumers.consumer_group import tell
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import gaps
@@ -99,6 +99,18 @@ def _first_of_all() -> list[Patch]:
     return [(ranges, "first_kept", lambda chain, no=0: real(chain))]
 
 
+def _place_is_a_drop() -> list[Patch]:
+    real = delivery.tell_noted_drop
+
+    def tell_noted_drop(broker: Any, partition: Any, consumer_group: Any, consumer: Any, to_index: int) -> None:
+        """In a key-ordered group, a noted drop goes as far as the cursor's place."""
+        if consumer_group.keyed is not None:
+            to_index = min(max(to_index, consumer_group.cursor.start_index), consumer_group.ledger.acked)
+        real(broker, partition, consumer_group, consumer, to_index)
+
+    return [(delivery, "tell_noted_drop", tell_noted_drop)]
+
+
 def _mutation(rule: str, patches: Any, *breaks: str) -> Mutation:
     return Mutation(rule, patches, breaks, "crossings")
 
@@ -128,6 +140,9 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "dropped-behind-loss": _mutation(
         "a range goes over what was dropped behind a lost segment", _first_of_all, "I13"
+    ),
+    "place-is-no-drop": _mutation(
+        "the chain record says how far messages are dropped, and not the cursor's place", _place_is_a_drop, "I1"
     ),
 }  # fmt: skip
 """By name."""

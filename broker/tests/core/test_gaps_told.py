@@ -267,3 +267,31 @@ def test_note_of_a_drop_before_a_lost_segment_is_kept() -> None:
     bench.cursor()
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.segment_no, write.record.dropped_from) == (3, make_offset(1, 0))
+
+
+class Rebuilt(KeyedServing):
+    """The cursor is rebuilt from what disks know."""
+
+    def cursor(self, no: int = 1, epoch: int = 1, start: int = 5, revision: int = 5) -> None:
+        super().cursor(no, epoch, start, revision)
+
+
+def test_place_of_a_rebuilt_cursor_is_no_drop() -> None:
+    """Rule `place-is-no-drop`: the disk notes a drop from 1:0 on, 1:3 is parked, and the cursor's place is 1:5."""
+    noted = CursorState(1, GROUP, 1, 5, 6, 0, make_offset(1, 3), untold=make_offset(1, 0))
+    record = KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
+    rows = (
+        LedgerRow(1, GROUP, aside_name(b"kd", 0), write_aside([make_offset(1, 3)])),
+        LedgerRow(1, GROUP, key_name(b"kd"), write_key(record)),
+    )
+    bench = Rebuilt("abcdef", cursors=(noted,))
+    bench.part.ledger_rows = {GROUP: {row.name: row.value for row in rows}}
+    drop_below(bench, 3)
+    assert bench.part.chain is not None
+    bench.chain = bench.part.chain
+    bench.begin()
+    for _ in range(2):  # as a drop is noted, the chain is read once more after the read that is under way
+        bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.deliver()
+    assert dropped(bench) == [(make_offset(1, 0), 3, 3)], "1:3 is there"

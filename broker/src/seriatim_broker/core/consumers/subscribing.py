@@ -126,13 +126,18 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 
 
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
-    """A consumer joins others to which messages are granted key by key."""
+    """A consumer joins others to which messages are granted key by key.
+
+    Rule `place-is-no-drop` (I1): the chain record alone says how far messages are dropped, and not the cursor's place.
+    Without it:
+      1. 1:14 and 1:44 are parked. Retention drops the messages below 1:43. The disks note the drop from 1:14 on.
+      2. An older copy of the coordinator is restored. The cursor that is rebuilt has the place 1:112.
+      3. The next server tells a consumer that all from 1:14 to 1:112 is gone. 1:44 is there.
+    """
     handling.join(broker, consumer_group, consumer)
     for place in _lost_since(partition.chain, consumer_group):
         tell_lost(broker, consumer, place)
-    start = partition.logs[consumer_group.segment_no].start
-    cursor, ledger = consumer_group.cursor, consumer_group.ledger
-    assert cursor is not None
+    start, ledger = partition.logs[consumer_group.segment_no].start, consumer_group.ledger
     assert partition.chain is not None
     first = first_kept(partition.chain)
     if ledger.dropped_from and first.segment_no < consumer_group.segment_no:
@@ -140,8 +145,7 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
             count = position_of(partition.chain, make_offset(*first)) - ledger.dropped_position
             tell(broker, consumer, Dropped(ledger.dropped_from, first.segment_no, first.index, max(count, 1)))
     else:  # what is dropped above the floor is told next
-        to_index = min(max(start, cursor.start_index), ledger.acked)
-        delivery.tell_noted_drop(broker, partition, consumer_group, consumer, to_index)
+        delivery.tell_noted_drop(broker, partition, consumer_group, consumer, min(start, ledger.acked))
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
 
