@@ -65,6 +65,11 @@ def _read_is_not_told() -> list[Patch]:
     return [(Partition, "may_have_written", lambda *_: False)]
 
 
+def _told_is_forgotten() -> list[Patch]:
+    """A record that a member told, and that could not be taken up here, does not count before it is read."""
+    return [(Partition, "is_told_of_later", lambda *_: False)]
+
+
 def _sent_although_out_of_date() -> list[Patch]:
     return [(CoordinatorWork, "_is_out_of_date", lambda *_: False)]
 
@@ -98,6 +103,14 @@ MUTATIONS: dict[str, Mutation] = {
         "restored-alone",
         world="brokers",
         layer="runtime",
+        batch_count=100,
+    ),
+    "told-gives-no-length": Mutation(
+        "a member that was told of a later segment answers no switcher before it has read the record",
+        _told_is_forgotten,
+        ("TWICE",),
+        "restored-alone",
+        world="brokers",
         batch_count=100,
     ),
     "read-is-told": Mutation(

@@ -127,9 +127,12 @@ class RuntimeInjector(Injector):
             assert broker.process is not None
             assert broker.process.watched is not None
             writes = broker.process.watched.core.partitions[partition].writes.values()
-            if coordinator.writers[partition] == broker.name and any(
+            is_own = coordinator.writers[partition] == broker.name and any(
                 sent.epoch == chain.epoch for _, _, sent in writes
-            ):
+            )
+            # Another broker may have opened it, and this one read that and changed an older segment. It tells nobody.
+            before = self._world.judge.seen.history[partition][-2:-1]
+            if is_own and before and before[0].open_segment.no < chain.open_segment.no:
                 return broker, older[-1]
         return None
 

@@ -192,6 +192,61 @@ def test_who_knows_of_the_loss_answers_no_fence() -> None:
     assert answer.length is None
 
 
+def told_of_a_later_segment() -> msg.ChainChanges:
+    """Changes that no member can apply that knows only the first record."""
+    later = replace(second_chain(), epoch=first_chain().epoch + 3)
+    return msg.ChainChanges(later, 0, since=later.epoch, gone=(), digest=0)
+
+
+def test_a_member_told_of_a_later_segment_gives_no_length() -> None:
+    bench = opened_master()
+    bench.link(M20)
+    bench.hear(M01, told_of_a_later_segment())
+    bench.clear()
+    request = msg.FenceRequest(P, 1, first_chain().open_segment.switch_attempt, b"s" * 16)
+    bench.hear(M20, request)
+    (answer,) = bench.sent(msg.FenceAnswer, M20)
+    assert (answer.coordinator_behind, answer.fenced, answer.length) == (True, False, None)
+    assert not is_behind(bench), "the switcher may just be late"
+    bench.clear()
+    bench.read_chain(told_of_a_later_segment().chain)
+    bench.hear(M20, request)
+    assert bench.sent(msg.ChainUpdate, M20), "now it can say which record is the newer one"
+
+
+def test_a_member_told_of_a_segment_does_not_prepare_it_again() -> None:
+    bench = Bench(M10)
+    bench.link(M20)
+    bench.hear(M20, told_of_a_later_segment())
+    bench.prepare(2, (M10, M11), M20, name=b"another---------")
+    assert bench.sent(msg.PrepareAnswer, M20)[-1].refusal == "decided"
+    bench.prepare(3, (M10, M11), M20, name=b"the next--------")
+    bench.persist()
+    assert not bench.sent(msg.PrepareAnswer, M20)[-1].refusal, "of that one it was told nothing"
+
+
+def test_a_switcher_told_of_a_later_segment_writes_nothing() -> None:
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    bench.hear(M01, told_of_a_later_segment())
+    prepare_answers(bench, M10, M11)
+    assert not bench.all(fx.WriteChain)
+    bench.do(ev.ChainRead(P, first_chain(), 100))  # the read that the told changes began
+    assert is_behind(bench)
+
+
+def test_a_restarted_member_takes_no_other_record_of_its_epoch() -> None:
+    """It would overwrite the only proof that segment 2 was opened."""
+    again = Bench(M00, 2, (RecoveredPartition(P, chain=second_chain()),))
+    again.link(M01)
+    other = replace(first_chain(), epoch=second_chain().epoch)  # written after an older copy was restored
+    again.hear(M01, msg.ChainUpdate(other, 102))
+    again.hear(M01, msg.ChainUpdate(replace(other, epoch=other.epoch + 1), 103))
+    assert is_behind(again)
+    assert again.part.decided == second_chain()
+    assert not again.writes(PutChain)
+
+
 def test_a_switch_in_which_a_member_knows_of_the_loss_opens_nothing() -> None:
     bench = switcher()
     (request,) = bench.sent(msg.FenceRequest, M00)

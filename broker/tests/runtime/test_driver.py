@@ -15,7 +15,7 @@ from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.state.keyed import KeyedDispatcher
-from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.partition import Floor, Partition
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import (
@@ -233,6 +233,15 @@ async def test_effects_are_done_in_order_and_events_do_not_nest() -> None:
     assert [call[0] for call in sink.calls] == ["connect", "read_chain"]
     driver.feed(PlanSwitch(first, P))  # answered already: dropped
     assert order.count("reply") == 1
+
+
+async def test_a_write_is_overtaken_by_a_record_that_was_only_told() -> None:
+    driver, core, *_ = make(lambda _: [])
+    assert not driver.is_overtaken(P, 1), "the partition is not known here"
+    partition = core.partitions[P] = Partition(P)
+    assert not driver.is_overtaken(P, 1)
+    partition.awaited = Floor(3, 2)
+    assert [driver.is_overtaken(P, epoch) for epoch in (3, 4)] == [True, False]
 
 
 async def test_a_tick_comes_when_the_core_asked_for_it() -> None:

@@ -425,10 +425,11 @@ class Driver:
         self._token = token
 
     def is_overtaken(self, partition: PartitionId, epoch: int) -> bool:
-        """Whether the core knows a chain record of that epoch by now, or a later one."""
+        """Whether the core knows a chain record of that epoch by now, or a later one, or was told that there is one."""
         found = self._core.partitions.get(partition)
-        known = found.decided if found is not None else None
-        return known is not None and known.epoch >= epoch
+        if found is None:
+            return False
+        return found.awaited.epoch >= epoch or (found.decided is not None and found.decided.epoch >= epoch)
 
     def _serves_by_key(self, partition: PartitionId) -> bool:
         """Whether this broker serves a consumer group with order by key on a partition."""

@@ -60,8 +60,6 @@ def problem(broker: BrokerState, partition: Partition, chain: Chain | None, dele
         return f"its record of {name} has epoch {chain.epoch}, this broker knows {floor.epoch}"
     if chain.open_segment.no < floor.open_no:
         return f"its record of {name} ends with segment {chain.open_segment.no}, this broker knows of {floor.open_no}"
-    if chain.epoch == known.epoch and _is_another(known, chain):
-        return f"its record of {name} at epoch {chain.epoch} is another one than this broker knows"
     _, open_no = broker.coordinator.behind.get(partition.id, ("", 0))
     if chain.open_segment.no < open_no:
         return f"its record of {name} ends with segment {chain.open_segment.no}, a broker has segment {open_no}"
@@ -90,6 +88,8 @@ def _without_floors(chain: Chain) -> list[Segment]:
 
 def contradiction(known: Chain, other: Chain) -> str:
     """Why the other record, which is not older, cannot have followed the known one; empty if it can have followed."""
+    if other.epoch == known.epoch and _is_another(known, other):
+        return f"its record of {known.name} at epoch {other.epoch} is another one than this broker knows"
     last = min(known.open_segment.no, other.open_segment.no)
     if known.is_folded(last) and other.epoch >= known.epoch:
         what = known.name

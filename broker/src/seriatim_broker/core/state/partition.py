@@ -285,6 +285,10 @@ class Partition(State):
         """Whether a newer record than this one is known to exist."""
         return self.awaited.epoch > (chain.epoch if chain is not None else 0)
 
+    def is_told_of_later(self, segment_no: int) -> bool:
+        """Whether a later segment than this one was opened, by a record that was told and is not known here yet."""
+        return self.awaited.open_no > segment_no and self.awaits_newer(self.chain)
+
     @property
     def has_unsealed(self) -> bool:
         """Whether a segment on this member may still be open, as far as this member knows."""

@@ -255,14 +255,22 @@ def _answer_decided(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def _refuse_behind(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> bool:
-    """If the coordinator has lost decisions, tell the switcher this and no length, and return True."""
+    """If the coordinator has lost decisions, or may have, tell the switcher this and no length, and return True."""
     # Rule `no-fence-behind` (I7): the switcher may not know yet that the coordinator went back. Without it:
     #   1. Segment 1 is sealed, and segment 2 is open on B. An older copy is restored, in which segment 1 is open.
     #   2. A is a member of segment 1 and was down at the switch. The revisions that it has seen show it the loss.
     #   3. C reads the older copy. A tells C the length of segment 1, and C opens segment 2 again.
-    if broker.coordinator.behind:
+    #
+    # Rule `told-gives-no-length` (I7): nor if this member was only told of a later segment, and has not read the record
+    # yet. Either the switcher is late, or the coordinator lost that segment. Without it:
+    #   1. B opens segment 2, and tells the members of segment 1 changes of the record that they cannot apply.
+    #   2. The coordinator is away before they can read the record. B restarts.
+    #   3. An older copy of the coordinator comes back, in which segment 1 is open.
+    #   4. C reads the older copy. The members of segment 1 tell C its length, and C opens segment 2 again.
+    is_refused = bool(broker.coordinator.behind) or partition.is_told_of_later(message.segment_no)
+    if is_refused:
         broker.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
-    return bool(broker.coordinator.behind)
+    return is_refused
 
 
 def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:

@@ -81,7 +81,8 @@ def _refusal(broker: BrokerState, partition: Partition, message: PrepareRequest)
     if message.segment_no in partition.logs:
         return PrepareRefusal.HOLDS_A_BATCH
     decided = partition.decided
-    if decided is not None and message.segment_no <= decided.open_segment.no:
+    is_told = partition.is_told_of_later(message.segment_no - 1)
+    if is_told or (decided is not None and message.segment_no <= decided.open_segment.no):
         return PrepareRefusal.DECIDED
     return PrepareRefusal.NONE
 

@@ -39,7 +39,7 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
          follow 95.
     """
     log = partition.open_log()
-    if log is None or not log.active or not log.unbroken or _is_overtaken(partition, log):
+    if log is None or not log.active or not log.unbroken or partition.is_told_of_later(log.no):
         error: errors.SeriatimError
         if log is not None and log.record.fenced:
             if partition.quiescence is not None and partition.quiescence.is_expected(broker):
@@ -61,10 +61,6 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     batch = append(broker, partition, log, event)
     if batch is not None:
         _send_on(broker, partition, log, batch, may_wait=may_wait(log, event.level))
-
-
-def _is_overtaken(partition: Partition, log: SegmentLog) -> bool:
-    return partition.awaited.open_no > log.no and partition.awaits_newer(partition.chain)
 
 
 def append_staged(
