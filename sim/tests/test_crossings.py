@@ -27,7 +27,7 @@ from sim.run import Task
         ),
         ("brokers", 1, {}),
         pytest.param(
-            *("cores", 300, {"declared lost": 10, "coordinator behind": 20, "told of dropped messages": 60}),
+            *("cores", 300, {"declared lost": 10, "coordinator behind": 20, "told of dropped messages": 40}),
             marks=pytest.mark.slow,
         ),
         pytest.param(*("brokers", 30, {"topic grew": 8, "coordinator rebuilt": 2}), marks=pytest.mark.slow),
