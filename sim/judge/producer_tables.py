@@ -35,15 +35,14 @@ class ProducerTables:
         self._seen = seen
         self._limits = limits
         self._may_miss = may_miss
-        self._latest_ms: dict[PartitionId, int] = {}  # newest append time
         self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # the batches of each producer that were placed
         self._times: dict[PartitionId, list[tuple[int, int, int, int]]] = {}  # segment, index, serial, append time
+        self._looks: set[tuple[PartitionId, int]] = set()  # serials of times that no batch has
         self._leapt: set[PartitionId] = set()  # a full table was tidied by a clock that was set back
 
     def placed(self, partition: PartitionId, batch: Batch) -> None:
         """A batch was written for the first time."""
         header = batch.header
-        self._latest_ms[partition] = max(self._latest_ms.get(partition, 0), header.append_time_ms)
         self._heard.setdefault(partition, {}).setdefault(header.producer, []).append(batch)
         times = self._times.setdefault(partition, [])
         times.append((header.segment, header.base_index, len(times), header.append_time_ms))
@@ -56,8 +55,8 @@ class ProducerTables:
         segment, index, _, last_ms = max(times)
         believes = last_ms - wall_ms <= self._limits.append_time_ahead_ms_max
         now_ms = max(last_ms, wall_ms) if believes else wall_ms
+        self._looks.add((partition, len(times)))
         times.append((segment, index, len(times), now_ms))
-        self._latest_ms[partition] = max(self._latest_ms[partition], now_ms)
         if now_ms < last_ms:
             self._leapt.add(partition)
 
@@ -136,11 +135,12 @@ class ProducerTables:
         clock was set back between them. Once it was, the leap forward to the true time makes each idle producer old.
         """
         heard, limits = self._heard.get(partition, {}), self._limits
-        headers = [batch.header for batch in heard.get(producer, ()) if not self._is_cut(partition, batch.header)]
+        headers = [batch.header for batch in heard.get(producer, ())]
+        headers = [header for header in headers if not self._is_cut(partition, header.segment, header.base_index)]
         last = max(headers, key=lambda header: (header.producer_epoch, header.last_sequence), default=None)
         if last is None:
             return False
-        silent_ms = self._latest_ms[partition] - last.append_time_ms
+        silent_ms = self._newest_ms(partition) - last.append_time_ms
         full = len(heard) >= limits.producer_count_max
         limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
         is_long = silent_ms >= limit_ms
@@ -149,6 +149,23 @@ class ProducerTables:
         if is_long:
             self._seen.states.add("producer forgotten")
         return is_long
+
+    def _newest_ms(self, partition: PartitionId) -> int:
+        """The newest append time by which a table may have forgotten producers.
+
+        Behind a leap of append time, a table forgets only when the leap's batch is committed. So in each segment, cut
+        batches from a leap on do not count.
+        """
+        newest_ms = before_ms = leapt_in = 0
+        for no, index, serial, time_ms in sorted(self._times[partition]):
+            if self._is_cut(partition, no, index) and (partition, serial) not in self._looks:
+                if before_ms and not 0 <= time_ms - before_ms <= self._limits.producer_idle_ms:
+                    leapt_in = no
+                if leapt_in == no:
+                    continue
+            before_ms = time_ms
+            newest_ms = max(newest_ms, time_ms)
+        return newest_ms
 
     def _counted_ms(self, partition: PartitionId, last: BatchHeader) -> int:
         """How long the producer of this batch was silent at most, as a producer table counts it step by step.
@@ -174,15 +191,15 @@ class ProducerTables:
         """Whether there was a time after which only the producer's newest batch need be known."""
         for partition, heard in self._heard.items():
             times = sorted(batch.header.append_time_ms for batch in heard.get(producer, ()))
-            pauses_ms = [after - before for before, after in pairwise([*times, self._latest_ms[partition]])]
+            pauses_ms = [after - before for before, after in pairwise([*times, self._newest_ms(partition)])]
             if times and max(pauses_ms) >= self._limits.producer_idle_ms:
                 return True
         return False
 
-    def _is_cut(self, partition: PartitionId, header: BatchHeader) -> bool:
-        """Whether the batch is above the length of its segment."""
-        sealed = self._seen.sealed.get((partition, header.segment))
-        return sealed is not None and header.base_index >= sealed[0]
+    def _is_cut(self, partition: PartitionId, segment_no: int, index: int) -> bool:
+        """Whether the batch at that index is above the length of its segment."""
+        sealed = self._seen.sealed.get((partition, segment_no))
+        return sealed is not None and index >= sealed[0]
 
     def denied(self, who: str, error: SeriatimError) -> None:
         """GAP, unless the broker cannot know the producer's last batch: it was acknowledged, and is gone."""

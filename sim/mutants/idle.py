@@ -136,7 +136,7 @@ MUTATIONS: dict[str, Mutation] = {
         "behind a leap of append time, a producer table forgets only when the leap's batch is committed",
         _forgets_behind_a_leap,
         ("TABLE", "GAP", "I9"),
-        "idle-clocks",
+        "idle-leaps",
     ),
     "part-missing": Mutation(
         "a message in parts is complete only with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"

@@ -54,6 +54,7 @@ class Partition:
         self.judge = Judge(Schedule(0), self.slots, limits=LIMITS, ahead_ms_max=LIMITS.append_time_ahead_ms_max)
         self.table = ProducerTable()
         self.no, self.tail, self.last_ms, self.last_checksum = 1, 0, 0, 0
+        self.shorter = (0, 0, 0)  # tail, checksum and append time without the last batch
         self.sequences: dict[bytes, int] = {}
         opening = self._prepared()
         self.chain = chains.create(ONE, "t", 0, True, ("g", "h"), opening, 0)
@@ -76,6 +77,7 @@ class Partition:
             body_length=8,
             body_crc=0,
         )
+        self.shorter = (self.tail, self.last_checksum, self.last_ms)
         believes = self.last_ms - wall_ms <= LIMITS.append_time_ahead_ms_max
         before_ms, self.last_ms = self.last_ms, max(self.last_ms, wall_ms) if believes else wall_ms
         header = place(
@@ -107,6 +109,10 @@ class Partition:
         self.chain = chains.seal_and_open(before, seal, opening, 0, self.last_ms)
         self._opened(opening)
         self.judge.chain_written("a-0", before, self.chain, None)
+
+    def cut_last(self) -> None:
+        """The next switch cuts the last batch."""
+        self.tail, self.last_checksum, self.last_ms = self.shorter
 
     def forget(self, name: str) -> None:
         """The table loses a producer."""
@@ -176,6 +182,22 @@ def test_who_was_silent_as_long_by_true_clocks_must_be_known() -> None:
     partition.append("first", NOW_MS + 600)
     partition.forget("silent")
     with pytest.raises(Violation, match="TABLE"):
+        partition.switch()
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_producer_silent_before_a_cut_leap_must_be_known(is_cut: bool) -> None:
+    """No time has passed if the batch with which append time leapt is cut."""
+    partition = Partition()
+    for name, wall_ms in (("silent", NOW_MS), ("leap", NOW_MS + 4 * LIMITS.producer_expiry_ms)):
+        partition.append(name, wall_ms)
+    partition.forget("silent")
+    if is_cut:
+        partition.cut_last()
+        partition.forget("leap")
+        with pytest.raises(Violation, match="TABLE"):
+            partition.switch()
+    else:
         partition.switch()
 
 

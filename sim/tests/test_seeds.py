@@ -83,6 +83,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
             *("idle-clocks", "cores", 20, {"append_time_set_back": 12, "producer forgotten": 12}),
             marks=pytest.mark.slow,
         ),
+        ("idle-leaps", "cores", 10, {"append_time_set_back": 4, "producer forgotten": 4}),
         ("tables-in-parts", "cores", 8, {"part taken": 6, "switched": 3}),
         pytest.param(
             *("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
