@@ -147,6 +147,22 @@ async def test_a_keyed_consumer_waits_only_if_it_asked() -> None:
     assert has_work(subscription)
 
 
+async def test_a_keyed_consumer_that_is_granted_messages_is_served() -> None:
+    from seriatim._consuming.keyed import KeyedSubscription
+
+    from ..core.test_keyed_consumer import Bench
+
+    keyed = Bench()
+    keyed.joined(1)
+    subscription = cast(KeyedSubscription, SimpleNamespace(core=keyed.core))
+    mark_of = KeyedSubscription._got_last.fget
+    assert mark_of is not None
+    mark = mark_of(subscription)
+    keyed.granted(7, 10)
+    assert keyed.ack(7, 10), "the application has nothing any more"
+    assert mark_of(subscription) != mark
+
+
 async def test_a_watch_ends_with_its_consumer() -> None:
     async with running() as cluster:
         cluster.create_topic("t")

@@ -90,7 +90,12 @@ class Subscribed:
             return None
         if core.phase is not ConsumerPhase.ACTIVE:
             return ""  # it may join again and again, and is served nothing meanwhile
-        return None if self._has_work else (core.grant, core.segment, core.next_index)
+        return None if self._has_work else self._got_last
+
+    @property
+    def _got_last(self) -> Hashable:
+        """A mark of what came last. It changes with each message, grant and segment."""
+        return self.core.grant, self.core.segment, self.core.next_index
 
     @property
     def _has_work(self) -> bool:
