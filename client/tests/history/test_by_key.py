@@ -265,6 +265,22 @@ def test_a_group_that_a_person_moved_on_owes_nothing_of_before() -> None:
     passes(story)
 
 
+def dead_again_after_a_rewind() -> Story:
+    story = Story(1)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.dead(0, "dead/0 1:0")
+    moved(story)
+    story.came(0, TERM, group_epoch=2)
+    story.failed(0, TERM)
+    story.dead(0, "dead/0 1:1")
+    return story
+
+
+def test_a_message_may_be_dead_lettered_again_after_a_rewind() -> None:
+    passes(dead_again_after_a_rewind())
+
+
 def test_a_message_that_is_gone_holds_up_nothing() -> None:
     story = Story(3)
     story.done(1, 9)
@@ -505,6 +521,12 @@ def two_dead_letters_of_one_message() -> tuple[Story, str]:
     return story, "dead_twice"
 
 
+def three_dead_letters_of_one_message_that_was_rewound() -> tuple[Story, str]:
+    story = dead_again_after_a_rewind()
+    story.dead(0, "dead/0 1:2")
+    return story, "dead_twice"
+
+
 def a_dead_letter_from_another_place() -> tuple[Story, str]:
     story = Story(3)
     story.done(1, 9)
@@ -628,7 +650,8 @@ FAULTS = [
     a_token_from_the_past, a_run_goes_back, acknowledged_after_the_end_of_the_grant,
     attempts_fall, an_attempt_that_was_never_made, at_most_once_and_twice, failed_and_never_again,
     came_again_and_was_left, released_and_never_again, lost_behind_a_key_that_was_parked_once, never_came,
-    two_dead_letters_of_one_message, a_dead_letter_from_another_place, replayed_and_never_delivered,
+    two_dead_letters_of_one_message, three_dead_letters_of_one_message_that_was_rewound,
+    a_dead_letter_from_another_place, replayed_and_never_delivered,
     replayed_once_and_delivered_at_two_places, stored_twice_and_delivered_twice, under_another_key,
 ]  # fmt: skip
 

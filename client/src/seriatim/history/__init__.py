@@ -87,7 +87,7 @@ two_hands           by token: two consumers had the same token, or one had a mes
 stale_token         by token: the tokens of a key fell within a consumer, or a message was acknowledged under a grant
                     that its consumer knew to have ended
 miscounted          by token: an attempt was counted that was not made, or attempts fell without a change of server
-dead_twice          a dead letter is stored at two places
+dead_twice          a dead letter is stored at two places, and the group was not moved by a person that often
 dead_misplaced      a dead letter names a place at which another message is
 failed_delivered    reported as failed, and delivered
 misplaced           delivered at another offset or partition than acknowledged, under another key than sent, or one

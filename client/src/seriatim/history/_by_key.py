@@ -266,16 +266,26 @@ class KeyJudge:
                 self._keep(kind, text, [(line, NONE), (seen.line[again], row)], row)
 
     def _dead_letters(self) -> None:
-        """Each dead letter is stored once, and its headers name the place of its message."""
+        """Each dead letter is stored once, and its headers name the place of its message.
+
+        A message that comes again because a person moved the group may fail again. So it may have one more dead letter
+        for each time that the group was moved.
+        """
         places: dict[int, DeadLetter] = {}
+        stored: dict[int, set[str]] = defaultdict(set)
         known: dict[int, int] = {}
         for row, offset in zip(self._seen.message, self._seen.offset, strict=True):
             known.setdefault(offset, self._copies.of.get(row, row))
         for letter in self._dead:
             before = places.setdefault(letter.offset, letter)
             shown = [(before.line, NONE), (letter.line, letter.message)]
+            stored[letter.offset].add(letter.stored_at)
             is_twice = before.stored_at != letter.stored_at and not (letter.may_be_repeated or before.may_be_repeated)
-            if is_twice and self._findings.wants(kinds.DEAD_TWICE):
+            if (
+                is_twice
+                and len(stored[letter.offset]) > 1 + self.excuses.move_count
+                and self._findings.wants(kinds.DEAD_TWICE)
+            ):
                 both = f"{before.stored_at} and {letter.stored_at}"
                 text = f"the dead letter of {self._what(letter.message)} is stored twice, at {both}"
                 self._keep(kinds.DEAD_TWICE, text, shown, letter.message)
@@ -352,6 +362,7 @@ class Excuses:
     Attributes:
         passed: The offsets of messages that were skipped, or became dead letters.
         moved_until: The time until which a person may have moved the group. Infinite: an answer never came.
+        move_count: How often a person may have moved it.
     """
 
     def __init__(self, history: History, group: str, stream: int) -> None:
@@ -361,6 +372,7 @@ class Excuses:
         self.passed.update(letter.offset for letter in history.dead.get(place, ()))
         moves = [act for act in acts if act.act == "move"]
         done = [act.at for act in moves if act.done]
+        self.move_count = len(moves) - len(done)
         self.moved_until = math.inf if len(moves) > 2 * len(done) else max(done, default=-math.inf)
         goes_on: dict[KeyName, float] = defaultdict(lambda: -math.inf)  # since when
         for act in acts:
