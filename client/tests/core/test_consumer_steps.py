@@ -379,6 +379,49 @@ def test_a_drop_that_takes_what_was_given_and_not_acknowledged_is_told_from_ther
     assert [effect for effect in again if isinstance(effect, GapFound)] == []
 
 
+def _gaps(core: PartitionConsumer, *drops: Dropped) -> list[GapFound]:
+    return [effect for drop in drops for effect in core.step(drop, 0) if isinstance(effect, GapFound)]
+
+
+def test_a_drop_told_in_two_parts_by_the_next_server_is_told() -> None:
+    """Without it: 1. A consumer was told of 20 messages of segment 1, and of the first 5 of segment 2. It gets 2:5 to
+    2:10. 2. Retention drops 2:5 to 2:17. 3. The next server tells of the drop from 1:30 to 2:0 again, and then of the
+    one from 2:0 to 2:17. It has fewer messages than were told before, so 2:10 to 2:17 are never told."""
+    core = active(30)
+    assert _gaps(core, Dropped(1, make_offset(1, 30), 1, 50, 20)) == [GapFound(1, 30, DROPPED, make_offset(1, 50), 20)]
+    core.step(joined(0, segment=2), 0)
+    earlier = Dropped(1, make_offset(1, 30), 2, 0, 20)
+    told = _gaps(core, earlier, Dropped(1, make_offset(2, 0), 2, 5, 5))
+    assert told == [GapFound(2, 0, DROPPED, make_offset(2, 5), 5)]
+    core.step(joined(0, segment=2), 0)
+    told = _gaps(core, earlier, Dropped(1, make_offset(2, 0), 2, 17, 17))
+    assert told == [GapFound(2, 5, DROPPED, make_offset(2, 17), 12)]
+    core.step(joined(0, segment=3), 0)
+    assert _gaps(core, Dropped(1, make_offset(2, 5), 3, 4, 20)) == [GapFound(2, 17, DROPPED, make_offset(3, 4), 8)]
+
+
+@pytest.mark.parametrize(
+    ("drop", "added"),
+    [
+        (Dropped(1, make_offset(1, 45), 2, 9, 14), [((1, 45), (2, 0), 5), ((2, 5), (2, 9), 4)]),
+        (Dropped(1, make_offset(1, 50), 2, 5, 5), []),  # segment 1 ends at 50
+        (Dropped(1, make_offset(1, 45), 3, 4, 20), [((1, 45), (2, 0), 15), ((2, 5), (3, 4), 15)]),
+    ],
+)
+def test_a_drop_that_grows_at_both_ends_is_told_of_both(
+    drop: Dropped, added: list[tuple[tuple[int, int], tuple[int, int], int]]
+) -> None:
+    """Of the last one only the sum is known, so either part may have all of it."""
+    core = active(0)
+    core.step(joined(0, segment=2), 0)
+    _gaps(core, Dropped(1, make_offset(2, 0), 2, 5, 5))
+    core.step(joined(0, segment=drop.segment), 0)
+    assert _gaps(core, drop) == [
+        GapFound(*first, DROPPED, make_offset(*end), messages) for first, end, messages in added
+    ]
+    assert _gaps(core, drop) == []
+
+
 def test_copy_is_independent() -> None:
     core = active()
     twin = core.copy()

@@ -273,22 +273,40 @@ class PartitionConsumer(Joining):
             self._dropped_from, self._dropped_below, self._dropped_messages = first, end, messages
             effects.append(GapFound(*split_offset(first), DROPPED, end, messages))
             return
-        (first_no, first_index), (start_no, start_index) = split_offset(first), split_offset(start)
-        before = told_before = 0
+        begins, ends = self._told_before(first), self._told_before(end)
+        if begins is None and ends is None:
+            most = messages - told if first < start and end > below else messages
+            begins, ends = -most, told + most
+        elif begins is None:
+            assert ends is not None
+            begins = ends - messages
+        elif ends is None:
+            ends = begins + messages
+        before = more = 0
         if first < start:
-            before = start_index - first_index if first_no == start_no else max(messages - told, 0)
-            effects.append(GapFound(first_no, first_index, DROPPED, start, before))
+            before = max(-begins, 0)
+            if before:  # if 0, `first` is the end of a segment and `start` the beginning of the next: the same place
+                effects.append(GapFound(*split_offset(first), DROPPED, start, before))
             self._dropped_from = first
-        elif first_no == start_no:
-            told_before = first_index - start_index
         if end > below:
-            told_of_it = max(told - told_before, 0) if first < below else 0
-            more = max(messages - before - told_of_it, 0)
-            if more:  # if 0, `below` is the end of a segment and `end` the beginning of the next: the same place
+            more = max(ends - told, 0)
+            if more:
                 effects.append(GapFound(*split_offset(below), DROPPED, end, more))
             self._dropped_below = end
-            told += more
-        self._dropped_messages = told + before
+        self._dropped_messages = messages if first < start and end > below else told + before + more
+
+    def _told_before(self, offset: int) -> int | None:
+        """How many messages there are from the beginning of what was told as dropped to an offset; None: not known.
+
+        Negative before that beginning. Within one segment, indexes count messages. Of the segments between the first
+        and the last one that it was told of, only the sum is known.
+        """
+        no, index = split_offset(offset)
+        for known, count in ((self._dropped_below, self._dropped_messages), (self._dropped_from, 0)):
+            known_no, known_index = split_offset(known)
+            if no == known_no:
+                return count + index - known_index
+        return None
 
     def _pass(self, to_index: int) -> None:
         """Pass over indexes without a message for the application. They are acknowledged with the last one before."""
