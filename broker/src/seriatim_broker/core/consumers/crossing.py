@@ -186,8 +186,6 @@ def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, i
         #   1. Segment 1 is declared lost. No consumer is there, and a broker that is asked moves the cursor on.
         #   2. The server of segment 2 has not heard of the loss. A consumer joins, and acknowledges 2:0.
         #   3. The server hears of the loss. A message is acknowledged, so the loss seems to be an old one.
-        if cursor.dropped_from:
-            return cursor.dropped_from, cursor.dropped_position
         return make_offset(segment.no, cursor.start_index), (segment.base or 0) + cursor.start_index
     if segment is None or segment.base is None or segment.state is SegmentState.LOST:
         return 0, 0
