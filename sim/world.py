@@ -362,10 +362,20 @@ class World:
     # ---- lost disks ---------------------------------------------------------------------------------
 
     def may_lose_a_disk(self, broker: Broker) -> bool:
-        """One disk may go, because two copies are promised. In some worlds another may go when there are two again."""
+        """One disk may go, because two copies are promised. In some worlds another may go when there are two again.
+
+        None goes while another one hangs: that one may have the only other copy, and nothing goes on before it does.
+        """
+        if any(hung is not broker for hung in self.hung_brokers()):
+            return False
         if self._lost_disks == 0:
             return True
         return self._lost_disks < self.options.disk_loss_max and self._is_repaired()
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Whether a lost disk may have had one of two copies, and the other one is still alone."""
+        return self._lost_disks > 0 and not self._is_repaired()
 
     def lost_a_disk(self) -> None:
         """A disk will be missing, or its last writes."""
@@ -375,7 +385,7 @@ class World:
         """Once in a run, while nothing else is missing, all disks of a group may go: a person will declare a gap."""
         if not self.options.may_lose_groups or self._has_lost_a_group:
             return False
-        if self._lost_disks and not self._is_repaired():
+        if self.lacks_copies:
             return False
         self._has_lost_a_group = True
         self.schedule.after(self._operator_us(), self._operate)

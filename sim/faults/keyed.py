@@ -12,6 +12,13 @@ from .ordinary import as_it_is, disks_are_lost, groups_die, restarts, switchers_
 from .retaining import group_operations, late_operations, moved_and_dropped, retention, stubs_copied, unread
 from .serving import half_copies, late_words, servers_fall, serving, slow_links, slow_reads, two_servers
 
+KEYED_DRAIN_US = 20_000_000
+"""One hand may fail and be slow again and again, on one key."""
+
+RESTING_DRAIN_US = 40_000_000
+"""On one key, message after message may rest for up to 1.5 s, or wait for the end of a grant of 1 s, because the word
+that gives it back is lost. Of 120 worlds, the slowest took 13 s after the last fault."""
+
 
 def modes(rng: random.Random, options: Options) -> Options:
     """Consumers of a shared group and of an at-most-once group, through the same faults."""
@@ -53,7 +60,13 @@ def keyed(rng: random.Random, options: Options) -> Options:
         late_words, slow_links, slow_reads,
     )  # fmt: skip
     drawn = rng.choice(kinds)(rng, options)
-    return replace(drawn, keyed_consumers=rng.randint(1, 4), one_version=True, may_lose_groups=False)
+    return replace(
+        drawn,
+        keyed_consumers=rng.randint(1, 4),
+        one_version=True,
+        may_lose_groups=False,
+        drain_us=max(drawn.drain_us, KEYED_DRAIN_US),
+    )
 
 
 def keyed_parked(rng: random.Random, options: Options) -> Options:
@@ -63,7 +76,8 @@ def keyed_parked(rng: random.Random, options: Options) -> Options:
 
 def keyed_rests(rng: random.Random, options: Options) -> Options:
     """Consumers hold messages that they do not begin, give grants back, and end, through the same faults."""
-    return replace(keyed(rng, options), keyed_rests=rng.choice((0.1, 0.3)), keyed_failures=0.02)
+    drawn = replace(keyed(rng, options), keyed_rests=rng.choice((0.1, 0.3)), keyed_failures=0.02)
+    return replace(drawn, drain_us=max(drawn.drain_us, RESTING_DRAIN_US))
 
 
 def with_keys(rng: random.Random, options: Options) -> Options:
@@ -74,7 +88,7 @@ def with_keys(rng: random.Random, options: Options) -> Options:
         keyed_groups=rng.choice((1, 1, 2, 3)),
         keyed_limits=rng.random() < 0.4,
         keyed_failures=rng.choice((0.02, 0.08, 0.08, 0.3)),
-        drain_us=max(options.drain_us, 20_000_000),  # one hand may fail and be slow again and again, on one key
+        drain_us=max(options.drain_us, KEYED_DRAIN_US),
         one_version=True,
     )
 

@@ -40,8 +40,8 @@ class DiskFaults(Striking):
         broker.hung_until_us = self._schedule.now_us + hang_us
 
     def _copies_are_whole(self) -> bool:
-        """Whether no copy of a segment is damaged. If one of two hangs to the end and one is damaged, none is left."""
-        return True
+        """Whether no copy of a segment is damaged or lost. If the other one hangs to the end too, none is left."""
+        return not self._world.lacks_copies
 
     def inject_full_disk(self) -> None:
         """A disk has reached its reserve, or all disks of a broker group have, until long after all else has healed."""

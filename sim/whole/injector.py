@@ -315,7 +315,7 @@ class RuntimeInjector(Injector):
             broker.disk.flip(partition, segment.no, base_index)
 
     def _copies_are_whole(self) -> bool:
-        return not self._flipped
+        return not self._flipped and super()._copies_are_whole()
 
     def _may_be_damaged(self, broker: RuntimeBroker) -> bool:
         """Whether all other copies of the segments on this disk are whole, and stay."""
