@@ -9,12 +9,13 @@ from typing import Any
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
+from seriatim_broker.core.control import rebuild
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion, PutCursor
+from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerChange, LedgerVersion, PutCursor
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
@@ -401,6 +402,11 @@ MUTATIONS: dict[str, Mutation] = {
     "later-stays": _mutation(
         "a control record of a segment that the consumer group has left is not written",
         _earlier_is_written,
+        "keyed-further",
+    ),
+    "rebuilt-goes-back": _mutation(
+        "after a rebuild, a server that lacks the control record goes back to what was set aside",
+        lambda: [(rebuild, "UNKNOWN_HAND_OVER", NO_HAND_OVER)],
         "keyed-further",
     ),
     "drop-is-no-ack": Mutation(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
-from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.effects import WriteCursor
+from seriatim_broker.core.values.events import CursorRead, CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
-from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId
+from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState, HandOverId
+from seriatim_broker.core.values.messages import ReplicateLedger
 
-from .support import M20, M21, TOPIC, P, first_chain, sealed_chain
+from .keyed_support import KeyedServing
+from .support import GROUP, M01, M20, M21, TOPIC, P, first_chain, sealed_chain
 
 SECOND = sealed_chain(first_chain(), 5, 7)
 
@@ -62,7 +66,7 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     planned = plan_cursor(told, before, TOPIC, chain_epoch=20)
     assert planned is not None
     assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
-    assert (planned.oldest, planned.handover) == (1 << 40, NO_HAND_OVER)
+    assert (planned.oldest, planned.handover) == (1 << 40, UNKNOWN_HAND_OVER)
     assert planned.term_base == 9 + 2 * 21, "above all that two crossings can have made"
 
 
@@ -122,6 +126,60 @@ def test_at_most_once_delivery_outlives_the_coordinator() -> None:
     once = ConsumerGroupSettings(at_most_once=True)
     planned = plan_cursor([CursorState(4, "g", 1, 26, 40, 7, settings=once)], None, TOPIC, chain_epoch=20)
     assert planned == CursorRecord(4, 1, 26, TOPIC, at_most_once=True)
+
+
+def test_at_most_once_group_begins_where_a_member_tells() -> None:
+    """If a hand-over were named that no disk has, its server would pass the whole segment."""
+    once = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, RetryPolicy(), at_most_once=True)
+    planned = plan_cursor([CursorState(4, "g", 1, 26, 40, 7, settings=once)], None, TOPIC, chain_epoch=20)
+    assert planned is not None
+    assert planned.handover == NO_HAND_OVER
+
+
+class Rebuilt(KeyedServing):
+    """This member serves segment 1. The coordinator was rebuilt from what the disk of another member has of that."""
+
+    told = CursorState(1, GROUP, 1, 0, 0, 7, settings=KEYED, term_base=9)
+
+    def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        record = plan_cursor([self.told], CursorRecord(no, epoch - 1, start, TOPIC), TOPIC, chain_epoch=20)
+        assert record is not None
+        self.do(CursorRead(P, GROUP, record, revision))
+
+
+@pytest.mark.parametrize(
+    ("acked", "oldest", "begins"),
+    [
+        pytest.param(0, 0, 0, id="a number of dead letters, and no list"),
+        pytest.param(3, make_offset(1, 1), 1, id="a list"),
+        pytest.param(1, make_offset(1, 2), 1, id="a list behind the first message that is not acknowledged"),
+    ],
+)
+@pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED])
+def test_server_without_the_rows_that_another_disk_has_goes_back(
+    mode: ConsumerMode, acked: int, oldest: int, begins: int
+) -> None:
+    """Rule `rebuilt-goes-back`."""
+    bench = Rebuilt("abcde", mode=mode)
+    settings = replace(KEYED, mode=mode)
+    bench.told = replace(bench.told, acked=acked, oldest=oldest, settings=settings)
+    bench.begin_unconfirmed()
+    (write,) = bench.all(WriteCursor)
+    assert (write.record.segment_no, write.record.start_index, write.record.group_epoch) == (1, begins, 2)
+    assert write.record.term_base > bench.told.term_base
+    bench.deliver()
+    assert not bench.granted(), "nothing is granted before that is written"
+    assert not bench.sent(ReplicateLedger, M01), "nor does an empty table replace the rows of the other member"
+
+
+def test_server_that_has_the_rows_goes_on_after_a_rebuild() -> None:
+    told = replace(Rebuilt.told, acked=1)
+    bench = Rebuilt("abcde", cursors=(told,))
+    bench.told = told
+    bench.begin()
+    bench.deliver()
+    assert not bench.all(WriteCursor)
+    assert [index for run in bench.granted() for index in run] == [1, 2, 3, 4]
 
 
 def test_the_server_of_a_segment_does_not_go_back_to_an_earlier_server_epoch() -> None:

@@ -561,7 +561,8 @@ def _begin_at_oldest(
         tail = partition.logs[record.segment_no].tail
         renewed = record.moved_to(record.segment_no, max(tail, record.start_index), new_epoch=True)
     elif record.oldest:
-        renewed = _back_at(partition.chain, record, Place(*split_offset(record.oldest)))
+        oldest = min(record.oldest, make_offset(record.segment_no, record.start_index))  # as in `_renew_epoch`
+        renewed = _back_at(partition.chain, record, Place(*split_offset(oldest)))
         renewed = renewed.repeated_below(record.segment_no + 1, 0)
     renewed = crossing.with_term(partition, consumer_group, renewed)
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)

@@ -19,7 +19,7 @@ from seriatim_api.publications import PRODUCER_MARK, RowLayout
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.events import CursorRecord
-from ..values.log import NO_HAND_OVER, CursorState
+from ..values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState
 from ..values.producers import append_time_of, newest_of
 from ..values.segment import Segment
 from ..values.writers import NO_MANIFEST, WriterRecord, WriterState, name_digest
@@ -221,6 +221,16 @@ def plan_cursor(
       2. The rebuild writes that the consumer group is in segment 8, and exclusive.
       3. Its parked keys are passed, because an exclusive consumer group has only a floor.
 
+    Rule `rebuilt-goes-back` (K1, J1, J4): where messages are granted key by key, a server that lacks the control record
+    of the segment does not begin with empty lists. It begins in a new group epoch, at the oldest message that a member
+    tells, because the record names a hand-over that no disk has. No message of the segment was granted then, because
+    each eligible member has the control record before that. Without it:
+      1. k:5 of segment 2 is handed over to segment 3. Its server begins, and the other member has the control record.
+         The server dies before its own disk has it.
+      2. The coordinator is restored as it was when the consumer group was in segment 1. The rebuild finds the control
+         record of the other member, so the consumer group is in segment 3. Which hand-over was named is not known.
+      3. The server grants k:6 of segment 3, and its empty rows replace those of the other member. k:5 never comes.
+
     Rule `expired-stays-deleted` (EPOCH): if the coordinator has no record, control records of group epochs up to
     `expired` do not count. Every consumer group that was made since has a higher group epoch. Without it:
       1. A consumer group is deleted. Its deleted cursor is removed after `deleted_kept_s`.
@@ -255,5 +265,7 @@ def plan_cursor(
     if known.mode.is_keyed or base:
         # Each crossing raised it by at most the highest epoch of the chain, and one.
         base = max(base, current.term_base if current is not None else 0) + crossings * (chain_epoch + 1)
-    moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handover=NO_HAND_OVER, begun_by=None)
+    # With at most once, a server that lacks a hand-over passes the segment too. But nothing of that was given.
+    handover = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
+    moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handover=handover, begun_by=None)
     return replace(moved, oldest=oldest, term_base=base, dropped_from=0, dropped_position=0)

@@ -124,7 +124,7 @@ class CursorRecord:
         retry: Not in exclusive mode: what happens to a message on which a consumer fails.
         term_base: Tokens are made of this plus the server epoch, so that those of a key always grow.
         oldest: The oldest offset that the consumer group has set aside; 0: none.
-        handover: What the server of the segment before handed over.
+        handover: What the server of the segment before handed over. After a rebuild it is not known.
         at_most_once: Messages are acknowledged when they are granted, so a failure loses them and nothing comes twice.
         repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
             may have been delivered before. 0: in none.

@@ -166,7 +166,7 @@ class LedgerChange:
 class HandOverId(NamedTuple):
     """The name of a hand-over: the server epoch of the server that made it, and a number of that server.
 
-    A later one is higher. (0, 0) is none.
+    A later one is higher. (0, 0) is none, and (0, 1) one that no disk has.
     """
 
     server_epoch: int
@@ -174,6 +174,9 @@ class HandOverId(NamedTuple):
 
 
 NO_HAND_OVER: Final = HandOverId(0, 0)
+
+UNKNOWN_HAND_OVER: Final = HandOverId(0, 1)
+"""A rebuilt cursor names it: it is not known which hand-over the lost one named. Server epochs begin at 1."""
 
 
 class SafeCursor(NamedTuple):
