@@ -14,6 +14,7 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import BackOff, ConsumerMode, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
 from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutHandOver, PutLedger
+from seriatim_broker.core.values.tokens import term_of
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, M10, MS, SECOND, STREAM, TOPIC, P
@@ -446,6 +447,39 @@ def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
     bench.cursor(epoch=2, revision=6)
     bench.deliver()
     assert bench.granted(), "a person has rewound it"
+
+
+def test_server_serves_on_while_the_coordinator_lacks_the_group() -> None:
+    """Rule `serves-on`: a server that reads an older copy of the coordinator goes on in its term."""
+    bench = served("aa")
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
+    (run,) = bench.runs()
+    bench.do(ev.CursorRead(P, GROUP, None, 0, known_revision=5))
+    assert not bench.all(fx.WriteCursor)
+    bench.nack(run)
+    bench.deliver(SECOND)
+    (again,) = bench.runs()
+    assert term_of(again.token) == term_of(run.token)
+    assert again.token > run.token
+
+
+def test_group_that_is_deleted_under_its_server_begins_anew() -> None:
+    """The answer to the write of its new cursor is not taken for that of the next term."""
+    bench = served("aa")
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
+    bench.runs()
+    deleted = ev.CursorRecord(1, 1, 0, TOPIC, deleted=True, mode=ConsumerMode.KEY_ORDERED, term_base=6)
+    bench.do(ev.CursorRead(P, GROUP, deleted, 9, known_revision=5))
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.group_epoch) == (1, 2)
+    bench.clear()
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.DONE, 10))
+    assert bench.all(fx.ReadCursor), "it begins with what is written"
+    bench.do(ev.CursorRead(P, GROUP, write.record, 10, known_revision=10))
+    bench.deliver()
+    (run,) = bench.runs()
+    group = bench.part.consumer_groups[GROUP]
+    assert (group.group_epoch, term_of(run.token)) == (2, write.record.term_base + group.server_epoch)
 
 
 def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:

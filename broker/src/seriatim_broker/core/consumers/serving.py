@@ -81,7 +81,17 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         questions.fail(broker, partition, consumer_group, error)
         forget_if_unused(partition, consumer_group)
         return
+    if consumer_group.phase is ConsumerGroupPhase.SERVING and record is None:
+        # Rule `serves-on` (J3): the coordinator has lost the cursor. This member goes on as the server until a rebuild
+        # writes it again. Without it:
+        #   1. An older copy of the coordinator has no such group. Its server reads that for a question, and writes a
+        #      new cursor. It takes the answer for that of the next term, so its tokens are of term 2.
+        #   2. The server reads the cursor again, which has term base 0. It grants k:5 under a token of term 1.
+        questions.answer(broker, partition, consumer_group)
+        return
     if record is None or record.deleted:
+        if consumer_group.phase is ConsumerGroupPhase.SERVING:  # deleted elsewhere: it begins in a new group epoch
+            consumer_group.look_again()
         if partition.chain is not None and consumer_group.crossing_serial == 0:
             _create_cursor(broker, partition, consumer_group, partition.chain, record, revision)
         elif partition.chain is None:
