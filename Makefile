@@ -168,7 +168,7 @@ bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk mad
 bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in minutes (QUICK=1: a tenth of the messages)
 	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
 
-faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; LATENCY=25: links take 25 ms each way)
+faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; FEATURES=1: growth, rewinds, skips and more beside the load; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.faults
 
 sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)

@@ -1,5 +1,5 @@
 """`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK, RETENTION, PUBLISH, LATENCY, JITTER).
+NETWORK, RETENTION, PUBLISH, FEATURES, LATENCY, JITTER).
 
 Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had two copies again.
 1: a case failed. 2: there was nothing to run.

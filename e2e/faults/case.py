@@ -28,9 +28,10 @@ from e2e.faults.clusters import Running
 from e2e.faults.crew import GROUP as WORKERS
 from e2e.faults.crew import Crew, Workers
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected
+from e2e.faults.features import Features
 from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
 from e2e.faults.publishing import Publishing
-from e2e.faults.report import CaseResult, judge
+from e2e.faults.report import COUNTS, CaseResult, judge
 from e2e.faults.schedule import Case
 from e2e.workers import WorkerError
 
@@ -72,7 +73,8 @@ def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
 
 
 async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
-                   quick: bool, publish: bool = False, workers: Workers | None = None) -> Outcome:  # fmt: skip
+                   quick: bool, publish: bool = False, features: bool = False,
+                   workers: Workers | None = None) -> Outcome:  # fmt: skip
     """Run a case.
 
     Args:
@@ -84,6 +86,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         seed: The seed of the run, for the report.
         quick: Whether the fault should be short.
         publish: Whether a program publishes beside the load.
+        features: Whether a person uses features beside the load.
         workers: The processes of workers; None: there are no workers, whatever the load says.
     """
     began = time.monotonic()
@@ -105,6 +108,14 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
             )
             stack.push_async_callback(crew.end)
         scene = Scene(running, admin, load, case.dice(), case.hold_s, quick, crew=crew)
+        person = None
+        if features:
+            if fault.declares_gaps:  # what is lost of its topic is not declared
+                scene.note("no features: the fault declares a gap")
+            else:
+                dice = random.Random(f"features {seed} {case.fault} {case.repetition}")
+                person = Features(running.cluster.bootstrap, case.number, dice, directory / "features")
+                stack.push_async_callback(person.end)
         measured: dict[str, float] = {}
         with HistoryWriter(directory / "suite.jsonl", "suite") as history:
             try:
@@ -113,10 +124,16 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
                     program = Publishing(running.cluster.bootstrap, case.number, dice, directory)
                     stack.push_async_callback(program.end)
                     problems += await _tried(program.begin())
+                if person is not None:
+                    problems += await _tried(person.begin())
                 for step in (_strike, _recover, _drain):
                     problems += await _tried(step(fault, scene, history, measured))
                 if publish:
                     problems += await _tried(_published(program, scene))
+                if person is not None:
+                    problems += await _tried(person.finish())
+                    scene.note(person.summary)
+                    await person.end()
             finally:
                 await load.end()
             for group in (*load.groups, *((WORKERS,) if crew is not None else ())):
@@ -128,6 +145,8 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         declares_gaps=fault.declares_gaps or bool(case.workload.retention_ms),
     )
     problems += fields.pop("problems")
+    if person is not None:
+        problems += await _judged(person, scene, fields)
     wrong = await unhealthy(running.cluster)
     if wrong:
         problems.append(f"not healthy after: {wrong}")
@@ -160,6 +179,20 @@ async def _published(program: Publishing, scene: Scene) -> list[str]:
     lost = f", {program.lost_count} of them with loss" if program.lost_count else ""
     scene.note(f"{program.last} publications{lost}; the program was killed {program.kill_count} times")
     return problems
+
+
+async def _judged(person: Features, scene: Scene, fields: dict[str, Any]) -> list[str]:
+    """Judge the history of the person who used features. Add its counts to the fields of the result."""
+    if not person.has_begun:
+        return []
+    report = await asyncio.to_thread(person.judgement)
+    for what in report.unjudged:
+        scene.note(f"not judged: {what}")
+    found: dict[str, Any] = judge(report, producer_killed=False, declares_gaps=person.has_retention)
+    for name in COUNTS:
+        fields[name] += found[name]
+    fields["features"] = tuple(person.done)
+    return [f"beside features: {problem}" for problem in found["problems"]]
 
 
 async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: dict[str, float]) -> None:

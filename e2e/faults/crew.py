@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from seriatim import Admin, Client, GroupKey, GroupSettings, RetryPolicy
+from seriatim import Admin, Client, GroupKey, GroupPartition, GroupSettings, RetryPolicy
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_api.retry import dead_letter_topic_of
@@ -274,20 +274,7 @@ class Crew:
             topic = dead_letter_topic_of(self._topic, GROUP)
             if [letter async for letter in self._admin.dead_letters(topic, GROUP)]:
                 return "dead letters are not replayed"
-        for row in (await self._admin.describe_group(self._topic, GROUP)).partitions:
-            if row.error is not None or row.end_is_at_least or row.position is None:
-                return f"partition {row.partition}: {row.error or 'its end is not known'}"
-            counts = {
-                "behind": (row.end_position or 0) - row.position,
-                "in flight": row.in_flight_messages,
-                "set aside": row.aside_messages,
-                "parked": row.parked_keys,
-                "delayed": row.delayed_keys,
-                "forwarding": row.forwarding_keys,
-            }
-            if any(counts.values()):
-                return f"partition {row.partition}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n)
-        return ""
+        return what_waits((await self._admin.describe_group(self._topic, GROUP)).partitions)
 
     async def _stop(self) -> None:
         self._is_over.set()
@@ -308,6 +295,24 @@ class Crew:
             except Exception:  # its history has no last line, so the checker knows that it is cut short
                 await self._workers.forget(number)
         await self._stack.aclose()
+
+
+def what_waits(rows: Sequence[GroupPartition]) -> str:
+    """Say what a consumer group is not done with, as a text for people; empty if it is done with all."""
+    for row in rows:
+        if row.error is not None or row.end_is_at_least or row.position is None:
+            return f"partition {row.partition}: {row.error or 'its end is not known'}"
+        counts = {
+            "behind": (row.end_position or 0) - row.position,
+            "in flight": row.in_flight_messages,
+            "set aside": row.aside_messages,
+            "parked": row.parked_keys,
+            "delayed": row.delayed_keys,
+            "forwarding": row.forwarding_keys,
+        }
+        if any(counts.values()):
+            return f"partition {row.partition}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+    return ""
 
 
 async def _first(*waits: object) -> None:

@@ -20,6 +20,10 @@ OTHER_KINDS: Final = tuple(kind for kind in KINDS if kind not in ("lost", "repea
 """Findings of the checker that have no column of their own."""
 
 
+COUNTS: Final = ("sent", "acknowledged", "failed", "delivered", "lost", "repeated", "reordered", "other", "given_up")
+"""The fields of a result that are numbers of messages or findings."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseResult:
     """The result of one case.
@@ -39,6 +43,7 @@ class CaseResult:
         problems: Why the case fails; empty if it does not.
         notes: What was done and seen.
         network: How its processes were linked.
+        features: The features that a person used beside the load, in their order.
     """
 
     number: int
@@ -62,6 +67,7 @@ class CaseResult:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     network: str = "proxy"
+    features: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -200,6 +206,7 @@ def to_json(run: RunResult) -> str:
         "left_out": run.left_out,
         "networks": _networks(run.results),
         "no_namespaces": run.no_namespaces,
+        "features": features(run.results),
         "faults": [asdict(row) for row in rows(run.results)],
         "cases": [{"ok": result.ok, **asdict(result)} for result in run.results],
     }
@@ -211,12 +218,20 @@ def _networks(results: Sequence[CaseResult]) -> dict[str, int]:
     return dict(Counter(result.network for result in results))
 
 
+def features(results: Sequence[CaseResult]) -> dict[str, int]:
+    """Count the cases in which a person used each feature."""
+    return dict(sorted(Counter(feature for result in results for feature in result.features).items()))
+
+
 def print_run(console: Console, run: RunResult) -> None:
     """Print the table, the cases that failed, and one line at the end."""
     console.print(_table(rows(run.results)))
     used = ", ".join(f"{count} cases by {name}" for name, count in _networks(run.results).items())
     why = f" (no namespaces: {run.no_namespaces})" if run.no_namespaces else ""
     console.print(f"linked: {used}{why}", highlight=False, markup=False)
+    if counts := features(run.results):
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        console.print(f"features: {told}", highlight=False, markup=False)
     for fault, reason in run.left_out.items():
         console.print(f"left out: {fault}: {reason}", highlight=False, markup=False)
     for result in run.results:

@@ -150,7 +150,7 @@ class Suite:
         seed, quick = self._settings.seed, self._settings.quick
         outcome = await run_case(
             case, fault, running, self._clients[place], directory, seed=seed, quick=quick,
-            publish=self._settings.publish, workers=self._workers[place],
+            publish=self._settings.publish, features=self._settings.features, workers=self._workers[place],
         )  # fmt: skip
         await self._clear_up(outcome, fault, directory, running)
         return outcome.result
@@ -191,8 +191,9 @@ class Suite:
 
     @property
     def _retention_options(self) -> tuple[str, ...]:
-        """If topics keep messages only for seconds, brokers look every second for messages to drop."""
-        return ("--set", "retention_look_s=1") if self._settings.retention_s else ()
+        """If topics may keep messages only for seconds, brokers look every second for messages to drop."""
+        is_short = self._settings.retention_s or self._settings.features
+        return ("--set", "retention_look_s=1") if is_short else ()
 
     async def _settle_in(self, place: Place) -> Namespaces | None:
         """Make the network if this place needs one, and start clients there.

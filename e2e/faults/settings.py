@@ -1,5 +1,5 @@
-"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH, LATENCY and
-JITTER.
+"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH, FEATURES,
+LATENCY and JITTER.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Settings:
         retention_s: How long topics keep messages, in seconds; 0: for ever. If it is set, readers that fall behind are
             told what they missed, no group comes late, and brokers look every second.
         publish: Whether a program publishes beside the load of each case, on a topic of its own.
+        features: Whether a person uses features beside the load of each case, on a topic of its own.
         delay: The delay of all links, each way. With one, all faults use the proxy.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     network: NetworkChoice = "auto"
     retention_s: int = 0
     publish: bool = False
+    features: bool = False
     delay: LinkDelay = NO_DELAY
 
 
@@ -96,6 +98,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         network="proxy" if delay else network,
         retention_s=int(retention_text),
         publish=_is_on(environment.get("PUBLISH", "")),
+        features=_is_on(environment.get("FEATURES", "")),
         delay=delay,
     )
 
