@@ -105,6 +105,14 @@ def keyed_dropped(rng: random.Random, options: Options) -> Options:
     return with_keys(rng, drawn)
 
 
+def keyed_gone(rng: random.Random, options: Options) -> Options:
+    """Retention drops messages that are granted for the second or third time, and servers die soon after."""
+    drawn = with_keys(rng, retention(rng, options))
+    return replace(
+        drawn, kinds={**drawn.kinds, "trim": 8, "crash": 4}, keyed_failures=0.3, keyed_groups=3, fault_count=30
+    )
+
+
 def keyed_waits(rng: random.Random, options: Options) -> Options:
     """Keys wait longer than the world lasts, and retention drops the messages on which consumers failed."""
     drawn = with_keys(rng, rng.choice((retention, unread))(rng, options))

@@ -128,6 +128,7 @@ PROFILES: dict[str, Profile] = {
     "letters-lost": Profile(forwarding.letters_lost, 0, LETTERS),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
+    "keyed-gone": Profile(keyed.keyed_gone, 0),
     "keyed-waits": Profile(keyed.keyed_waits, 0),
     "keyed-lost": Profile(keyed.keyed_lost, 0),
     "keyed-full": Profile(keyed.keyed_full, 0),

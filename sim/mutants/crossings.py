@@ -126,8 +126,8 @@ MUTATIONS: dict[str, Mutation] = {
     "jump-tells-drop": _mutation(
         "a cursor that jumps over a lost segment still says what was dropped", _jump_forgets, "I1", "I13"
     ),
-    "granted-and-gone": _mutation(
-        "attempts on a granted message end when retention drops it", _attempts_of_granted, "K5", "J2"
+    "granted-and-gone": Mutation(
+        "attempts on a granted message end when retention drops it", _attempts_of_granted, ("K5", "J2"), "keyed-gone"
     ),
     "first-is-named": _mutation("a record names the message on which attempts were", _first_is_unnamed, "K5", "J2"),
     "move-stays": _mutation(

@@ -221,8 +221,8 @@ MUTATIONS: dict[str, Mutation] = {
     "refusals-stay": Mutation(
         "a member that restarts refuses the servers before",
         _refusals_end_at_restart,
-        ("SERVER", "I9"),
-        "late-words",
+        ("SERVER", "I9", "K2", "K3"),
+        "keyed-words",
     ),
     "eligible-stay": Mutation(
         "only members that hold a segment whole are eligible at its seal", _seal_keeps_eligible, ("I14",), "restarts"

@@ -45,7 +45,6 @@ SLOW = {
     "older-server",
     "one-count",
     "range-parts",
-    "refusals-stay",
     "reserved-by-one",
     "under-way-stays",
     "unknown-done",
