@@ -18,7 +18,7 @@ from seriatim_api.key_names import name_of_key, name_of_offset
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.ledger_rows import BLOCK_INDEXES, LedgerRows, read_rows
-from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState
+from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.memory_disk import PartitionImage
 from seriatim_broker.testing.simulated_bodies import key_of
@@ -174,7 +174,7 @@ class Ledgers:
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}:{new.start_index}"
         segment = seen.history[partition][-1].segment(new.segment_no)
         listed: set[int] = set()
-        if new.handover != NO_HAND_OVER and segment is not None:
+        if new.handover not in (NO_HAND_OVER, UNKNOWN_HAND_OVER) and segment is not None:
             seen.states.add("handed over")
             for member in segment.eligible:
                 image = self._image(member, partition)
@@ -187,8 +187,9 @@ class Ledgers:
                 listed = self._check_lists(f"{member} was handed over", partition, rows, new.mode)
                 if min(listed, default=0) != new.oldest:
                     seen.fail("J5", f"{what}, whose oldest message is {new.oldest}, and {member} has {sorted(listed)}")
-        if new.handover == NO_HAND_OVER and new.oldest and segment is not None:
-            # a rebuild of the coordinator: the lists are beside the control records that the members told
+        elif new.oldest and segment is not None:
+            # The coordinator was rebuilt. The lists are beside the control records that the members told, and a server
+            # that lacks them goes back.
             for member in segment.members:
                 image = self._image(member, partition)
                 state = image.cursors.get((new.segment_no, group)) if image is not None else None
