@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_broker.interfaces.coordinator import Coordinator, Put, WatchBatch
+from seriatim_broker.runtime import election as module
 from seriatim_broker.runtime.election import Election
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore, StoreCopy
 
 HOUR_S = 3600.0
 
@@ -45,5 +48,36 @@ async def test_a_coordinator_that_is_away_at_the_start_is_waited_for(
     async with asyncio.timeout(10):
         await elected.wait()
     assert election.is_controller
+    standing.cancel()
+    await asyncio.gather(standing, return_exceptions=True)
+
+
+async def test_a_controller_that_the_coordinator_forgot_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "VACANCY_LOOK_S", 0.01)
+    coordinator, keys = MemoryCoordinator(MemoryStore()), Keys("test")
+    for _ in range(50):
+        await coordinator.txn((), [Put(keys.controller, b"")])  # another broker's
+    directory: Any = SimpleNamespace(is_admitted=lambda _member: True)
+    held: Any = SimpleNamespace(is_held=True, id=0)
+    identity = Identity("c1", MemberId("g0-0", "disk"), "g0", 0, 1, 0)
+    election, elected = Election(identity, coordinator, keys, directory, held), asyncio.Event()
+
+    async def lead() -> None:
+        elected.set()
+        await asyncio.Event().wait()
+
+    watched = asyncio.Event()
+    watch = coordinator.watch
+
+    def follow(key: str, **arguments: Any) -> AsyncGenerator[WatchBatch, None]:
+        watched.set()
+        return watch(key, **arguments)
+
+    monkeypatch.setattr(coordinator, "watch", follow)
+    standing = asyncio.create_task(election.run(lead))
+    async with asyncio.timeout(10):
+        await watched.wait()
+        coordinator.store.restore(StoreCopy())
+        await elected.wait()
     standing.cancel()
     await asyncio.gather(standing, return_exceptions=True)

@@ -56,8 +56,7 @@ class ResumedWatch:
         """The changes, until the caller ends the iteration, the pool is closed, or the coordinator refuses.
 
         Raises:
-            CompactedError: The coordinator has compacted away changes that were not delivered yet, or its revision went
-                back.
+            CompactedError: The coordinator has compacted away changes that were not delivered yet.
             PreconditionError: The coordinator refuses this watch until a person acts.
         """
         while not self._pool.is_closed:
@@ -92,29 +91,13 @@ class ResumedWatch:
             async with asyncio.timeout_at(end_s):
                 await call.write(self._request())
                 response = await call.read()
-                if response is grpc.aio.EOF:
-                    raise CoordinatorUnavailableError(f"{self._name}: the stream ended at once")
-                self._accept(response)
-                if response.header.revision + 1 < self._next_revision:
-                    await self._check_not_gone_back(self._endpoint, end_s)
+            if response is grpc.aio.EOF:
+                raise CoordinatorUnavailableError(f"{self._name}: the stream ended at once")
+            self._accept(response)
         except BaseException:
             call.cancel()
             raise
         return call
-
-    async def _check_not_gone_back(self, endpoint: Endpoint, end_s: float) -> None:
-        """Raise CompactedError if the coordinator has not reached the revision before the watch's place.
-
-        A member of etcd that only lags confirms the watch with a revision that is too low, too. So this asks with a
-        linearizable read. Without it, the watch would be silent until the coordinator gets to its place again.
-        """
-        left_s = max(end_s - asyncio.get_running_loop().time(), 0.001)
-        response = await endpoint.kv.Range(rpc_pb2.RangeRequest(key=self._key, count_only=True), timeout=left_s)
-        if response.header.revision + 1 < self._next_revision:
-            raise CompactedError(
-                f"{self._name}: the coordinator's revision went back to {response.header.revision}; "
-                f"the watch is at {self._next_revision}"
-            )
 
     def _request(self) -> Any:
         create = rpc_pb2.WatchCreateRequest(

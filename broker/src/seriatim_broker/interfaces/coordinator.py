@@ -406,13 +406,12 @@ class Coordinator(Protocol):
 
         Args:
             key: A key, or with `prefix` the beginning of keys.
-            start_revision: The first revision whose changes to deliver, at least 1 and at most the coordinator's newest
-                revision + 1; mostly a listing's revision + 1.
+            start_revision: The first revision whose changes to deliver, at least 1; mostly a listing's revision + 1. If
+                it is in the future, the watch waits for it.
             prefix: Whether to follow every key that begins with `key`.
 
         Raises:
-            CompactedError: The coordinator does not have the changes that were not delivered yet. Either it compacted
-                them away, or its revision went back, because it was restored from an older copy or lost its data.
+            CompactedError: The coordinator has compacted away changes that were not delivered yet.
             PreconditionError: The coordinator refuses this watch until a person acts.
         """
         ...

@@ -34,6 +34,9 @@ from .membership import Identity
 RETRY_S = 0.1
 LEASE_LOOK_S = 0.2
 
+VACANCY_LOOK_S = 10.0
+"""How often a broker reads the election key, although it watches it. The price is one read of the coordinator."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -126,14 +129,23 @@ class Election:
         return bool(self._directory.broker_groups())
 
     async def _wait_for_vacancy(self) -> None:
-        """Wait until the election key is gone."""
-        key = self._keys.controller
-        result = await self._coordinator.txn((), [Get(key)])
-        if result.responses[0].item is None:
-            return
-        async with contextlib.aclosing(self._coordinator.watch(key, start_revision=result.revision + 1)) as batches:
-            async for _batch in batches:
+        """Wait until the election key is gone or is another broker's.
+
+        A watch alone is not enough. If the coordinator lost its data, its revision went back, and the watch is silent
+        until the old revision comes again. So the key is read every `VACANCY_LOOK_S`, too.
+        """
+        key, found = self._keys.controller, 0
+        while True:
+            result = await self._coordinator.txn((), [Get(key)])
+            item = result.responses[0].item
+            if item is None or found not in (0, item.create_revision):
                 return
+            found = item.create_revision
+            watch = self._coordinator.watch(key, start_revision=result.revision + 1)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(VACANCY_LOOK_S), contextlib.aclosing(watch) as batches:
+                    await anext(batches, None)
+                    return
 
     async def _lead(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         _log.info("controller_elected", broker=self.controller, election=self._revision)

@@ -349,8 +349,6 @@ class MemoryCoordinator:
         while not self._closed:
             if following < store.compacted:
                 raise CompactedError("compacted", compact_revision=store.compacted)
-            if following > store.revision + 1:
-                raise CompactedError("the revision went back")
             changed = store.changed
             for batch in [] if store.is_away else list(store.history):
                 if batch.revision < following:

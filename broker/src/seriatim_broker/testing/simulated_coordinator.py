@@ -283,10 +283,6 @@ class CoordinatorServer:
             self.end(watch)
             watch.hand_on(CompactedError("compacted", compact_revision=store.compacted))
             return
-        if watch.next_revision > store.revision + 1:
-            self.end(watch)
-            watch.hand_on(CompactedError("the revision went back"))
-            return
         first = bisect_left(store.history, watch.next_revision, key=lambda batch: batch.revision)
         for batch in store.history[first:]:
             events = tuple(event for event in batch.events if watch.matches(event.item.key))
