@@ -9,12 +9,25 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import waiting_keys
+from seriatim_broker.core.state.keyed_rows import take_changes
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey
-from seriatim_broker.core.values.ledger_rows import block_name, count_keys, write_block
+from seriatim_broker.core.values.ledger_rows import (
+    KeyRecord,
+    aside_name,
+    block_name,
+    count_keys,
+    key_name,
+    write_aside,
+    write_block,
+    write_key,
+)
+from seriatim_broker.core.values.log import CursorState, LedgerRow
+from seriatim_broker.core.values.segment import Start
 
-from .keyed_support import QUICK, KeyedServing, indexes_of
+from .keyed_support import QUICK, KeyedServing, dispatcher_with, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P
 
 ONCE = replace(QUICK, attempts_max=1)
@@ -274,6 +287,102 @@ def test_a_key_is_released_without_consumers_and_the_next_one_gets_it() -> None:
     bench.cursor()
     bench.deliver()
     assert [0, 1] in bench.granted()
+
+
+def released(operation: KeyOperation = RELEASE) -> Asked:
+    """A consumer failed on the first message of key a, and left. Then a person operated on the key: all is durable."""
+    bench = Asked("aab", policy=replace(QUICK, delays_ms=(60_000, 60_000)))
+    bench.serve()
+    run, other = bench.runs()
+    bench.nack(run)
+    bench.acks(other)
+    bench.deliver()
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.settle()
+    bench.clear()
+    bench.operate(operation, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.settle()
+    assert bench.results() == [False]
+    assert GROUP not in bench.part.consumer_groups
+    bench.clear()
+    return bench
+
+
+def next_server(bench: Asked) -> Asked:
+    """A server that has the control record and the rows of this one, and a consumer."""
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
+    successor = Asked("aab", policy=ONCE, cursors=(bench.part.cursors[GROUP],), rows=rows)
+    successor.serve()
+    return successor
+
+
+@pytest.mark.parametrize("acked", [0, 1])
+def test_the_turn_of_a_delayed_key_outlives_its_server(acked: int) -> None:
+    """Rule `seen-key`: the old request does not release the key again, which failed again and is parked."""
+    bench = next_server(released())
+    (run,) = bench.runs()
+    assert (indexes_of(run), run.attempt) == ([0, 1], 1)
+    if acked:
+        bench.acks(run, upto=acked)
+    bench.nack(run, acked)
+    bench.deliver()
+    assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, acked), 1)
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.settle()
+    assert bench.results() == [True]
+    bench.deliver()
+    assert bench.granted() == []
+
+
+def test_a_released_key_waits_until_its_message_is_done_with() -> None:
+    bench = released()
+    bench.list_keys()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.settle()
+    (key,) = bench.listed()
+    assert (key.name, key.phase, key.attempts, key.turn, key.ready_at_ms) == (b"ka", KeyPhase.RETRY, 0, 1, 0)
+    bench = next_server(bench)
+    (run,) = bench.runs()
+    bench.acks(run, upto=1)
+    bench.deliver()
+    assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
+
+
+def test_a_delayed_key_whose_message_was_skipped_has_no_record() -> None:
+    assert not [name for name in released(SKIP).rows() if name[:1] in (b"k", b"a")]
+
+
+def test_a_released_key_that_is_granted_and_dropped_has_no_record() -> None:
+    bench = next_server(released())
+    assert bench.part.chain is not None
+    bench.chain = trim(bench.part.chain, 1, Start(1, 0, 0), 1)
+    bench.read_chain(bench.chain)
+    bench.deliver()
+    assert bench.granted() == [[0, 1]]
+    assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
+
+
+def test_a_key_that_is_given_at_most_once_leaves_no_record() -> None:
+    listed = make_offset(1, 0), make_offset(1, 1)
+    record = KeyRecord(KeyPhase.RETRY, 1, 0, 0, 0, 0, 2, "")
+    values = {key_name(b"ka"): write_key(record), aside_name(b"ka", 0): write_aside(listed)}
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in values.items())
+    bench = Asked("aab", cursors=(CursorState(1, GROUP, 1, 2, 3, 0, listed[0]),), rows=rows, at_most_once=True)
+    bench.serve()
+    assert bench.granted() == [[0, 1], [2]]
+    assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
+
+
+@pytest.mark.parametrize(("segment_no", "floor", "is_kept"), [(1, 0, True), (1, 1, False), (2, 0, False)])
+def test_a_record_ends_with_its_message_whoever_wrote_it(segment_no: int, floor: int, is_kept: bool) -> None:
+    """An earlier version keeps the record of a released key when its first message is acknowledged."""
+    record = KeyRecord(KeyPhase.RETRY, 1, 0, 0, 0, make_offset(1, 0), 0, "no")
+    keyed = dispatcher_with(segment_no, floor, {key_name(b"ka"): write_key(record)}, ev.Moment(0, 0))
+    assert (b"ka" in keyed.keys) is is_kept
+    assert take_changes(keyed).deletes == (() if is_kept else (key_name(b"ka"),))
 
 
 def test_another_server_does_not_answer() -> None:

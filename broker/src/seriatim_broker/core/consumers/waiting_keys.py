@@ -260,7 +260,11 @@ def _operate_on(
         forwarding.begin(broker, keyed, key, key.error or "sent by a person")
         forwarding.go_on(broker, partition, consumer_group)
         return False
-    keyed.release(key)
+    if operation is KeyOperation.SKIP:
+        key.turn += 1
+        keyed.requeue(key)
+    else:
+        keyed.release(key)
     broker.out.note(
         "key_released" if operation is KeyOperation.RELEASE else "key_skipped",
         partition.id,

@@ -812,7 +812,7 @@ class KeyedDispatcher(State):
         run.done += 1
         run.is_started = False  # the next message is not begun
         run.consumer.in_flight -= 1
-        if key.attempts:
+        if key.phase is not None and not run.is_passed:
             self._first_is_done(key)
 
     def pass_run(self, run: Grant) -> None:
@@ -825,6 +825,8 @@ class KeyedDispatcher(State):
                 self.window.pass_over(offset & INDEX_MAX)
             del key.live[: len(run.offsets)]
             self.live_count -= len(run.offsets)
+        if key.phase is not None:
+            self._first_is_done(key)
         run.is_passed = run.is_aside = True  # they are not live any more
 
     def end_run(self, run: Grant) -> bool:
@@ -1115,8 +1117,8 @@ class KeyedDispatcher(State):
         #   1. k:5 is granted as the second attempt. Retention drops it, and the record of k still has one attempt.
         #   2. This server dies. The next one begins behind k:5, and counts the attempt for k:6.
         for key in [run.key for run in self.doing.values()]:
-            if key.attempts and not key.aside and 0 < self.first_offset(key) < end:
-                self._forget_attempts(key)
+            if key.phase is not None and not key.aside and 0 < self.first_offset(key) < end:
+                self._first_is_done(key)
         self.window.pass_below(start)
         return True
 
@@ -1170,7 +1172,15 @@ class KeyedDispatcher(State):
         self.changed[key.name] = None
 
     def release(self, key: Key) -> None:
-        """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`)."""
+        """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`).
+
+        Rule `seen-key` (J2): the record stays until the first message is done with, also without attempts and a list,
+        because the turn outlives this server, too. Without it:
+          1. A consumer fails on k:5, and a person releases k. Then the consumer group has no consumers, so this server
+             forgets it. No row says that k was released: its turn is 0 again.
+          2. Consumers fail on k:5 until k is parked. The person, who had no answer, repeats the request.
+          3. k goes on, though no person has seen that it is parked.
+        """
         key.note_given(self.first_offset(key))
         self.forwards.pop(key.name, None)
         self.to_phase(key, KeyPhase.RETRY)
@@ -1237,7 +1247,6 @@ class KeyedDispatcher(State):
         else:
             self.list_count -= 1
             self.waiting_bytes -= 2 * (len(key.name) + RECORD_BYTES)
-        self._settle_record(key)
 
     def lists_in(self, segments: Set[int]) -> list[bytes]:
         """Names of the keys whose lists begin in one of these segments."""
@@ -1275,16 +1284,11 @@ class KeyedDispatcher(State):
             self.to_phase(key, KeyPhase.RETRY)
         key.error, key.first = "", 0
         self._forget_attempts(key)
+        if key.phase is KeyPhase.RETRY and not key.aside:
+            self.to_phase(key, None)
 
     def _forget_attempts(self, key: Key) -> None:
         """No attempt on the first message counts, so it waits for no time either."""
         key.attempts = key.ready_at_ms = key.delay_ms = key.sequence = 0
         self.wait_until(key, 0)
-        self._settle_record(key)
-
-    def _settle_record(self, key: Key) -> None:
-        """A key keeps its record only as long as it has failed attempts, a list, or waits for a person."""
         self.changed[key.name] = None
-        if key.phase is KeyPhase.RETRY and not key.attempts and not key.aside:
-            self.to_phase(key, None)
-            key.error = ""
