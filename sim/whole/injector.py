@@ -130,7 +130,7 @@ class RuntimeInjector(Injector):
             is_own = coordinator.writers[partition] == broker.name and any(
                 sent.epoch == chain.epoch for _, _, sent in writes
             )
-            # Another broker may have opened it, and this one read that and changed an older segment. It tells nobody.
+            # Another broker may have opened it, and this one read that and changed an older segment, and told no other.
             before = self._world.judge.seen.history[partition][-2:-1]
             if is_own and before and before[0].open_segment.no < chain.open_segment.no:
                 return broker, older[-1]
