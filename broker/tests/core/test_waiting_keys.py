@@ -377,7 +377,7 @@ def test_a_key_that_is_given_at_most_once_leaves_no_record() -> None:
 
 
 @pytest.mark.parametrize(("segment_no", "floor", "is_kept"), [(1, 0, True), (1, 1, False), (2, 0, False)])
-def test_a_record_ends_with_its_message_whoever_wrote_it(segment_no: int, floor: int, is_kept: bool) -> None:
+def test_a_record_of_any_broker_ends_with_its_message(segment_no: int, floor: int, is_kept: bool) -> None:
     """An earlier version keeps the record of a released key when its first message is acknowledged."""
     record = KeyRecord(KeyPhase.RETRY, 1, 0, 0, 0, make_offset(1, 0), 0, "no")
     keyed = dispatcher_with(segment_no, floor, {key_name(b"ka"): write_key(record)}, ev.Moment(0, 0))
