@@ -34,31 +34,33 @@ from .mutants import (
 )
 from .mutants.mutation import LOSS, Mutation, applied, nothing
 
-MUTATIONS: dict[str, Mutation] = {
-    **writing.MUTATIONS,
-    **reading.MUTATIONS,
-    **client.MUTATIONS,
-    **runtime.MUTATIONS,
-    **storage.MUTATIONS,
-    **groups.MUTATIONS,
-    **balance.MUTATIONS,
-    **serving.MUTATIONS,
-    **coordinator.MUTATIONS,
-    **idle.MUTATIONS,
-    **folding.MUTATIONS,
-    **topics.MUTATIONS,
-    **operations.MUTATIONS,
-    **ranges.MUTATIONS,
-    **retaining.MUTATIONS,
-    **copies.MUTATIONS,
-    **publishing.MUTATIONS,
-    **keyed.MUTATIONS,
-    **modes.MUTATIONS,
-    **forwarding.MUTATIONS,
-    **noticing.MUTATIONS,
-    **crossings.MUTATIONS,
-}
-"""By name."""
+MODULES = (
+    writing,
+    reading,
+    client,
+    runtime,
+    storage,
+    groups,
+    balance,
+    serving,
+    coordinator,
+    idle,
+    folding,
+    topics,
+    operations,
+    ranges,
+    retaining,
+    copies,
+    publishing,
+    keyed,
+    modes,
+    forwarding,
+    noticing,
+    crossings,
+)
+
+MUTATIONS: dict[str, Mutation] = {name: mutation for module in MODULES for name, mutation in module.MUTATIONS.items()}
+"""By name. No two modules have the same name."""
 
 OVERLAPPING: dict[str, Mutation] = {
     **serving.OVERLAPPING,

@@ -134,7 +134,7 @@ MUTATIONS: dict[str, Mutation] = {
         "an exclusive group is not served in an earlier group epoch than the disk knows", _moves_are_undone,
         "VOID", "I11", "I2", "I9",
     ),
-    "lost-is-noted": _mutation(
+    "gone-is-noted": _mutation(
         "what was dropped or declared lost is noted until a later message counts",
         lambda: [(granting, "_note_gone", nothing)], "I1", "I2", "I13",
     ),

@@ -316,7 +316,7 @@ def _delay_outlives_its_message() -> list[Patch]:
     return [(KeyedDispatcher, "_first_is_done", first_is_done)]
 
 
-def _first_is_unnamed() -> list[Patch]:
+def _first_is_unread() -> list[Patch]:
     real = keyed_rows._read_key
 
     def read_key(dispatcher: KeyedDispatcher, unread: Any, name: bytes, *rest: Any) -> None:
@@ -381,8 +381,8 @@ MUTATIONS: dict[str, Mutation] = {
     "delay-ends-with-message": _mutation(
         "a key waits no longer than its first message is there", _delay_outlives_its_message, "keyed-waits"
     ),
-    "first-is-named": _mutation(
-        "a record names the message on which attempts failed", _first_is_unnamed, "keyed-waits"
+    "first-is-read": _mutation(
+        "a server takes the first message of a key from its record", _first_is_unread, "keyed-waits"
     ),
     "alone-tells-lists": _mutation(
         "a consumer group that passes a stub alone tells what its lists had there", _lists_untold, "keyed-dropped"

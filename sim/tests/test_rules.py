@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
-from sim.mutations import MUTATIONS, OVERLAPPING
+from sim.mutations import MODULES, MUTATIONS, OVERLAPPING
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "internals" / "planted-bugs.md").read_text(encoding="utf-8")
@@ -40,5 +41,12 @@ def test_each_rule_in_code_has_a_planted_bug_or_is_on_the_page() -> None:
     assert _named_in_code() - PLANTED == _without_a_bug()
 
 
-def test_each_planted_bug_is_on_the_page() -> None:
-    assert not [name for name in MUTATIONS if f"`{name}`" not in PAGE]
+def test_names_of_planted_bugs_are_unique() -> None:
+    """Otherwise one bug hides the other one, which is never looked for."""
+    names = Counter([*OVERLAPPING, *(name for module in MODULES for name in module.MUTATIONS)])
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_each_planted_bug_has_one_row_on_the_page() -> None:
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (?:core|client|runtime|storage) \|", PAGE)
+    assert Counter(rows) == Counter(list(MUTATIONS))

@@ -138,6 +138,9 @@ def _note_gone(broker: BrokerState, partition: Partition, consumer_group: Consum
       1. k:5 of segment 1 waits for its dead-letter topic, which is away. The consumer group has no consumers.
       2. A person declares segment 1 lost. The server passes k:5, so that k goes on.
       3. A consumer comes, and no broker tells it that k:5 is lost.
+
+    Rule `gone-is-noted` (I1): also what was dropped is noted, until a message counts that was given later. Without it,
+    a consumer that comes after the drop is given 1:100 first, and is not told of 1:0 to 1:99.
     """
     if partition.chain is None or consumer_group.is_at_most_once:
         return

@@ -171,6 +171,11 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
 
 
 def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, record: KeyRecord, now: Moment) -> None:
+    """Take up a key as its record says.
+
+    Rule `first-is-read` (J1, J2): the server takes the first message of a key from its record, also before it has read
+    that message in the log. Without it, the attempts on a message that retention has dropped count for the next one.
+    """
     if not record.attempts and not record.aside_count and _is_done(dispatcher, record.aside_first):
         # An earlier version keeps the record of a released key behind its message. Without this: 1. It acknowledges
         # k:5, hands over, and a broker of this version takes up that k:5 waits. 2. A person passes over the first
