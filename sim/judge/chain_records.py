@@ -68,6 +68,7 @@ class ChainRecords:
             self._rules.copies.sealed(what, partition, new)
         if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
             self._rules.gaps.declared_lost(partition, old)
+            self._rules.deliveries.lost(partition, old.no)
             self._rules.lengths.forget_deliveries(partition, old.no, 0)
 
     def _opened(self, chain: Chain) -> None:

@@ -6,6 +6,8 @@ I1: a batch that it is told to skip was given to it at an earlier place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
@@ -95,12 +97,30 @@ class Deliveries:
                 seen.excuse(Excuse.REPEAT_OF_DROPPED)
                 missing = []
             if missing and self._stood_in_a_gap(partition, missing):
-                seen.states.add("a repeat of what is lost")
-                seen.excuse(Excuse.REPEAT_OF_LOST)
-                seen.lost_repeats.setdefault(partition, set()).update(missing)
+                self._note_lost_repeats(partition, missing)
             elif missing:
                 seen.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
+            for message in messages_of(batch):
+                seen.repeats[message] = max(segment_no, seen.repeats.get(message, 0))
             index = batch.header.end_index
+
+    def lost(self, partition: PartitionId, no: int) -> None:
+        """A segment is declared lost. What was given there and is skipped in a later segment is skipped there still."""
+        seen = self._seen
+        given = {
+            message
+            for view in seen.views(partition)
+            for offset, message in view.firsts
+            if split_offset(offset)[0] == no and seen.repeats.get(message, 0) > no
+        }
+        if given:
+            self._note_lost_repeats(partition, given)
+
+    def _note_lost_repeats(self, partition: PartitionId, messages: Iterable[int]) -> None:
+        """The first place of these messages is lost, and readers are told to skip the other one."""
+        self._seen.states.add("a repeat of what is lost")
+        self._seen.excuse(Excuse.REPEAT_OF_LOST)
+        self._seen.lost_repeats.setdefault(partition, set()).update(messages)
 
     def _was_dropped(self, partition: PartitionId, view: ConsumerGroupView, messages: list[int]) -> bool:
         """Whether the group was told that the first place of these messages was dropped."""

@@ -49,7 +49,8 @@ class Seen:
         past_views: What consumer groups saw before they were moved, oldest first.
         left: The segments that left the record because of retention, as they were last.
         set_back: Batches whose master did not believe the append time before.
-        lost_repeats: Messages that were skipped, and given to no consumer from their first place.
+        repeats: Messages that a consumer was told to skip, each with the last segment where it was told that.
+        lost_repeats: Messages that are skipped, and whose first place is lost.
         waits_for_rebuild: The coordinator went back in time, and a person has not rebuilt it yet.
     """
 
@@ -80,6 +81,7 @@ class Seen:
         self.cursorless: set[str] = set()
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
+        self.repeats: dict[int, int] = {}
         self.lost_repeats: dict[PartitionId, set[int]] = {}
         self.waits_for_rebuild = False
         self._known_before: dict[tuple[str, PartitionId, str], tuple[int, int]] = {}  # when the coordinator went back

@@ -232,6 +232,34 @@ def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
         pair.judge.gap_told("early", ONE, 2)
 
 
+@pytest.mark.parametrize("was_told", [True, False])
+def test_a_repeat_of_what_was_read_before_its_gap(was_told: bool) -> None:
+    """Its reader was told to skip it, and then the place where it had read the messages was declared lost."""
+    pair = _lost()
+    judge, batch = pair.judge, pair.batches[0]
+    first, second = messages_of(batch)
+    pair.settle(2)
+    for index, message in enumerate((first, second)):
+        judge.delivered("range", ONE, make_offset(1, index), message, flagged=False)
+        judge.acknowledged("range", ONE, make_offset(1, index))
+    again = place(
+        batch.header, segment=2, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum
+    )
+    judge.seen.placed[ONE, 2, 0] = Batch(again, batch.body)
+    judge.seen.fates[first].offset = judge.seen.fates[second].offset = make_offset(2, 0)
+    if was_told:
+        judge.skipped("range", ONE, 2, 0, 2)
+    judge.rules.gaps.asked.add((ONE, 1))
+    pair.write(chains.declare_lost(pair.chain, 1))
+    judge.gap_told("range", ONE, 1)
+    assert judge.is_gone(ONE, [first, second]) is was_told
+    if was_told:
+        judge.final(pair.chain, 2, ["range"])
+    else:
+        with pytest.raises(Violation, match="I2"):
+            judge.final(pair.chain, 2, ["range"])
+
+
 def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
     """The coordinator came back empty: what is written then is no new beginning of the group."""
     pair = Pair(flush=True)
