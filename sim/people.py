@@ -107,13 +107,17 @@ class People:
                 self._begin(wish, rng)
         world.schedule.after(100_000, self._resume)
 
+    def cursor(self, partition: PartitionId, group: str) -> CursorRecord | None:
+        """The cursor of a consumer group, as the coordinator has it."""
+        record: CursorRecord | None = self._world.coordinator.records.cursor(partition, group)[0]
+        return record
+
     def paused(self) -> list[tuple[PartitionId, str]]:
         """The consumer groups that are paused, as the coordinator says."""
-        records = self._world.coordinator.records
         found: list[tuple[PartitionId, str]] = []
         for partition in self._world.partitions:
             for group in dict.fromkeys(map(name_of, (*self._world.groups, *self._world.keyed_groups))):
-                record: CursorRecord | None = records.cursor(partition, group)[0]
+                record = self.cursor(partition, group)
                 if record is not None and record.paused and not record.deleted:
                     found.append((partition, group))
         return found

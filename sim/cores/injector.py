@@ -109,7 +109,8 @@ class CoreInjector(Injector):
         self._schedule.after(TIMEOUT_US + 1, self._all_have_noticed)
 
     def _all_have_noticed(self) -> None:
-        self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
+        self._is_restoring = False
+        self._world.judge.rules.operations.rebuilt(self._world.people.cursor)
 
     def inject_needless_rebuild(self) -> None:
         """A person rebuilds a coordinator that has lost nothing, while a cursor is written without an answer."""

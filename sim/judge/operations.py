@@ -6,7 +6,7 @@ VOID, PAUSE: a broker delivers nothing in an epoch that a rewind or a skip has e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined
@@ -24,6 +24,7 @@ class Operations:
         self._seen = seen
         self._carried_out: set[bytes] = set()  # ids of operations
         self._carried_out_before: set[bytes] = set()  # before an older copy of the coordinator came back
+        self._forgotten: set[tuple[str, PartitionId]] = set()  # groups one of whose moves the coordinator lost for good
         self._paused: set[tuple[str, PartitionId]] = set()  # groups, as their cursors say
         self._subscribed: dict[tuple[int, int], tuple[str, PartitionId]] = {}  # of (stream, subscription)
         self._granted: dict[tuple[int, int], int] = {}  # (stream, subscription) -> group epoch of its grant
@@ -59,7 +60,8 @@ class Operations:
         segment = self._seen.history[partition][-1].segment(old.segment_no)
         if segment is None or id_ not in self._carried_out_before or id_ in old.requests:
             return False
-        if not self._seen.may_believe_older(who, group, partition, old.group_epoch, segment.server_epoch):
+        may_be_older = self._seen.may_believe_older(who, group, partition, old.group_epoch, segment.server_epoch)
+        if not may_be_older and (group, partition) not in self._forgotten:
             return False
         self._seen.excuse(Excuse.OLDER_CURSOR)
         return True
@@ -69,6 +71,25 @@ class Operations:
         self._paused = {(group, partition) for partition, group in paused}
         self._carried_out_before |= self._carried_out
         self._seen.note_disks()
+
+    def rebuilt(self, cursor_of: Callable[[PartitionId, str], CursorRecord | None]) -> None:
+        """The coordinator is rebuilt. A move in the lost time is forgotten, if no server had begun its group epoch."""
+        seen = self._seen
+        seen.waits_for_rebuild = False
+        for (group, partition), view in list(seen.groups.items()):
+            record = cursor_of(partition, group)
+            epoch = record.group_epoch if record is not None else 1
+            if view.group_epoch <= max(epoch, seen.epoch_on_disks(partition, group)) or (record and record.deleted):
+                continue
+            past = seen.past_views.get((group, partition), [])
+            back = next((known for known in reversed(past) if max(known.group_epoch, 1) == epoch), None)
+            if back is not None:
+                past.remove(back)
+                past.append(view)
+                seen.groups[group, partition] = back
+                self._forgotten.add((group, partition))
+                seen.states.add("move forgotten")
+                seen.excuse(Excuse.OLDER_CURSOR)
 
     def done(self, group: str, operation: ConsumerGroupOperation, id_: bytes, *, was_done: bool) -> None:
         """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""

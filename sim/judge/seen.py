@@ -201,6 +201,13 @@ class Seen:
         states = (state for (_, of), state in image.cursors.items() if of == group) if image is not None else ()
         return max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
 
+    def epoch_on_disks(self, partition: PartitionId, group: str) -> int:
+        """The latest group epoch on any disk, now or when the coordinator went back."""
+        return max(
+            max(self._known_on_disk(who, partition, group), self._known_before.get((who, partition, group), (0, 0)))[0]
+            for who in self.brokers
+        )
+
     def note_disks(self) -> None:
         """An older copy of the coordinator is back: remember what disks know of groups, before they forget it."""
         for who in self.brokers:

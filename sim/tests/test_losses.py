@@ -9,8 +9,18 @@ from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.values import chain as chains
-from seriatim_broker.core.values.events import AckLevel, CursorRecord
-from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, PutPreparation, PutSegment
+from seriatim_broker.core.values.effects import Batches, Joined
+from seriatim_broker.core.values.events import AckLevel, ConsumerGroupOperation, CursorRecord
+from seriatim_broker.core.values.log import (
+    Batch,
+    CursorState,
+    LocalSegment,
+    Preparation,
+    PutBatch,
+    PutCursor,
+    PutPreparation,
+    PutSegment,
+)
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
@@ -242,9 +252,7 @@ def test_a_repeat_of_what_was_read_before_its_gap(was_told: bool) -> None:
     for index, message in enumerate((first, second)):
         judge.delivered("range", ONE, make_offset(1, index), message, flagged=False)
         judge.acknowledged("range", ONE, make_offset(1, index))
-    again = place(
-        batch.header, segment=2, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum
-    )
+    again = place(batch.header, segment=2, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum)
     judge.seen.placed[ONE, 2, 0] = Batch(again, batch.body)
     judge.seen.fates[first].offset = judge.seen.fates[second].offset = make_offset(2, 0)
     if was_told:
@@ -274,3 +282,37 @@ def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
     pair.judge.view("early", ONE).acked[1] = 2
     pair.judge.cursor_written(PERSON, ONE, "early", None, CursorRecord(1, 1, 1, "t"))
     pair.judge.cursor_written("a-0", ONE, "early", CursorRecord(1, 1, 1, "t"), CursorRecord(2, 1, 0, "t"))
+
+
+@pytest.mark.parametrize("is_on_a_disk", [False, True])
+def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
+    """No disk knows it unless a server had begun its group epoch. Then the rebuild brings it back."""
+    pair = Pair(flush=True)
+    judge, operations = pair.judge, pair.judge.rules.operations
+    begun = CursorRecord(1, 1, 0, "t")
+    moved = CursorRecord(1, 2, 0, "t", begun_by=ConsumerGroupOperation.SKIP, requests=(b"id",))
+    judge.cursor_written("a-0", ONE, "early", None, begun)
+    judge.delivered("early", ONE, make_offset(1, 0), _sent(judge, 100), flagged=False)
+    judge.cursor_written("a-0", ONE, "early", begun, moved)
+    if is_on_a_disk:
+        pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "early", 2, 0, 0)))
+    operations.went_back(())
+    operations.rebuilt(lambda _partition, _group: begun)
+    operations.subscribed(1, 1, "early", ONE)
+    operations.told("a-0", 1, 1, Joined(True, 1, 0, 1, 1, 1))
+    if is_on_a_disk:
+        with pytest.raises(Violation, match="VOID"):
+            operations.told("a-0", 1, 1, Batches(1, (), 0, 0, 1, 1))
+        with pytest.raises(Violation, match="ONCE"):
+            judge.cursor_written("a-0", ONE, "early", begun, moved)
+    else:
+        operations.told("a-0", 1, 1, Batches(1, (), 0, 0, 1, 1))
+        assert judge.view("early", ONE).seen == {100}, "it had this message in the epoch that is back"
+        judge.cursor_written("a-0", ONE, "early", begun, moved)
+        with pytest.raises(Violation, match="VOID"):
+            operations.told("a-0", 1, 1, Batches(1, (), 0, 0, 1, 1))
+
+
+def _sent(judge: Judge, message: int) -> int:
+    judge.sent(message, ONE, b"p" * 16, AckLevel.REPLICATED)
+    return message

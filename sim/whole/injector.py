@@ -200,7 +200,8 @@ class RuntimeInjector(Injector):
     def _rebuilt(self) -> None:
         self._tell("the coordinator is rebuilt")
         self._snapshots.clear()
-        self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
+        self._is_restoring = False
+        self._world.judge.rules.operations.rebuilt(self._world.people.cursor)
 
     def _brokers(self) -> Iterable[RuntimeBroker]:
         return self._cluster.brokers.values()

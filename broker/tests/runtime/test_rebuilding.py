@@ -94,6 +94,7 @@ async def test_a_person_may_say_that_it_goes_on_without_a_group() -> None:
     plan = await planned(Answers((told(M00, FIRST),)), M00, M01, M10, M11, without=("g1",))
     assert plan.refusals == []
     assert any("no member of the broker group g1 answered" in line for line in plan.unknown)
+    assert any("rewound or skipped in the lost time" in line for line in plan.unknown)
 
 
 @pytest.mark.parametrize("group", ["g0", "g9"])

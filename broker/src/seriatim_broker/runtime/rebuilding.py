@@ -523,6 +523,10 @@ def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
         )
         plan.unknown.append("consumer groups that were paused in the lost time: they are not paused")
         plan.unknown.append(
+            "consumer groups that were rewound or skipped in the lost time, and that no consumer joined since: they "
+            "are where they were before"
+        )
+        plan.unknown.append(
             "writers: whether all partitions have the last publication of each. So a program that opens its writer is "
             "told the sequence below the last one, and publishes the last one again, which repeats no row"
         )
