@@ -19,7 +19,7 @@ class Excuse(enum.Enum):
     SEQUENCE_UNKNOWN = "a producer is told a gap after a loss"
     PRODUCER_FORGOTTEN = "a producer was idle for long"
     TABLE_OLDER_THAN_GAP = "a table still names what lay in a gap"
-    TABLES_LOST = "two segments in a row were declared lost, and the tables in them"
+    TABLES_LOST = "a segment was declared lost with all tables of the segments before it"
     REPEAT_OF_LOST = "a repeat of what lay in a gap is skipped"
     DROPPED_UNREAD = "retention dropped what a group had not read"
     REPEAT_OF_DROPPED = "a repeat of what was dropped is skipped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from seriatim_broker.core.values.log import (
     PutSegment,
 )
 from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.cluster import checksum
@@ -33,6 +35,9 @@ A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)
 OPENING = chains.Opening(b"x", "g", (A, B), 1, False)
 NEXT = chains.Opening(b"z", "h", (B, A), 1, True)
 LEVELS = (int(AckLevel.MASTER_FLUSHED), int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
+STATES = {"s": SegmentState.SEALED, "l": SegmentState.LOST, "u": SegmentState.UNSETTLED, "o": SegmentState.OPEN}
+LENGTH = 6
+"""Of segment 1; all others are empty."""
 
 
 class Slot:
@@ -316,3 +321,41 @@ def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
 def _sent(judge: Judge, message: int) -> int:
     judge.sent(message, ONE, b"p" * 16, AckLevel.REPLICATED)
     return message
+
+
+def _segment(like: Segment, text: str) -> Segment:
+    """A segment by its number and its state, with `?` if it was opened with an incomplete table."""
+    no, state = int(text[0]), STATES[text[1]]
+    length = None if state in (SegmentState.OPEN, SegmentState.UNSETTLED) else LENGTH if no == 1 else 0
+    return replace(like, no=no, state=state, sealed_len=length, incomplete_table=text.endswith("?"))
+
+
+@pytest.mark.parametrize(
+    ("left", "records", "is_forgiven"),
+    [
+        ("", ("1s 2l 3l 4o",), False),
+        ("", ("1s 2u 3o?", "1s 2l 3s? 4o"), False),
+        ("", ("1s 2s 3u 4o", "1s 2l 3l 4s 5o?", "1s 2l 3l 4s 5s? 6o"), False),  # 4 had the whole table
+        ("", ("1s 2s 3u 4o?", "1s 2l 3l 4s? 5o"), True),
+        ("", ("1s 2s 3u 4o?", "1s 2l 3l 4s? 5o", "1s 2l 3l 5s 6o"), True),  # the incomplete one is folded
+        ("1s", ("1s 2o", "2o", "2u 3o?", "2l 3s? 4o"), True),
+        ("1s", ("1s 2u 3o?", "1s 2l 3s? 4o", "2l 3s? 4s 5o"), False),  # the record had it while readers needed it
+    ],
+)
+def test_a_table_behind_lost_segments(left: str, records: tuple[str, ...], is_forgiven: bool) -> None:
+    """It lacks the producer of segment 1."""
+    pair = Pair(flush=True)
+    for name in ("a-0", "b-0"):
+        pair.take(name, 3, flushed=True)
+    seen, like = pair.judge.seen, pair.chain.open_segment
+    known: list[chains.Chain] = [
+        replace(pair.chain, segments=tuple(_segment(like, text) for text in record.split())) for record in records
+    ]
+    seen.history[ONE] = known
+    seen.left[ONE] = [_segment(like, text) for text in left.split()]
+    preparation = Preparation(known[-1].open_segment.no, b"x", (A, B), True, False, NO_TABLE, None, 1)
+    if is_forgiven:
+        pair.judge.rules.tables.prepared(known[-1], A, preparation)
+    else:
+        with pytest.raises(Violation, match="TABLE"):
+            pair.judge.rules.tables.prepared(known[-1], A, preparation)
