@@ -68,7 +68,10 @@ class CoordinatorFaults(Striking):
         """The coordinator is restored as it was some time ago, or comes back empty; then a person rebuilds it.
 
         All brokers run, and nothing else goes wrong meanwhile. A record that no running broker knows cannot be rebuilt.
+        So it does not strike while a disk hangs: if that broker ends, it cannot start again before its disk goes on.
         """
+        if self._world.hung_brokers():
+            return
         self._is_restoring = True
         self._restore_when_quiet(self._schedule.now_us)
 
