@@ -42,7 +42,8 @@ TOLD = """
     ReplayDeadLettersResponse.offsets TellKnownResponse.behind KnownWriter.append_time_ms
     CursorRecord.dropped_position ReadQuarantinedResponse.done StoredSegment.copied_from KnownCursor.oldest
     BrokerGroupDescription.waits_for HeartbeatAnswer.disk_stall_us
-    HeartbeatAnswer.data_count MemberRecord.link_address LiveRecord.wall_ms TopicRecord.first_partition_count
+    HeartbeatAnswer.data_count BrokerAddress.stream_port MemberRecord.link_address LiveRecord.wall_ms
+    TopicRecord.first_partition_count
     CursorRecord.deleted_at_ms CursorRecord.oldest CursorRecord.handover_epoch
     ManifestReference.content_digest WriterRecord.opened_at_ms RowLayout.partition_count RowLayout.batch_bytes
     PublishResponse.parts ReadStagedResponse.header

@@ -31,6 +31,16 @@ def test_the_way_follows_the_shortest_of_the_newest_measurements() -> None:
     assert trips.round_trip_s(HERE) == 0.2, "the path has become longer"
 
 
+def test_an_unknown_address_is_as_far_as_the_farthest_known_one() -> None:
+    trips = RoundTrips()
+    trips.took(HERE, 0.001)
+    assert trips.round_trip_s(THERE) == UNKNOWN_S
+    trips.took(HERE, 0.5)
+    assert trips.round_trip_s(THERE) == UNKNOWN_S, "the shortest of each address counts"
+    trips.took("c:1", 0.4)
+    assert (trips.round_trip_s(HERE), trips.round_trip_s(THERE)) == (0.001, 0.4)
+
+
 def test_a_late_answer_doubles_the_way_until_one_comes_in_time() -> None:
     trips = RoundTrips()
     trips.took(HERE, 0.0)

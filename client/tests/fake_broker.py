@@ -549,6 +549,8 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.credentials: Any = None  # for TLS
         self.tls: Callable[[], ssl.SSLContext] | None = None  # the same, for streams over TCP
         self.stream_port = 0
+        self.names_ports = True
+        self.asked_for_port = 0
         self.takes_tcp = CARRIAGE.kind == "tcp"
         self.ranges: grpc.GenericRpcHandler | None = None  # None: as a version that does not know them
         self.connections: set[str] = set()  # as the other side's address, of streams
@@ -607,6 +609,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
     async def GetStreamPort(  # noqa: N802
         self, _request: broker_pb2.GetStreamPortRequest, _context: Any
     ) -> broker_pb2.GetStreamPortResponse:
+        self.asked_for_port += 1
         return broker_pb2.GetStreamPortResponse(port=self.stream_port, broker=self.name, cluster_id="fakes")
 
     async def restart(self) -> None:
@@ -666,10 +669,16 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             topic=record,
             routes=[self.cluster.partitions[n].route(brokers) for n in record.partition_ids],
             brokers=self._addresses(),
+            cluster_id="fakes",
         )
 
     def _addresses(self) -> list[broker_pb2.BrokerAddress]:
-        return [broker_pb2.BrokerAddress(broker=b.name, address=b.address, group=b.name) for b in self.cluster.brokers]
+        return [
+            broker_pb2.BrokerAddress(
+                broker=b.name, address=b.address, group=b.name, stream_port=b.stream_port if b.names_ports else 0
+            )
+            for b in self.cluster.brokers
+        ]
 
     async def ResolveProducer(self, request: broker_pb2.ResolveProducerRequest, context: Any) -> common_pb2.Route:  # noqa: N802
         partition = self.cluster.partitions[request.partition_id]

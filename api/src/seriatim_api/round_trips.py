@@ -24,7 +24,8 @@ KEPT: Final = 8
 """The shortest of the newest 8 measurements counts, because a longer one may have waited for a busy broker."""
 
 UNKNOWN_S: Final = 0.1
-"""The assumed round trip to an address that has not answered yet, in seconds."""
+"""The least assumed round trip to an address that has not answered yet, in seconds. If a broker elsewhere is farther
+away, this one may be, too."""
 
 LATE_S: Final = 0.1
 """Seconds for event loops that are late, in addition to the way."""
@@ -66,7 +67,10 @@ class RoundTrips:
 
     def round_trip_s(self, address: str) -> float:
         """Seconds for a question and its answer, without the time that the broker needs."""
-        return min(self._measured.get(address, (UNKNOWN_S,)))
+        measured = self._measured.get(address)
+        if measured is not None:
+            return min(measured)
+        return max((UNKNOWN_S, *map(min, self._measured.values())))
 
     def way_s(self, address: str) -> float:
         """Seconds that an asker waits longer than the broker may hold its question."""

@@ -270,6 +270,7 @@ class Broker:
             settings.replace_disk,
             settings.replace_disk_of,
             settings.link_address,
+            settings.stream_port,
         )
         self._is_joining = True
         try:
@@ -454,7 +455,7 @@ class Broker:
         Clients outside have a port that does not serve peers, and streams over gRPC only.
         """
         members = self._directory_of_members
-        inside = Addresses(members, members.client_address)
+        inside = Addresses(members, members.client_address, members.stream_port)
         self._streams = TcpStreams(self._services, inside, self._tls_contexts)
         stream_port = 0
         if self.settings.stream_listen:

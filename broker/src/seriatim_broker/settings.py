@@ -192,6 +192,13 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         host, port = self.client_address.rpartition(":")[0], self.link_listen.rpartition(":")[2]
         return f"{host}:{port}"
 
+    @property
+    def stream_port(self) -> int:
+        """Where clients reach `stream_listen`; 0 if there is none, or if the system chooses it."""
+        if not self.stream_listen:
+            return 0
+        return self.stream_advertise_port or int(self.stream_listen.rpartition(":")[2])
+
     def external_address(self) -> str:
         """The address for clients outside, as it is now; empty if there is none. It may read a file.
 

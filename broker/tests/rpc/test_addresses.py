@@ -44,6 +44,16 @@ def test_inside_every_broker_is_told_by_its_inner_address() -> None:
     assert (route.master_address, list(route.next_addresses)) == ("g0-1.inner:7100", ["g1-0.inner:7100"])
 
 
+def test_ports_for_streams_are_named_inside_only() -> None:
+    known = directory()
+    for name, member in known.members.items():
+        member.stream_port, member.stream_run = 7104, member.run - (name == "g1-1")
+    inner = Addresses(known, known.client_address, known.stream_port)
+    assert [each.stream_port for each in inner.all()] == [7104, 7104, 7104, 0], "the last one's run said nothing"
+    outer = Addresses(known, known.external_address)
+    assert not any(each.stream_port for each in outer.all())
+
+
 def test_outside_no_inner_address_is_ever_told() -> None:
     known = directory()
     outer = Addresses(known, known.external_address)

@@ -51,3 +51,12 @@ def test_addresses_set_by_hand_lead_the_link_where_they_say() -> None:
     assert directory(theirs={"g0-0": "other:3"}).link_address("g0-1") == "other:3"
     assert directory(theirs={"g1-0": "other:3"}).link_address("g0-1") == f"tcp://{TCP}", "meant for another broker"
     assert directory(link_run=0, link_peers={"g0-1": "proxy:2"}).link_address("g0-1") == GRPC
+
+
+def test_a_port_of_streams_counts_for_the_run_that_said_it() -> None:
+    found = directory()
+    assert (found.stream_port("g0-1"), found.stream_port("g9-9")) == (0, 0)
+    found.members["g0-1"].stream_port, found.members["g0-1"].stream_run = 7104, 2
+    assert found.stream_port("g0-1") == 0, "the newer version left the port, in run 2"
+    found.members["g0-1"].stream_run = 3
+    assert found.stream_port("g0-1") == 7104

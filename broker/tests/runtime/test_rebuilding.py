@@ -275,19 +275,21 @@ async def test_after_a_rebuild_a_broker_counts_as_of_its_version_and_is_linked_o
     registered: tuple[MemberId, ...],
 ) -> None:
     core = BrokerCore(BrokerConfig(), M00, 5, bytes(12), lambda *_: 0)
-    place = Place("c", "g0", 0, "h:7100", link_address="h:7103")
+    place = Place("c", "g0", 0, "h:7100", link_address="h:7103", stream_port=7104)
     mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), place, 0).member
     plan = await planned(Answers((replace(told(M00, FIRST), member=mine), told(M01, FIRST))), *registered)
     puts = [put for step in plan.steps for put in step.operations if isinstance(put, Put)]
     [written] = [records_pb2.MemberRecord.FromString(put.value) for put in puts if put.key == KEYS.member("g0-0")]
     assert (written.run, written.admitted, written.address) == (5, True, "h:7100")
     assert (written.link_run, written.link_address) == (5, "h:7103")
+    assert (written.stream_run, written.stream_port) == (5, 7104)
     assert (written.forms_run, written.forms) == (5, FORMS)
 
 
-async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_and_no_old_link_address() -> None:
+async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_and_no_old_ports() -> None:
     older = record(M00, 3)
     older.link_address, older.link_run, older.boot_id = "gone:7103", 3, "machine"
+    older.stream_port, older.stream_run = 7104, 3
     core = BrokerCore(BrokerConfig(), M00, 5, bytes(12), lambda *_: 0)
     mine = tell(core, Identity("id", M00, "g0", 0, 5, 0, NEVER_SEEN), Place("c", "g0", 0, "h:7100"), 0).member
     store = MemoryStore()
@@ -299,6 +301,7 @@ async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_
     assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
     written = records_pb2.MemberRecord.FromString(store.items[KEYS.member("g0-0")].value)
     assert (written.run, written.link_run, written.link_address, written.boot_id) == (5, 5, "", "machine")
+    assert (written.stream_run, written.stream_port) == (5, 0)
 
 
 async def test_external_groups_are_named_with_what_is_not_known_of_them() -> None:

@@ -55,6 +55,14 @@ def test_links_are_reached_at_the_advertised_host() -> None:
             load({**GIVEN, "link_listen": wrong}, None, {})
 
 
+def test_the_port_of_streams_is_the_advertised_one() -> None:
+    assert load(GIVEN, None, {}).stream_port == 0
+    assert load({**GIVEN, "stream_listen": "0.0.0.0:7104"}, None, {}).stream_port == 7104
+    assert load({**GIVEN, "stream_listen": "0.0.0.0:0"}, None, {}).stream_port == 0, "the system chooses it"
+    forwarded = {"stream_listen": "0.0.0.0:7104", "stream_advertise_port": 30104}
+    assert load({**GIVEN, **forwarded}, None, {}).stream_port == 30104
+
+
 def test_an_older_version_does_not_take_the_variable_for_a_slip() -> None:
     """The operator gives `SERIATIM_LINK_LISTEN` to each pod, whatever its image is. A broker refuses an unknown
     variable whose name is close to that of a setting.

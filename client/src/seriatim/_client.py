@@ -6,6 +6,7 @@ longer to load than most calls of `Admin` take. And a program that only sends do
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 
 from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionError, UnsupportedModeError
 from seriatim_api.ids import is_legal_name
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._arguments import check_callback, check_partitions, check_text, check_whole, settings_of
 from seriatim._ranges import QUESTION_DEADLINE_S
@@ -33,6 +34,7 @@ from seriatim._transport.unary import Caller
 if TYPE_CHECKING:
     from seriatim._admin import Admin
     from seriatim._consumer import Consumer
+    from seriatim._core.producer import Route
     from seriatim._keyed_consumer import KeyedConsumer
     from seriatim._partitioner import Partitioner
     from seriatim._producer import Producer
@@ -60,6 +62,7 @@ class _Closable(Protocol):
 
 
 T = TypeVar("T", bound=_Closable)
+L = TypeVar("L")
 
 
 class Opening(Generic[T]):
@@ -208,14 +211,10 @@ class Client:
         settings = settings_of(ProducerSettings, options, "a producer")
 
         async def begin() -> Producer:
-            answer = await self._ask_for_topic(topic)
-            from seriatim._producer import Producer
-            from seriatim._producing.routes import route_of
-            from seriatim._transport.append import AppendLinks
-
+            answer, (kind, route_of, links) = await self._ask_and_load(topic, _load_producer)
             if self._links is None:
-                self._links = AppendLinks(self._channels, self.name)
-            producer = Producer(
+                self._links = links(self._channels, self.name)
+            producer = kind(
                 topic_of(answer.topic), list(map(route_of, answer.routes)), settings, self._channels, self._caller,
                 self._links, self._recorder,
             )  # fmt: skip
@@ -354,13 +353,7 @@ class Client:
         settings = settings_of(ConsumerSettings, options, "a consumer")
 
         async def begin() -> Any:
-            answer = await self._ask_for_topic(topic)
-            kind: Any
-            if mode in ("key_ordered", "shared"):
-                from seriatim._keyed_consumer import KeyedConsumer as kind  # noqa: N813
-            else:
-                from seriatim._consumer import Consumer as kind  # noqa: N813
-
+            answer, kind = await self._ask_and_load(topic, lambda: _load_consumer(mode))
             unique_name = f"consumer-{os.urandom(6).hex()}" if name is None else name
             if settings.start not in (None, "earliest", "latest"):
                 named = f"{group}/{unique_name}" if mode == "broadcast" else group
@@ -608,7 +601,39 @@ class Client:
         request = broker_pb2.GetTopicRequest(topic=name)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, TOPIC_DEADLINE_S)
         self._caller.learn(broker.address for broker in answer.brokers)
+        self._channels.carriages.learn(answer)
         return answer
+
+    async def _ask_and_load(self, topic: str, load: Callable[[], L]) -> tuple[broker_pb2.GetTopicResponse, L]:
+        """Ask for a topic, and import in a thread what is needed then. So the event loop is not held up either.
+
+        Raises:
+            SeriatimError: As `_ask_for_topic`.
+        """
+        loading = asyncio.create_task(asyncio.to_thread(load), name="imports")
+        try:
+            answer = await self._ask_for_topic(topic)
+            return answer, await loading
+        finally:
+            loading.cancel()
+
+
+def _load_producer() -> tuple[type[Producer], Callable[[common_pb2.Route], Route], type[AppendLinks]]:
+    from seriatim._producer import Producer
+    from seriatim._producing.routes import route_of
+    from seriatim._transport.append import AppendLinks
+
+    return Producer, route_of, AppendLinks
+
+
+def _load_consumer(mode: Mode) -> Any:
+    if mode in ("key_ordered", "shared"):
+        from seriatim._keyed_consumer import KeyedConsumer
+
+        return KeyedConsumer
+    from seriatim._consumer import Consumer
+
+    return Consumer
 
 
 def _check_group(group: str, mode: str, name: str | None) -> None:

@@ -146,6 +146,23 @@ async def test_streams_go_over_tcp_if_there_is_a_port(carriage: str) -> None:
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
+@pytest.mark.parametrize(("is_named", "is_stale"), [(True, False), (True, True), (False, False)])
+async def test_a_named_port_is_dialed_unasked(carriage: str, is_named: bool, is_stale: bool) -> None:
+    async with running() as cluster, port(hangs_up) as earlier:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        broker.names_ports = is_named
+        right = broker.stream_port
+        async with Client.connect(broker.address) as client:
+            broker.stream_port = earlier.number if is_stale else right
+            producer = await client.producer("t", linger_ms=0)
+            broker.stream_port = right
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+        assert broker.has_streams_over_tcp
+        assert broker.asked_for_port == (is_stale or not is_named)
+
+
+@pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
 async def test_a_broker_of_an_older_version_gets_its_streams_over_grpc(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +171,8 @@ async def test_a_broker_of_an_older_version_gets_its_streams_over_grpc(
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", unknown)
     async with running(2) as cluster:
+        for broker in cluster.brokers:
+            broker.names_ports = False
         cluster.create_topic("t", 2)
         async with Client.connect(cluster.brokers[0].address) as client:
             await send_and_read(client)

@@ -1466,8 +1466,11 @@ class GetTopicResponse(_message.Message):
     ROUTES_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
     WAITED_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     waited: _builtins.bool
     """nothing has changed in `wait_ms`; only `brokers` is filled"""
+    cluster_id: _builtins.str
+    """for `StreamHello`, as in GetStreamPortResponse"""
     @_builtins.property
     def topic(self) -> _records_pb2.TopicRecord: ...
     @_builtins.property
@@ -1483,10 +1486,11 @@ class GetTopicResponse(_message.Message):
         routes: _abc.Iterable[_common_pb2.Route] | None = ...,
         brokers: _abc.Iterable[Global___BrokerAddress] | None = ...,
         waited: _builtins.bool = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "routes", b"routes", "topic", b"topic", "waited", b"waited"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "cluster_id", b"cluster_id", "routes", b"routes", "topic", b"topic", "waited", b"waited"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1499,19 +1503,23 @@ class BrokerAddress(_message.Message):
     BROKER_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    STREAM_PORT_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
     address: _builtins.str
     group: _builtins.str
+    stream_port: _builtins.int
+    """as GetStreamPort would say, so that it need not be asked; 0: it must be"""
     def __init__(
         self,
         *,
         broker: _builtins.str = ...,
         address: _builtins.str = ...,
         group: _builtins.str = ...,
+        stream_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "group", b"group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "group", b"group", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -309,6 +309,8 @@ class MemberRecord(_message.Message):
     EXTERNAL_RUN_FIELD_NUMBER: _builtins.int
     LINK_ADDRESS_FIELD_NUMBER: _builtins.int
     LINK_RUN_FIELD_NUMBER: _builtins.int
+    STREAM_PORT_FIELD_NUMBER: _builtins.int
+    STREAM_RUN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -336,6 +338,10 @@ class MemberRecord(_message.Message):
     """host:port of links over TCP (ADR 0054), as run `link_run` said; empty: only over gRPC"""
     link_run: _builtins.int
     """as `forms_run`: another run said nothing about `link_address`"""
+    stream_port: _builtins.int
+    """where it takes streams over TCP at the host of `address`, as run `stream_run` said"""
+    stream_run: _builtins.int
+    """as `forms_run`: another run said nothing about `stream_port`"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -363,10 +369,12 @@ class MemberRecord(_message.Message):
         external_run: _builtins.int = ...,
         link_address: _builtins.str = ...,
         link_run: _builtins.int = ...,
+        stream_port: _builtins.int = ...,
+        stream_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "link_run", b"link_run", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "link_run", b"link_run", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot", "stream_port", b"stream_port", "stream_run", b"stream_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

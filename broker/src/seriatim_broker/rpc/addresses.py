@@ -30,11 +30,18 @@ class Addresses:
     Args:
         directory: Has the registered brokers.
         address_of: `directory.client_address` or `directory.external_address`.
+        stream_port_of: `directory.stream_port`; None: these clients reach no port for streams over TCP.
     """
 
-    def __init__(self, directory: Directory, address_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        address_of: Callable[[str], str],
+        stream_port_of: Callable[[str], int] | None = None,
+    ) -> None:
         self._directory = directory
         self._address_of = address_of
+        self._stream_port_of = stream_port_of
 
     def of(self, broker: str) -> str:
         """The address of a broker; empty if there is no such broker, or if it has no address for these clients."""
@@ -47,7 +54,12 @@ class Addresses:
     def all(self) -> list[broker_pb2.BrokerAddress]:
         """All admitted brokers that have an address, by name."""
         return [
-            broker_pb2.BrokerAddress(broker=name, address=address, group=record.group)
+            broker_pb2.BrokerAddress(
+                broker=name,
+                address=address,
+                group=record.group,
+                stream_port=self._stream_port_of(name) if self._stream_port_of is not None else 0,
+            )
             for name, record in sorted(self._directory.members.items())
             if record.admitted and (address := self.of(name))
         ]

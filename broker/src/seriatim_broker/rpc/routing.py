@@ -118,6 +118,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             topic=topic,
             routes=[self._addresses.route_of(chain) for chain in chains],
             brokers=self._addresses.all(),
+            cluster_id=self._services.identity.cluster_id,
         )
 
     async def _has_not_grown(self, request: broker_pb2.GetTopicRequest) -> bool:

@@ -99,6 +99,11 @@ class Directory:
         record = self.members.get(broker)
         return record.address if record is not None else ""
 
+    def stream_port(self, broker: str) -> int:
+        """Where a broker takes clients' streams over TCP, at the host of `client_address`; 0 if its run did not say."""
+        record = self.members.get(broker)
+        return record.stream_port if record is not None and record.stream_run == record.run else 0
+
     def external_address(self, broker: str) -> str:
         """The address at which clients outside reach a broker; empty if its run has not registered one (yet)."""
         record = self.members.get(broker)

@@ -137,6 +137,7 @@ class Place:
     Attributes:
         advertise: The address at which clients reach it. Peers use it too, unless they have maps of their own.
         link_address: The address at which peers reach its links over TCP; empty: it has none.
+        stream_port: Where it takes streams of clients over TCP, at the host of `advertise`; 0: clients ask it.
         replace_disk: An empty directory may take the slot of any disk.
         replace_disk_of: An empty directory may take the slot of only this disk. So it does no harm if a start that was
             meant to happen once is repeated.
@@ -149,6 +150,7 @@ class Place:
     replace_disk: bool = False
     replace_disk_of: str = ""
     link_address: str = ""
+    stream_port: int = 0
 
     @property
     def broker(self) -> str:
@@ -423,6 +425,7 @@ def describe(record: records_pb2.MemberRecord, member: MemberId, place: Place, r
     record.forms = FORMS
     record.forms_run = run
     record.link_address, record.link_run = place.link_address, run
+    record.stream_port, record.stream_run = place.stream_port, run
 
 
 def _make_record(

@@ -226,7 +226,8 @@ def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: To
         if found.run >= mine.run:
             return
         mine.CopyFrom(found)  # what the broker does not tell stays, also fields of a newer version
-        mine.link_address = ""  # an empty one is told too, and merging takes only what is not empty
+        # What is empty is told too, and merging takes only what is not empty.
+        mine.link_address, mine.stream_port = "", 0
         mine.MergeFrom(told.member)
         mine.admitted, mine.clean_shutdown = True, False
     _put(plan, items, key, mine.SerializeToString(), f"the record of {told.name}, run {mine.run}")

@@ -169,6 +169,10 @@ class Carriages:
         self._channels = channels
         self._ports = StreamPorts(channels)
 
+    def learn(self, answer: broker_pb2.GetTopicResponse) -> None:
+        """Take over what a broker says about where the others take streams."""
+        self._ports.learn(answer)
+
     async def choose(self, address: str, purpose: StreamPurpose) -> Carriage:
         """The carriage for a stream to a broker. It is not open.
 

@@ -1,4 +1,4 @@
-"""Where brokers take streams over TCP: each broker is asked for its port, over gRPC, and the answer is kept.
+"""Where brokers take streams over TCP. A broker names the ports of all; one that was not named is asked, over gRPC.
 
 A port can be out of reach: a firewall or a NetworkPolicy does not have it, or only the port for gRPC is forwarded. A
 stream that cannot be opened there is opened over gRPC. If gRPC works and the port does not, twice in a row, streams to
@@ -94,10 +94,13 @@ class StreamPorts:
         found = StreamPort(address, answer.port, answer.broker, answer.cluster_id)
         if (known := self._known.get(address)) == found:
             return known  # another stream has asked meanwhile
-        self._known[address] = found
+        self._keep(found)
+        return found
+
+    def _keep(self, port: StreamPort) -> None:
+        self._known[port.address] = port
         if len(self._known) > PORTS_MAX:
             del self._known[next(iter(self._known))]
-        return found
 
     async def _ask(self, address: str, purpose: StreamPurpose) -> broker_pb2.GetStreamPortResponse:
         channel, trips = self._channels.get(address, purpose), self._channels.round_trips
@@ -122,6 +125,18 @@ class StreamPorts:
             trips.took(address, loop.time() - asked_s)
             return answer
         raise error  # outside of the handler: what is in there refers to the channel
+
+    def learn(self, answer: broker_pb2.GetTopicResponse) -> None:
+        """Take over the ports that a broker named, so that the others need not be asked.
+
+        It may name one that a broker had before a restart. Then a stream cannot be opened there, and the broker itself
+        is asked.
+        """
+        now_s = asyncio.get_running_loop().time()
+        for broker in answer.brokers:
+            is_free = self._avoided_until_s.get(broker.address, 0.0) <= now_s
+            if broker.stream_port and answer.cluster_id and is_free and broker.address not in self._known:
+                self._keep(StreamPort(broker.address, broker.stream_port, broker.broker, answer.cluster_id))
 
     def works(self, port: StreamPort) -> None:
         """A stream was opened there."""
