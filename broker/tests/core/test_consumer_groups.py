@@ -608,9 +608,10 @@ def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
 
 def test_a_reservation_covers_more_if_it_is_durable_late() -> None:
     pace, now_us = ReservationPace(), 1
-    for times in (1, 2, 4, RESERVED_TIMES_MAX, RESERVED_TIMES_MAX):
+    for times in (1, 2, 4, 8, 16, RESERVED_TIMES_MAX, RESERVED_TIMES_MAX):
         pace.ask(now_us)
         assert pace.times == times
+        pace.awaited()
         pace.is_durable(now_us + 50 * MS)
         now_us += 90 * MS  # it lasted for 40 ms, and took 50
 
@@ -618,9 +619,10 @@ def test_a_reservation_covers_more_if_it_is_durable_late() -> None:
 def test_a_reservation_covers_less_again_if_it_lasts() -> None:
     pace, now_us = ReservationPace(), 1
     pace.times = RESERVED_TIMES_MAX
-    for times in (RESERVED_TIMES_MAX, 4, 2, 1, 1):
+    for times in (RESERVED_TIMES_MAX, 16, 8, 4, 2, 1, 1):
         pace.ask(now_us)
         assert pace.times == times
+        pace.awaited()
         pace.is_durable(now_us + 50 * MS)
         now_us += 300 * MS
 
@@ -629,9 +631,19 @@ def test_a_reservation_covers_less_again_if_it_lasts() -> None:
 def test_a_reservation_that_is_enough_stays_as_it_is(took_us: int, lasted_us: int) -> None:
     pace = ReservationPace()
     pace.ask(1)
+    pace.awaited()
     pace.is_durable(1 + took_us)
     pace.is_durable(1 + took_us + lasted_us)  # told again; the first time counts
     pace.ask(1 + took_us + lasted_us)
+    assert pace.times == 1
+
+
+def test_a_reservation_for_which_no_reader_waited_stays_as_it_is() -> None:
+    """Twice as many messages would be flagged after the end of the server, and nothing would be faster."""
+    pace = ReservationPace()
+    pace.ask(1)
+    pace.is_durable(1 + 50 * MS)
+    pace.ask(1 + 60 * MS)
     assert pace.times == 1
 
 
@@ -645,10 +657,10 @@ def test_a_reservation_that_is_not_durable_says_nothing_about_its_pace() -> None
 def test_a_fast_reader_asks_for_a_reservation_before_it_needs_it() -> None:
     """Each read gives one message, and a reservation of two takes 50 ms."""
     config = BrokerConfig(reservation_messages=2)
-    bench = Serving(counts=(1,) * 60, config=config)
+    bench = Serving(counts=(1,) * 240, config=config)
     bench.begin()
     ledger, asked_early = bench.part.consumer_groups[GROUP].ledger, 0
-    while len(bench.indexes()) < 60:
+    while len(bench.indexes()) < 240:
         before, reserved = len(bench.indexes()), ledger.reserved
         for read in bench.all(fx.ReadLog):
             if read.serial not in bench.answered:
@@ -661,6 +673,6 @@ def test_a_fast_reader_asks_for_a_reservation_before_it_needs_it() -> None:
             bench.wait(50 * MS, (M01,))
             bench.persist()
             bench.confirm_replications()
-    assert bench.indexes() == list(range(60))
+    assert bench.indexes() == list(range(240))
     assert asked_early > 1
     assert bench.part.consumer_groups[GROUP].dispatcher.reservation.times == RESERVED_TIMES_MAX

@@ -189,6 +189,7 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     if end > ledger.safe_reserved:
         if end > ledger.reserved:
             _reserve_from(broker, partition, consumer_group, end)
+        dispatcher.reservation.awaited()
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)

@@ -124,12 +124,12 @@ class Yielding(State):
 RESERVED_LATE_US: Final = 10_000
 """A reservation that is durable within this time makes no reader wait for long."""
 
-RESERVED_TIMES_MAX: Final = 8
+RESERVED_TIMES_MAX: Final = 32
 """A reservation covers at most so many times `reservation_messages`."""
 
 
 class ReservationPace(State):
-    """How many messages the next reservation covers: more if it lasts for less time than it takes to become durable.
+    """How many messages the next reservation covers: more if a reader waits for it, and soon needs the one after it.
 
     It is durable only when other members have it, so over a distance it takes their round trip. Without it:
 
@@ -138,22 +138,27 @@ class ReservationPace(State):
     3. It gets 10,000 of them, and waits.
     """
 
-    __slots__ = ("_asked_us", "_durable_us", "times")
+    __slots__ = ("_asked_us", "_durable_us", "_is_awaited", "times")
 
     def __init__(self) -> None:
         self.times = 1
         self._asked_us = 0  # when the newest reservation was asked for; 0: none was
         self._durable_us = 0  # when it was found to be durable; 0: it is not yet
+        self._is_awaited = False  # whether messages waited for it
 
     def ask(self, now_us: int) -> None:
         """The next reservation is asked for."""
         if self._asked_us and self._durable_us:
             took_us, lasted_us = self._durable_us - self._asked_us, now_us - self._durable_us
-            if took_us > RESERVED_LATE_US and lasted_us < took_us:
+            if self._is_awaited and took_us > RESERVED_LATE_US and lasted_us < took_us:
                 self.times = min(2 * self.times, RESERVED_TIMES_MAX)
             elif lasted_us > 4 * took_us:
                 self.times = max(self.times // 2, 1)
-        self._asked_us, self._durable_us = now_us, 0
+        self._asked_us, self._durable_us, self._is_awaited = now_us, 0, False
+
+    def awaited(self) -> None:
+        """Messages wait until the newest reservation is durable."""
+        self._is_awaited = True
 
     def is_durable(self, now_us: int) -> None:
         """The newest reservation is durable."""
