@@ -7,16 +7,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim import Client
+from seriatim import Client, Message
 from seriatim._consuming.subscription import Subscribed
 from seriatim._consuming.unserved import UnservedWatch
 from seriatim._core.consumer import ConsumerPhase, PartitionConsumer
 from seriatim._core.consumer_types import Connected, ConsumerConfig, Place, Resolved, Timer
+from seriatim._core.unserved import ServiceWatch, Waiting
 from seriatim_api.errors import UnavailableError
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import running, until
 from .test_consumer import fill, read
+from .test_keyed_consumer import add, consuming, handling
 
 
 class Caller:
@@ -115,7 +117,7 @@ async def test_a_consumer_waits_only_without_work() -> None:
             await fill(producer, 0, 20)
             async with client.consumer("t", "g") as consumer, client.consumer("t", "g") as second:
                 subscription = consumer._subscriptions[0]
-                assert subscription.waits_since == ""
+                assert subscription.waits_since == (0, 0)
                 messages = await read(consumer, 20, ack=False)
                 assert subscription.waits_since is None, "the application has messages"
                 await consumer.ack(messages[-1])
@@ -148,19 +150,40 @@ async def test_a_keyed_consumer_waits_only_if_it_asked() -> None:
 
 
 async def test_a_keyed_consumer_that_is_granted_messages_is_served() -> None:
-    from seriatim._consuming.keyed import KeyedSubscription
+    async def handle(_message: Message) -> None:
+        """Has nothing to do."""
 
-    from ..core.test_keyed_consumer import Bench
+    async with consuming("a") as (group, consumer), handling(consumer, handle, 2):
+        await until(lambda: not group.values_left)
+        (subscription,) = consumer._subscriptions.values()
+        await until(lambda: subscription.waits_since is not None)
+        mark = subscription.waits_since
+        add(group, group.cluster, "b")
+        await until(lambda: not group.values_left)
+        await until(lambda: subscription.waits_since is not None)
+        assert subscription.waits_since != mark
 
-    keyed = Bench()
-    keyed.joined(1)
-    subscription = cast(KeyedSubscription, SimpleNamespace(core=keyed.core))
-    mark_of = KeyedSubscription._got_last.fget
-    assert mark_of is not None
-    mark = mark_of(subscription)
-    keyed.granted(7, 10)
-    assert keyed.ack(7, 10), "the application has nothing any more"
-    assert mark_of(subscription) != mark
+
+async def test_service_between_looks_at_a_consumer_without_a_stream() -> None:
+    # In a minute of broken connections each look may find the consumer on its way to its server.
+    async with running() as cluster:
+        cluster.create_topic("t")
+        (broker,) = cluster.brokers
+        async with (
+            Client.connect(broker.address) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g") as consumer,
+        ):
+            subscription, watch, asked = consumer._subscriptions[0], ServiceWatch(), []
+            for look in range(4):
+                await fill(producer, look, look + 1)
+                await consumer.ack((await read(consumer, 1))[-1])
+                await broker.stop()
+                await until(lambda: not subscription.is_joined)
+                asked += watch.look(5.0 * look, [Waiting(0, subscription.waits_since, False)])
+                await broker.restart()
+            assert asked == []
+            assert watch.look(25.0, [Waiting(0, subscription.waits_since, False)]) == [0], "10 s without a message"
 
 
 async def test_a_watch_ends_with_its_consumer() -> None:

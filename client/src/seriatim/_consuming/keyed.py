@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, TypeVar
 
@@ -337,10 +337,6 @@ class KeyedSubscription(Subscribed):
     @property
     def _has_work(self) -> bool:
         return not self.core.wants_more
-
-    @property
-    def _got_last(self) -> Hashable:
-        return self.core.grant, self.core.segment, self.core.granted_count
 
     # ---- from the application ------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError, make_error
@@ -30,6 +30,9 @@ from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
 
 _log = guarded()
+
+_SERVED: Final = (ct.Deliver, ct.TakeGrants, ct.Passed, ct.GapFound)
+"""What a consumer is served: messages, and the news that there are none in a range."""
 
 T = TypeVar("T")
 
@@ -68,6 +71,7 @@ class Subscribed:
         self.partition_id = partition_id
         self.core = core
         self._is_leaving = False
+        self._served_count = 0  # deliveries, and ranges that were passed over or are gone
 
     @property
     def is_active(self) -> bool:
@@ -84,18 +88,17 @@ class Subscribed:
         """A mark of what this consumer got last, if it waits to be served; None: it does not wait.
 
         It does not wait if it stands by, if the group is paused, or if the application has work of this partition.
+
+        The mark changes with each segment and with everything that comes. It does not change with a join: a consumer
+        may join again and again and be served nothing. Nor is it the same each time that the consumer is not joined:
+        between two such looks it may have been served.
         """
         core = self.core
         if core.phase in (ConsumerPhase.STANDBY, ConsumerPhase.ENDED) or core.paused:
             return None
-        if core.phase is not ConsumerPhase.ACTIVE:
-            return ""  # it may join again and again, and is served nothing meanwhile
-        return None if self._has_work else self._got_last
-
-    @property
-    def _got_last(self) -> Hashable:
-        """A mark of what came last. It changes with each message, grant and segment."""
-        return self.core.grant, self.core.segment, self.core.next_index
+        if core.phase is ConsumerPhase.ACTIVE and self._has_work:
+            return None
+        return core.segment, self._served_count
 
     @property
     def _has_work(self) -> bool:
@@ -175,6 +178,7 @@ class Subscribed:
             self._shared.fail(exc)
             return None
         for effect in effects:
+            self._served_count += isinstance(effect, _SERVED)
             if isinstance(effect, ct.Deliver):
                 deliver = effect
             else:

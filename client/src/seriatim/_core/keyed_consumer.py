@@ -118,7 +118,6 @@ class KeyedPartitionConsumer(Joining):
         "_tokens",
         "_unconfirmed",
         "at_most_once",
-        "granted_count",
         "grants",
         "on_demand",
     )
@@ -140,7 +139,6 @@ class KeyedPartitionConsumer(Joining):
         self._released: dict[bool, list[int]] = {True: [], False: []}
         """Tokens of grants that were given back, not told to the server yet: of unseen messages, and of others."""
         self.grants: dict[int, HeldGrant | int] = {}  # by token
-        self.granted_count = 0  # messages, those that came again included
         self._tokens: list[int] = []  # of acknowledgements that are not sent,
         self._acked: list[int] = []  # and their offsets
         self._started: dict[int, None] = {}  # tokens of grants whose next message was begun, not reported
@@ -326,7 +324,6 @@ class KeyedPartitionConsumer(Joining):
             offsets = iter(event.offsets)
             for token, count in zip(event.tokens, event.counts, strict=True):
                 self.grants[token] = next(offsets) if count == 1 else HeldGrant(token, tuple(islice(offsets, count)))
-        self.granted_count += len(event.offsets)
         self._demand = max(self._demand - len(event.offsets), 0)
         effects.append(TakeGrants(event.tokens, event.counts, event.offsets))
         if is_all and self._demand <= ALL_MESSAGES // 2:

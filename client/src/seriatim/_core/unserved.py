@@ -22,7 +22,7 @@ ASKED_MAX: Final = 100
 
 
 class Waiting(NamedTuple):
-    """A partition that waits to be served. `mark` changes with each message, grant and segment that it gets."""
+    """A partition that waits to be served. `mark` changes with each message and segment that it gets."""
 
     number: int
     mark: Hashable
