@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core.consumers import crossing, cursors, delivery, granting, ranges, serving
+from seriatim_broker.core.consumers import crossing, cursors, delivery, granting, ranges, serving, subscribing
 from seriatim_broker.core.consumers.consumer_group import tell
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import gaps
@@ -13,6 +13,7 @@ from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import Gap
+from seriatim_broker.core.values.positions import first_kept
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .mutation import Mutation, Patch, nothing
@@ -102,13 +103,18 @@ def _first_of_all() -> list[Patch]:
 def _place_is_a_drop() -> list[Patch]:
     real = delivery.tell_noted_drop
 
-    def tell_noted_drop(broker: Any, partition: Any, consumer_group: Any, consumer: Any, to_index: int) -> None:
+    def tell_noted_drop(broker: Any, partition: Any, consumer_group: Any, consumer: Any, place: Any) -> None:
         """In a key-ordered group, a noted drop goes as far as the cursor's place."""
-        if consumer_group.keyed is not None:
-            to_index = min(max(to_index, consumer_group.cursor.start_index), consumer_group.ledger.acked)
-        real(broker, partition, consumer_group, consumer, to_index)
+        if consumer_group.keyed is not None and place.segment_no == consumer_group.segment_no:
+            index = min(max(place.index, consumer_group.cursor.start_index), consumer_group.ledger.acked)
+            place = place._replace(index=index)
+        real(broker, partition, consumer_group, consumer, place)
 
     return [(delivery, "tell_noted_drop", tell_noted_drop)]
+
+
+def _loss_hides_drops() -> list[Patch]:
+    return [(subscribing, "end_of_drops", first_kept)]
 
 
 def _mutation(rule: str, patches: Any, *breaks: str) -> Mutation:
@@ -143,6 +149,9 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "place-is-no-drop": _mutation(
         "the chain record says how far messages are dropped, and not the cursor's place", _place_is_a_drop, "I1"
+    ),
+    "loss-hides-no-drop": _mutation(
+        "consumers of a key-ordered group are told of a drop behind a lost segment", _loss_hides_drops, "I1", "I13"
     ),
 }  # fmt: skip
 """By name."""

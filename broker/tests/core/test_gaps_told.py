@@ -295,3 +295,32 @@ def test_place_of_a_rebuilt_cursor_is_no_drop() -> None:
     bench.cursor()
     bench.deliver()
     assert dropped(bench) == [(make_offset(1, 0), 3, 3)], "1:3 is there"
+
+
+class BehindLoss(InSegmentThree):
+    """Nothing of segments 1 and 2 is acknowledged. Segment 1 is declared lost, and 2 begins at an index."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.part.cursors = {GROUP: CursorState(3, GROUP, 1, 0, 0, untold=make_offset(1, 0))}
+        self.part.ledger_rows = {}
+        self.chain = declare_lost(self.chain, 1)
+        self.chain = trim(self.chain, 2, Start(start, 0, 0), 1) if start else self.chain
+        self.read_chain(self.chain)
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [(0, []), (1, [(make_offset(2, 0), 1, 1)]), (2, [(make_offset(2, 0), 0, 2)])],
+)
+def test_drop_behind_a_lost_segment_is_told(start: int, told: list[tuple[int, int, int]]) -> None:
+    """Rule `loss-hides-no-drop`."""
+    bench = BehindLoss(start)
+    bench.begin()
+    for _ in range(2):  # as a drop is noted, the chain is read once more after the read that is under way
+        bench.read_chain(bench.part.chain)
+    bench.cursor()
+    bench.deliver()
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
+    assert dropped(bench) == told
+    assert bench.runs(), "what is behind is given"

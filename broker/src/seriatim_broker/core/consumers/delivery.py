@@ -23,7 +23,7 @@ from ..state.partition import Partition
 from ..values.effects import Batches, Dropped, ReadLog, Skip
 from ..values.kinds import ReadKind, TimerKind
 from ..values.log import Batch
-from ..values.positions import end_of_gone, position_of
+from ..values.positions import Place, end_of_gone, position_of
 from ..values.producers import ProducerTable
 from . import cursors, delivery_attempts
 from .consumer_group import tell
@@ -119,23 +119,23 @@ def tell_dropped_to(
 
 
 def tell_noted_drop(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, to_index: int
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, place: Place
 ) -> None:
-    """A consumer begins: tell it of a drop that is noted, up to `to_index` in this segment (`drop-is-no-ack`).
+    """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
 
     The note may begin with segments that were declared lost. It is told of these as such.
     """
     chain, ledger = partition.chain, consumer_group.ledger
     offset, position = ledger.dropped_from, ledger.dropped_position
     assert chain is not None
-    end = make_offset(consumer_group.segment_no, to_index)
+    end = make_offset(*place)
     while offset and end_of_gone(chain, offset)[1]:
         following = chain.from_no(split_offset(offset)[0] + 1)
         assert following is not None, "only a segment behind which another one is open can be lost"
         offset, position = make_offset(following.no, 0), following.base or 0
     count = position_of(chain, end) - position
     if 0 < offset < end and count > 0:
-        tell(broker, consumer, Dropped(offset, consumer_group.segment_no, to_index, count))
+        tell(broker, consumer, Dropped(offset, *place, count))
 
 
 def on_log_read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -13,11 +13,11 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.effects import Dropped, Gap, Joined, Revoked, SubscriptionRefused
+from ..values.effects import Gap, Joined, Revoked, SubscriptionRefused
 from ..values.events import ConsumerJoin
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
-from ..values.positions import Place, first_kept, position_of
+from ..values.positions import Place, end_of_drops
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell, tell_lost
@@ -133,19 +133,21 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
       1. 1:14 and 1:44 are parked. Retention drops the messages below 1:43. The disks note the drop from 1:14 on.
       2. An older copy of the coordinator is restored. The cursor that is rebuilt has the place 1:112.
       3. The next server tells a consumer that all from 1:14 to 1:112 is gone. 1:44 is there.
+
+    Rule `loss-hides-no-drop` (I1, I13): a drop behind a lost segment is told too. Without it:
+      1. Segment 1 is declared lost, and retention drops all of segment 2. The consumer group has no consumers.
+      2. Its cursor is moved to segment 3, and says that messages are gone from 1:0 on.
+      3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is told.
     """
     handling.join(broker, consumer_group, consumer)
     for place in _lost_since(partition.chain, consumer_group):
         tell_lost(broker, consumer, place)
     start, ledger = partition.logs[consumer_group.segment_no].start, consumer_group.ledger
     assert partition.chain is not None
-    first = first_kept(partition.chain)
-    if ledger.dropped_from and first.segment_no < consumer_group.segment_no:
-        if ledger.dropped_from < make_offset(*first):
-            count = position_of(partition.chain, make_offset(*first)) - ledger.dropped_position
-            tell(broker, consumer, Dropped(ledger.dropped_from, first.segment_no, first.index, max(count, 1)))
-    else:  # what is dropped above the floor is told next
-        delivery.tell_noted_drop(broker, partition, consumer_group, consumer, min(start, ledger.acked))
+    end = end_of_drops(partition.chain)
+    if end.segment_no >= consumer_group.segment_no:  # what is dropped above the floor is told next
+        end = Place(consumer_group.segment_no, min(start, ledger.acked))
+    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, end)
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
 
@@ -162,7 +164,8 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
     tell(broker, consumer, _joined(consumer_group, active=True))
     for place in _lost_since(partition.chain, consumer_group):
         tell(broker, consumer, Gap(*place, "declared lost"))
-    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, dispatcher.delivered)
+    place = Place(consumer_group.segment_no, dispatcher.delivered)
+    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, place)
     delivery.pump_consumer_group(broker, partition, consumer_group)
 
 

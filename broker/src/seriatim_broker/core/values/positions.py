@@ -66,6 +66,17 @@ def first_kept(chain: Chain, no: int = 0) -> Place:
     return Place(segment.no, segment.start)
 
 
+def end_of_drops(chain: Chain) -> Place:
+    """The place up to which retention dropped messages: the start of the first segment that is open or has messages.
+
+    Segments before it may be LOST. Retention drops messages behind these too.
+    """
+    gone = SegmentState.LOST
+    kept = (segment for segment in chain.segments if not segment.is_stub and segment.state is not gone)
+    segment = next(kept, chain.open_segment)
+    return Place(segment.no, segment.start)
+
+
 def position_of(chain: Chain, offset: int) -> int:
     """The position of an offset that retention dropped. If its segment has left the record, one message is counted."""
     no, index = split_offset(offset)
