@@ -8,7 +8,7 @@ from typing import Any
 from seriatim_broker.core.consumers import crossing, cursors, delivery, granting, ranges, serving, subscribing
 from seriatim_broker.core.consumers.consumer_group import tell
 from seriatim_broker.core.control import retention
-from seriatim_broker.core.copies import gaps
+from seriatim_broker.core.copies import copying, gaps
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.chain import Chain
@@ -152,6 +152,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "loss-hides-no-drop": _mutation(
         "consumers of a key-ordered group are told of a drop behind a lost segment", _loss_hides_drops, "I1", "I13"
+    ),
+    "gone-is-read": _mutation(
+        "a member that requests dropped messages reads the record",
+        lambda: [(copying, "read_if_older", nothing)], "I13",
     ),
 }  # fmt: skip
 """By name."""

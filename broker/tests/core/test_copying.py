@@ -9,9 +9,10 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.chain import Chain, trim
 from seriatim_broker.core.values.log import PutBatch, RecoveredPartition, TailCopy
 from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.segment import Start
 
 from .support import (
     GROUPS,
@@ -205,6 +206,40 @@ def test_only_a_whole_copy_is_given_from_the_disk() -> None:
     assert (read.from_index, read.until_index) == (0, 2)
     bench.do(ev.LogRead(read.serial, bench.batches))
     assert [message.batches for message in bench.sent(msg.CopyAnswer, M10)] == [bench.batches]
+
+
+@pytest.mark.parametrize(
+    ("kept", "start"),
+    [
+        (trim(chain_of(), 1, Start(3, checksum_of(BATCHES[:2]), 9), 1), 3),
+        (trim(chain_of(), 2, None, 1), 4),
+        (trim(chain_of(), 2, None, 2), None),
+    ],
+)
+def test_copy_that_begins_at_dropped_messages_ends(kept: Chain, start: int | None) -> None:
+    """Rule `gone-is-read`: the new copy knows the record from before retention dropped them."""
+    bench = healing()
+    reads = len(bench.all(fx.ReadChain))
+    answer(bench, (), available=False)
+    assert len(bench.all(fx.ReadChain)) == reads + 1
+    bench.read_chain(kept)
+    if start is None:
+        assert P not in bench.core.partitions, "the segment has left the record, so nothing is left to do"
+        return
+    assert bench.part.logs[1].start == start
+    bench.wait(bench.config.retry_us, (M00, M01))
+    if start < 4:
+        assert asked(bench)[1].from_index == start
+
+
+def test_sources_without_the_batches_cost_few_reads_of_the_chain() -> None:
+    bench = healing()
+    for _ in range(40):
+        answer(bench, (), available=False)
+        if bench.part.read_floor is not None:
+            bench.read_chain(chain_of())
+        bench.wait(bench.config.retry_us, (M00, M01))
+    assert len(bench.all(fx.ReadChain)) <= 8
 
 
 def test_a_part_of_a_copy_is_not_given() -> None:

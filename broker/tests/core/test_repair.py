@@ -5,6 +5,7 @@ from __future__ import annotations
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.log import Batch, Rewrite
 
 from .support import M00, M01, SECOND, P, Serving
@@ -99,3 +100,15 @@ def test_a_read_that_failed_for_another_reason_repairs_nothing() -> None:
     bench.do(ev.LogRead(bench.all(fx.ReadLog)[-1].serial, None))
     assert not notes(bench)
     assert not bench.sent(msg.CopyAnswer, M01)[-1].available
+
+
+def test_repair_of_a_piece_that_is_dropped_meanwhile_ends() -> None:
+    bench = damaged()
+    answer(bench, None)
+    assert asked(bench) == [0]
+    assert bench.part.chain is not None
+    bench.read_chain(trim(bench.part.chain, 2, None, 1))
+    bench.hear(M01, msg.CopyAnswer(P, 1, 0, False, (), None))
+    bench.wait(SECOND, (M01,))
+    assert not bench.part.repairs
+    assert notes(bench) == ["copy_damaged", "copy_repaired"]

@@ -385,7 +385,20 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
     else:
         copying.failures += 1
         copying.wake_us = broker.now.mono_us + broker.config.retry_us
+        read_if_older(broker, partition, copying.failures)
     broker.wake(copying.wake_us, TimerKind.COPY, partition.id, message.segment_no)
+
+
+def read_if_older(broker: BrokerState, partition: Partition, failures: int) -> None:
+    """A source does not have what was requested: read the chain, at the 1st, 2nd, 4th, 8th failure, and so on.
+
+    Rule `gone-is-read` (I13): a member that requests what retention dropped reads that in the record. Without it:
+      1. A broker that is no member of segment 1 knows the record, and is cut off.
+      2. Retention drops all of segment 1. The members are told, and empty their disks.
+      3. The broker is to become a copy of segment 1. It requests index 0, which no member has, without end.
+    """
+    if failures.bit_count() == 1:
+        partition.read_chain(broker)
 
 
 def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:

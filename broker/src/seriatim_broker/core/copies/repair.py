@@ -21,6 +21,7 @@ from ..values.kinds import ReadKind, StoredFor, TimerKind
 from ..values.log import Batch, Rewrite
 from ..values.messages import CopyAnswer, CopyRequest
 from ..values.states import drop, put
+from . import copying
 
 
 def begin(broker: BrokerState, partition: Partition, no: int) -> None:
@@ -92,6 +93,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
         repair.foreign_count += len(message.batches)
     else:
         repair.failures += 1
+        copying.read_if_older(broker, partition, repair.failures)
         repair.wake_us = broker.now.mono_us + broker.config.retry_us
         broker.wake(repair.wake_us, TimerKind.REPAIR, partition.id, no)
 
@@ -130,4 +132,8 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
         return
     if repair.asked is not None:
         repair.failures += 1
-    _ask(broker, partition, no, repair)
+    log = partition.logs.get(no)
+    if log is None or repair.next_index < log.start:  # retention dropped the piece meanwhile, so no member has it
+        _go_on(broker, partition, no)
+    else:
+        _ask(broker, partition, no, repair)
