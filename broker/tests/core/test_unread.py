@@ -159,6 +159,13 @@ async def test_unread_messages_are_counted_for_each_group_that_a_broker_serves()
     assert await unread_messages(led, readers, find) == {"slow": Unread(35, NOW_MS - 900)}, "segment 1 was sealed then"
 
 
+async def test_what_is_lost_or_dropped_is_not_counted_as_unread() -> None:
+    chain = chain_of((NOW_MS - 900, NOW_MS - 700, NOW_MS - 500))
+    for record in (chain, declare_lost(chain, 1)):
+        led = led_of(trim(record, 3, Start(4, 7, 40), 1))
+        assert await unread_messages(led, [reader(1, 0)], find) == {"g": Unread(6 + 20, NOW_MS - 500)}
+
+
 async def test_the_age_of_an_unread_message_of_the_open_segment_is_its_own() -> None:
     led = led_of(chain_of((NOW_MS - 900,)))
     at_end, inside = reader(1, 10, "at the end of a sealed segment"), reader(2, 7, "inside")

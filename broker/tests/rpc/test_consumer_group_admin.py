@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,8 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import ConsumerGroupDescribed
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.segment import Segment, SegmentState
-from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, row_of
+from seriatim_broker.core.values.segment import Segment, SegmentState, Start
+from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, _pass_dropped, row_of
 from seriatim_broker.rpc.outbound import BrokerCalls
 
 SERVER = MemberId("g0-0", b"0" * 16)
@@ -79,6 +80,21 @@ async def told_here(reply: ConsumerGroupDescribed, base: int | None = 100) -> br
 def test_a_row_begins_as_an_error() -> None:
     assert row_of(chain(), CURSOR).error.number == NotServingError.number
     assert row_of(chain(), None).error.number == UnknownGroupError.number
+
+
+@pytest.mark.parametrize("first", [SegmentState.LOST, SegmentState.SEALED])
+def test_what_is_dropped_is_no_backlog(first: SegmentState) -> None:
+    """Segment 1 has 5 messages, and segment 2 has 3. If segment 1 was not lost, they are dropped too."""
+    (last,) = chain(base=8).segments
+    stub = replace(
+        last, no=2, base=5, state=SegmentState.SEALED, sealed_len=3, sealed_checksum=7, begin=Start(3, 7, 30)
+    )
+    gone = replace(last, base=0, state=first, sealed_len=5, sealed_checksum=7, begin=Start(5, 7, 50))
+    kept = replace(chain(), segments=(gone, stub, replace(last, no=3)))
+    row = row_of(kept, replace(CURSOR, start_index=2))
+    row.end_position = 12
+    _pass_dropped(row, kept)
+    assert (row.position, row.end_position) == (8, 12)
 
 
 async def test_what_the_server_says_counts() -> None:

@@ -31,7 +31,7 @@ from ..core.values.effects import ConsumerGroupDescribed, LogsListed
 from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
 from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, KeyCounts
 from ..core.values.messages import FORM_GROUP_SETTINGS
-from ..core.values.positions import first_kept
+from ..core.values.positions import end_of_drops, first_kept
 from ..interfaces.coordinator import Compare
 from ..interfaces.settings_records import settings_to_proto
 from ..runtime.consumer_groups import ConsumerGroupCursors
@@ -461,8 +461,8 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
 
 
 def _pass_dropped(row: broker_pb2.GroupPartition, chain: Chain) -> None:
-    """The position is at least that of the first kept message, because what retention dropped is no backlog."""
-    first = first_kept(chain)
+    """What retention dropped, or what was lost before it, is no backlog: the position is at least behind that."""
+    first = end_of_drops(chain)
     segment = chain.segment(first.segment_no)
     if row.has_cursor and segment is not None and segment.base is not None:
         row.position = max(row.position, segment.base + first.index)

@@ -153,32 +153,27 @@ async def unread_messages(led: Led, readers: Sequence[Reader], find: FindIndex) 
     last = chain.open_segment
     for reader in readers:
         place = Place(*split_offset(reader.acked))
-        segment = chain.from_no(place.segment_no)
-        if (
-            not reader.is_served
-            or "/" in reader.consumer_group
-            or segment is None
-            or segment.base is None
-            or last.base is None
-        ):
+        if not reader.is_served or "/" in reader.consumer_group or place.segment_no > last.no:
             continue
-        index = place.index if segment.no == place.segment_no else segment.start
-        count = last.base + led.flushed - segment.base - max(index, segment.start)
+        place = _first_unread(chain, max(place, first_kept(chain)))
+        segment = chain.segment(place.segment_no)
+        if segment is None or segment.base is None or last.base is None:
+            continue
+        count = last.base + led.flushed - segment.base - max(place.index, segment.start)
         if count > 0:
             is_timed = len(behind) < TIMED_MAX
-            oldest_ms = await _appended_ms(led, max(place, first_kept(chain)), find) if is_timed else 0
+            oldest_ms = await _appended_ms(led, place, find) if is_timed else 0
             behind[reader.consumer_group] = Unread(count, oldest_ms)
     return behind
 
 
 async def _appended_ms(led: Led, place: Place, find: FindIndex) -> int:
-    """When the first message at or behind that place was appended, or at the latest; 0: not known."""
-    unread = _first_unread(led.chain, place)
-    segment = led.chain.segment(unread.segment_no)
+    """When the message at that place, which is the first unread one, was appended, or at the latest; 0: not known."""
+    segment = led.chain.segment(place.segment_no)
     assert segment is not None
     if segment.state is not SegmentState.OPEN:
         return segment.sealed_at_ms
-    found = await find(unread.index) if unread.index < led.flushed else None
+    found = await find(place.index) if place.index < led.flushed else None
     return 0 if found is None else found.append_time_ms
 
 
