@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import SystemRandom
 
 import grpc
@@ -64,6 +65,7 @@ from .runtime.balancer import BalancerSettings
 from .runtime.caretaker import CaretakerSettings
 from .runtime.external_address import ExternalAddress
 from .runtime.keys import Keys
+from .runtime.looking_back import LookingBack
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.retention import RetentionSettings
 from .runtime.topic_feed import TopicFeed
@@ -169,6 +171,16 @@ class _Disk:
     def note_seen(self, seen: Seen) -> None:
         """Write it into the passport."""
         self.directory.note_coordinator(seen.registered_run, seen.revision, seen.rebuilt_at_ms)
+
+
+async def _lost(looking_back: LookingBack, core: BrokerCore) -> str:
+    """See `Services.lost`.
+
+    Raises:
+        CoordinatorUnavailableError: The coordinator does not answer.
+    """
+    lost = await looking_back.lost()
+    return behind.reason(core.state) or (behind.told(lost) if lost else "")
 
 
 def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
@@ -396,6 +408,7 @@ class Broker:
             topic_limits=(topic_limits := TopicLimits(settings.batch_size_bytes_max)),
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
             disk_state=self._core.disk_state,
+            lost=partial(_lost, runtime.looking_back, self._core),
             note_revision=runtime.looking_back.note,
             quarantined_logs=self._core.quarantined_logs,
             is_alive=self._links.is_alive,

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim_api.errors import StorageError
+from seriatim_api.errors import CoordinatorUnavailableError, StorageError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
-from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.looking_back import NOTE_LOOKS, LookingBack
 from seriatim_broker.runtime.membership import Identity, Seen
@@ -149,3 +149,14 @@ async def test_a_passport_is_ahead_only_of_a_coordinator_that_had_confirmed_it()
     assert not Seen(3, 0, 5).is_ahead_of(cluster, record)
     assert not Seen(4, 0, 4).is_ahead_of(cluster, record), "it was rebuilt since"
     assert not replace(Seen(4, 0, 5), registered_run=0).is_ahead_of(cluster, record), "a disk of an older version"
+
+
+async def test_a_look_before_an_answer_says_what_is_lost_at_that_moment() -> None:
+    bench = Bench()
+    await bench.write()
+    assert await bench.back.lost() == ""
+    await bench.coordinator.txn((), [Delete(KEYS.member("g0-0"))])
+    assert await bench.back.lost() == "it has no record of g0-0, which is registered and runs"
+    await bench.coordinator.close()
+    with pytest.raises(CoordinatorUnavailableError):
+        await bench.back.lost()

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
+    CoordinatorBehindError,
     DeadlineExceededError,
     IllegalNameError,
     NotServingError,
@@ -52,6 +53,10 @@ _log = structlog.get_logger(__name__)
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
+async def _nothing_lost() -> str:
+    return ""
+
+
 @dataclass(slots=True)
 class Services:
     """One broker, as its servicers see it.
@@ -60,6 +65,7 @@ class Services:
         in_flight_bytes: Bytes of batches that the core has and has not answered, over all streams.
         stream_count: Number of append, consume and range streams.
         is_stopping: A graceful stop has begun: there are no new streams.
+        lost: Looks whether the coordinator has lost decisions, and says what it lost; empty: nothing that is known.
         note_revision: Keeps on the disk how far the coordinator has come (`LookingBack.note`).
         quarantined_logs: See `BrokerCore.quarantined_logs`.
         disk_state: What is wrong with a member's disk: "full", "hangs", or empty.
@@ -83,6 +89,7 @@ class Services:
     in_flight_bytes: int = 0
     stream_count: int = 0
     note_revision: Callable[[int], Awaitable[None]] | None = None
+    lost: Callable[[], Awaitable[str]] = _nothing_lost
     is_stopping: bool = field(default=False)
     is_alive: Callable[[RunId, float], Awaitable[bool]] | None = None
     disk_state: Callable[[MemberId], str] = lambda _member: ""
@@ -116,12 +123,20 @@ class Services:
         Raises:
             IllegalNameError: No topic can have that name.
             UnknownTopicError: There is no such topic.
+            CoordinatorBehindError: There is none in the coordinator, which has lost decisions.
+            CoordinatorUnavailableError: There is none, and the coordinator does not answer any more.
             NotServingError: It is being created.
         """
         if not (or_stage and name == STAGE_TOPIC):
             check_name(name, "topic")
         item = await self.coordinator.get(self.keys.topic(name))
         record = records_pb2.TopicRecord.FromString(item.value) if item else None
+        # While the coordinator lacks decisions, no topic is said to be unknown. Without it:
+        #   1. The coordinator comes back empty, or as an older copy.
+        #   2. Producers and consumers ask for their topic by its name. They are told that it was deleted, and end.
+        #   3. The coordinator is rebuilt from the disks, and the topic is there. Its programs have ended.
+        if record is None and (why := await self.lost()):
+            raise CoordinatorBehindError(f"whether there is a topic {name!r} is not known: {why}")
         if record is None or record.state == records_pb2.TOPIC_STATE_DELETING:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         if record.state != records_pb2.TOPIC_STATE_READY:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
-from seriatim_api.errors import SeriatimError, StorageError
+from seriatim_api.errors import CoordinatorUnavailableError, SeriatimError, StorageError
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
@@ -75,6 +75,17 @@ class LookingBack:
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
+
+    async def lost(self) -> str:
+        """Look now, and say what proves that the coordinator went back; empty if nothing does.
+
+        Raises:
+            CoordinatorUnavailableError: The coordinator does not answer.
+        """
+        await self.look()
+        if self._was_away:
+            raise CoordinatorUnavailableError("the coordinator does not answer", retry_after_ms=int(LOOK_S * 1000))
+        return self._problem
 
     async def look(self) -> None:
         """Read once, and tell the core what changed."""

@@ -171,7 +171,12 @@ def reason(broker: BrokerState) -> str:
         return ""
     why, _ = next(iter(broker.coordinator.behind.values()))
     more = f" (and {len(broker.coordinator.behind) - 1} more)" if len(broker.coordinator.behind) > 1 else ""
+    return told(why + more)
+
+
+def told(why: str) -> str:
+    """The text for people that says what the coordinator has lost, with the remedy."""
     return (
-        f"the coordinator has lost decisions: {why}{more}. Acknowledged messages are on the brokers' disks. This "
+        f"the coordinator has lost decisions: {why}. Acknowledged messages are on the brokers' disks. This "
         "broker accepts no new ones. Remedy: change nothing else, and run seriatim coordinator rebuild"
     )
