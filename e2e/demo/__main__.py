@@ -20,6 +20,7 @@ from e2e.demo.run import Demo, Result
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.demo.view import EXIT_USAGE, View, carry_out
 from e2e.distance import told
+from e2e.usage import read_command_line
 
 
 def main() -> int:
@@ -66,4 +67,5 @@ def _show(console: Console, settings: Settings, result: Result) -> None:
 
 
 if __name__ == "__main__":
+    read_command_line("e2e.demo", __doc__)
     sys.exit(main())

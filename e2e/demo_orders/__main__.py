@@ -21,6 +21,7 @@ from e2e.demo_orders.report import exit_status, json_line, print_report
 from e2e.demo_orders.run import Demo, Result
 from e2e.demo_orders.settings import Settings, read_settings
 from e2e.distance import told
+from e2e.usage import read_command_line
 
 
 def main() -> int:
@@ -64,4 +65,5 @@ def _show(console: Console, settings: Settings, result: Result) -> None:
 
 
 if __name__ == "__main__":
+    read_command_line("e2e.demo_orders", __doc__)
     sys.exit(main())

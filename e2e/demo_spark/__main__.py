@@ -26,6 +26,7 @@ from seriatim_spark.pipelines.command_line import last_line
 
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.demo_spark.run import FIRST, SECOND, Demo, Outcome
+from e2e.usage import read_command_line
 
 OUT: Final = "demo-spark-out"
 EXIT_USAGE: Final = 2
@@ -96,4 +97,5 @@ def _report(console: Console, settings: Settings, outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
+    read_command_line("e2e.demo_spark", __doc__)
     sys.exit(main())

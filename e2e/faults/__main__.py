@@ -1,8 +1,19 @@
-"""`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK, RETENTION, PUBLISH, FEATURES, LATENCY, JITTER).
+"""The fault suite on real processes: `make faults`, or `python -m e2e.faults`.
+
+    QUICK=1           a fixed choice of faults, each once
+    MINUTES=60        round after round of all faults, until that many minutes have passed (default: one round)
+    SEED=7            the schedule again (default: a new one)
+    ONLY=kill,freeze  only faults whose names contain one of these words
+    RETENTION=4       topics keep messages for that many seconds (default: for ever)
+    PUBLISH=1         a program publishes beside the load of each case
+    FEATURES=1        a person uses features beside the load of each case: growth, rewinds, other modes and more
+    LATENCY=25        links take that many ms each way (default 0); JITTER=100: some chunks take that much more
+    NETWORK=proxy     how links are cut: auto (default), namespaces or proxy
+    OUT=faults-out    the directory of the report, and of what failed cases leave
+    KEEP=1            keep the histories and logs of good cases too
 
 Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had two copies again.
-1: a case failed. 2: there was nothing to run.
+1: a case failed. 2: there was nothing to run, or wrong use.
 """
 
 from __future__ import annotations
@@ -21,6 +32,7 @@ from e2e.distance import told
 from e2e.faults.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.faults.run import Suite
 from e2e.faults.settings import Settings, SettingsError, read_settings
+from e2e.usage import read_command_line
 
 EXIT_REFUSED: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -80,4 +92,5 @@ def _log_to(file: TextIO) -> None:
 
 
 if __name__ == "__main__":
+    read_command_line("e2e.faults", __doc__)
     sys.exit(main())

@@ -27,6 +27,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from e2e.spark_faults.run import ALL_MOMENTS, KINDS, Course, run_all
+from e2e.usage import read_command_line
 
 OUT: Final = "faults-spark-out"
 RUNS: Final = 200
@@ -140,4 +141,5 @@ def table_of(courses: Sequence[Course]) -> Table:
 
 
 if __name__ == "__main__":
+    read_command_line("e2e.spark_faults", __doc__)
     sys.exit(main())
