@@ -110,12 +110,13 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         scene = Scene(running, admin, load, case.dice(), case.hold_s, quick, crew=crew)
         person = None
         if features:
-            if fault.declares_gaps:  # what is lost of its topic is not declared
-                scene.note("no features: the fault declares a gap")
-            else:
-                dice = random.Random(f"features {seed} {case.fault} {case.repetition}")
-                person = Features(running.cluster.bootstrap, case.number, dice, directory / "features")
-                stack.push_async_callback(person.end)
+            dice = random.Random(f"features {seed} {case.fault} {case.repetition}")
+            person = Features(
+                running.cluster.bootstrap, case.number, dice, directory / "features",
+                loses=fault.declares_gaps, forgets=fault.rebuilds,
+            )  # fmt: skip
+            stack.push_async_callback(person.end)
+            scene.person = person
         measured: dict[str, float] = {}
         with HistoryWriter(directory / "suite.jsonl", "suite") as history:
             try:
@@ -188,7 +189,7 @@ async def _judged(person: Features, scene: Scene, fields: dict[str, Any]) -> lis
     report = await asyncio.to_thread(person.judgement)
     for what in report.unjudged:
         scene.note(f"not judged: {what}")
-    found: dict[str, Any] = judge(report, producer_killed=False, declares_gaps=person.has_retention)
+    found: dict[str, Any] = judge(report, producer_killed=False, declares_gaps=person.has_gaps)
     for name in COUNTS:
         fields[name] += found[name]
     fields["features"] = tuple(person.done)

@@ -11,7 +11,7 @@ from e2e.faults.balance import UnevenOpenSegments
 from e2e.faults.broker_groups import DrainedBrokerGroup, ReplacedDisk
 from e2e.faults.certificates import FalseCertificate
 from e2e.faults.clocks import ClockJump
-from e2e.faults.coordinator import CompactedWatch, OneOfThree
+from e2e.faults.coordinator import CompactedWatch, OneOfThree, RebuiltCoordinator
 from e2e.faults.damage import BitFlip
 from e2e.faults.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
@@ -104,6 +104,7 @@ def all_faults() -> list[Fault]:
         DrainedBrokerGroup(),
         UnevenOpenSegments(),
         CompactedWatch(),
+        RebuiltCoordinator(),
         KillCoordinator("etcd"),
         FreezeCoordinator(kind="etcd"),
         FreezeCoordinator(STALL_S, kind="etcd"),

@@ -1,13 +1,16 @@
-"""Faults of the coordinator alone: a compaction removes the history that a watch needs; one member of three is lost."""
+"""Faults of the coordinator alone: a compaction removes the history that a watch needs; one member of three is lost;
+all data is lost, and rebuilt from the brokers' disks.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import grpc
 from aetcd.rpc import rpc_pb2
@@ -18,6 +21,7 @@ from e2e.faults.clusters import Kind
 from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
 from e2e.faults.load import PROGRESS_DEADLINE_S
 from e2e.faults.schedule import CLIENT_SAFE
+from e2e.rebuilding import rebuild
 
 CALL_DEADLINE_S: Final = 10.0
 LEARN_DEADLINE_S: Final = 30.0
@@ -105,6 +109,47 @@ class CompactedWatch(Fault):
         with contextlib.suppress(SeriatimError):
             return (await scene.admin.runs_known_to(address)).get(self._restarted)
         return None
+
+
+class RebuiltCoordinator(Fault):
+    """The coordinator loses all its data, and a person rebuilds it from what the brokers know.
+
+    Brokers accept nothing until then. A person rebuilds as soon as the brokers say that the coordinator is behind.
+    """
+
+    name = "rebuilt coordinator"
+    workloads = CLIENT_SAFE
+    accepts = False
+    rebuilds: ClassVar[bool] = True
+
+    async def inject(self, scene: Scene) -> None:
+        """Kill the coordinator, remove its data, and start it again with nothing."""
+        await scene.cluster.kill("coordinator")
+        await asyncio.to_thread(shutil.rmtree, scene.cluster.data_directory("coordinator"))
+        await scene.cluster.start_again("coordinator")
+        await self._says(scene, "would write")
+
+    async def heal(self, scene: Scene) -> None:
+        """Rebuild, again and again until the coordinator has all that the brokers know."""
+        await scene.cluster.start_again("coordinator")
+        told = await self._says(scene, "nothing to write", "--yes")
+        left = [line for line in told.splitlines() if line.startswith(("left alone", "refused"))]
+        if left:
+            raise NotStruckError(f"the rebuild leaves something to do: {left[0]}")
+        await scene.cluster.wait_ready()
+
+    async def _says(self, scene: Scene, wanted: str, *options: str) -> str:
+        until = time.monotonic() + LEARN_DEADLINE_S
+        while True:
+            told = await rebuild(scene.cluster, *options)
+            written = [line for line in told.splitlines() if "records written" in line]
+            for line in written:
+                scene.note(f"rebuilt: {line}")
+            if wanted in told:
+                return told
+            if time.monotonic() > until:
+                raise NotStruckError(f"the rebuild did not say {wanted!r} within {LEARN_DEADLINE_S:g} s: {told}")
+            await asyncio.sleep(POLL_S)
 
 
 class OneOfThree(Fault):

@@ -22,6 +22,7 @@ from seriatim_local import LocalCluster
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running
 from e2e.faults.crew import Crew
+from e2e.faults.features import Features
 from e2e.faults.load import LOST, PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
 from e2e.observe import OPEN, SegmentNow, Snapshot
@@ -82,6 +83,7 @@ class Scene:
         quick: Whether the fault should be short.
         notes: Texts for people: which brokers it struck, and what was seen.
         crew: The workers beside the load; None: there are none.
+        person: The person who uses features beside the load; None: there is none.
     """
 
     running: Running
@@ -92,6 +94,7 @@ class Scene:
     quick: bool
     notes: list[str] = field(default_factory=list)
     crew: Crew | None = None
+    person: Features | None = None
 
     @property
     def cluster(self) -> LocalCluster:
@@ -207,6 +210,7 @@ class Fault(ABC):
         ends: Whether a broker may end by itself. If not, such an end fails the case.
         cuts: Whether it cuts links. Then it runs on a network of namespaces, if this machine can make one.
         declares_gaps: Whether it declares a gap. If not, readers must not be told of one.
+        rebuilds: Whether the coordinator's data is lost and rebuilt from the brokers' disks.
         reads_all: Whether a group reads everything from the beginning. Such a fault is left out if topics keep messages
             only for seconds.
         options: Options of the brokers of its own cluster.
@@ -223,6 +227,7 @@ class Fault(ABC):
     ends: ClassVar[bool] = False
     cuts: ClassVar[bool] = False
     declares_gaps: ClassVar[bool] = False
+    rebuilds: ClassVar[bool] = False
     reads_all: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,13 +79,20 @@ ACT_DEADLINE_S: Final = 60.0
 """The deadline for one act. Faults are healed long before it."""
 
 FEATURES: Final = (
-    "absence", "dead-letter topic", "growth", "pause", "policy", "publication", "range", "retention", "rewind", "skip",
+    "absence", "dead-letter topic", "growth", "mode", "pause", "policy", "publication", "range", "retention", "rewind",
+    "skip",
 )  # fmt: skip
 ACTS: Final = (1, 3)
 """A case has so many of the features."""
 
+DECLARED_LOSS: Final = "declared loss"
+"""A feature that is not drawn: the person declares lost what a fault has destroyed of the topic."""
+
 AFTER_S: Final = (0.0, 0.3)
 LASTS_S: Final = (0.3, 1.0)
+HELD_BACK_S: Final = 0.2
+"""The time for which a consumer acknowledges nothing before the mode of its group changes."""
+
 RETENTION_MS: Final = 1_000
 POLICIES: Final = (
     RetryPolicy(attempts_max=6, back_off="list", delays_ms=(40, 120), exhausted="park_key", grant_ms=10_000),
@@ -103,9 +111,9 @@ class Act:
 
     Attributes:
         feature: One of `FEATURES`.
-        group: The consumer group. It has a meaning only for absence, pause, rewind and skip.
+        group: The consumer group. It has a meaning only for absence, pause, rewind, skip and declared loss.
         after_s: How long the person waits before it, in seconds.
-        lasts_s: How long a pause, an absence, or the absence of the dead-letter topic lasts, in seconds.
+        lasts_s: How long a pause, an absence, another mode, or the absence of the dead-letter topic lasts, in seconds.
     """
 
     feature: str
@@ -159,14 +167,31 @@ class Features:
         case: The number of the case.
         dice: Dice of its own, because the number of draws depends on the time that things take.
         directory: A directory for the history, which is made.
+        loses: Whether the fault destroys messages for good. Then it calls `declare_lost`.
+        forgets: Whether the coordinator is rebuilt from the disks.
     """
 
-    def __init__(self, bootstrap: Sequence[str], case: int, dice: random.Random, directory: Path) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        case: int,
+        dice: random.Random,
+        directory: Path,
+        *,
+        loses: bool = False,
+        forgets: bool = False,
+    ) -> None:
         self.topic = f"case-{case}-features"
         self.acts = draw(dice)
         self.done: list[str] = []  # the features that were used
         self.problems: list[str] = []
-        self.has_retention = any(act.feature == "retention" for act in self.acts)
+        self.has_gaps = loses or any(act.feature == "retention" for act in self.acts)
+        self._loses = loses
+        # A person who rewinds wants the messages without a flag. The rebuild does not know what was given in a mode
+        # after whose end no consumer came.
+        self._flags_repeats = not forgets and not any(
+            (act.feature, act.group) == ("rewind", IN_ORDER) for act in self.acts
+        )
         self._directory = directory
         self._bootstrap = list(bootstrap)
         self._stack = AsyncExitStack()
@@ -176,6 +201,9 @@ class Features:
         self._partitions = PARTITIONS
         self._acknowledged: dict[int, dict[int, int]] = {}  # partition → number → offset
         self._seen: dict[str, set[int]] = {group: set() for group in GROUPS}  # since the last rewind
+        self._holds_back = False  # whether the group in order acknowledges nothing
+        self._given: set[int] = set()  # to the group in order, before its mode changed
+        self._is_by_key = {IN_ORDER: False, BY_KEY: True, LETTERS: True}
         self._skipped: dict[str, int] = {}  # the group need not see lower numbers than this
         self._is_published = False
         self._gone: set[tuple[int, int, int]] = set()  # (partition, start, end): what range reads were told
@@ -196,7 +224,7 @@ class Features:
     def summary(self) -> str:
         """What was done, for people."""
         count = sum(map(len, self._acknowledged.values()))
-        gone = f"; {len(self._gone)} ranges dropped" if self._gone else ""
+        gone = f"; {len(self._gone)} ranges gone" if self._gone else ""
         return (
             f"features: {', '.join(self.done) or 'none'}; {count} messages{gone}; "
             f"{self._tries} tries, waited {self._waited_s:.1f} s for them at the end"
@@ -257,7 +285,7 @@ class Features:
             self._judge_seen(group)
         await self._read_ranges(is_last=True)
         self._waited_s = time.monotonic() - began
-        if not letters and not self.has_retention and "dead-letter topic" not in self.done:
+        if not letters and not self.has_gaps and "dead-letter topic" not in self.done:
             self.problems.append(f"{LETTERS} has no dead letter")
         return self.problems
 
@@ -304,7 +332,7 @@ class Features:
         self._acknowledged.setdefault(receipt.partition, {})[number] = receipt.offset
 
     def _come(self, group: str) -> None:
-        read = self._read if group == IN_ORDER else self._read_by_key
+        read = self._read_by_key if self._is_by_key[group] else self._read
         self._readers[group] = asyncio.create_task(read(group), name=f"consumer of {group}")
 
     async def _leave(self, group: str) -> None:
@@ -321,17 +349,19 @@ class Features:
         async with consumer:
             while True:
                 for message in await consumer.fetch(500, timeout_s=0.2):
-                    self._seen[group].add(number_of(message.value))
-                    await consumer.ack(message)
+                    self._take(group, message)
+                    if not self._holds_back:
+                        await consumer.ack(message)
 
     async def _read_by_key(self, group: str) -> None:
         assert self._client is not None
         client = self._client
 
         async def handle(message: Message) -> None:
-            number = number_of(message.value)
-            self._seen[group].add(number)
-            if number % FAILING_SHARE == 0 and (message.attempt == 1 or group == LETTERS):
+            number = self._take(group, message)
+            if group == IN_ORDER and self._holds_back:
+                await asyncio.Event().wait()  # until the consumer leaves
+            if number % FAILING_SHARE == 0 and self._fails(group, message.attempt):
                 raise ValueError("not valid")
 
         consumer = await opened(
@@ -339,6 +369,23 @@ class Features:
         )
         async with consumer:
             await consumer.run(handle, 8)
+
+    def _take(self, group: str, message: Message) -> int:
+        """A message came. Returns its number."""
+        number = number_of(message.value)
+        if group == IN_ORDER and number in self._given and not message.maybe_repeated and self._flags_repeats:
+            self._given.clear()  # the first one is enough
+            self.problems.append(f"{group} got message {number} again without a flag, after its mode had changed")
+        self._seen[group].add(number)
+        return number
+
+    def _fails(self, group: str, attempt: int) -> bool:
+        """Whether the group fails on this attempt at one of the messages that fail."""
+        if group == IN_ORDER:
+            return False  # its mode changes, and that is refused while messages are set aside
+        if group == LETTERS:
+            return not self._loses  # a dead letter may be lost too, and then nothing lists it
+        return attempt == 1
 
     # ---- the person ----
 
@@ -359,6 +406,8 @@ class Features:
             await self._until_done(act, "resume", lambda: self._operated(self._admin.resume_group, act.group))
         elif act.feature == "dead-letter topic":
             await self._without_dead_letter_topic(act)
+        elif act.feature == "mode":
+            await self._change_mode(act)
         else:
             doing: dict[str, Callable[[], Any]] = {
                 "growth": self._grow,
@@ -400,7 +449,26 @@ class Features:
         self._partitions = PARTITIONS + 1
 
     async def _change_policy(self) -> str:
-        return await self._operated(self._admin.configure_group, BY_KEY, retry=POLICIES[1])
+        return await self._configure(BY_KEY, retry=POLICIES[1])
+
+    async def _change_mode(self, act: Act) -> None:
+        """Let the group in order be one by key for a while. It has no consumers while its mode changes.
+
+        Before its consumer leaves, it does not acknowledge any more. So some messages come again in the new mode.
+        """
+        for mode in ("key_ordered", "exclusive"):
+            self._holds_back = True
+            await asyncio.sleep(HELD_BACK_S)
+            await self._leave(IN_ORDER)
+            self._holds_back = False
+            self._given = set(self._seen[IN_ORDER])
+            await self._until_done(act, f"mode {mode}", partial(self._configure, IN_ORDER, mode=mode))
+            self._is_by_key[IN_ORDER] = mode == "key_ordered"
+            self._come(IN_ORDER)
+            await asyncio.sleep(act.lasts_s)
+
+    async def _configure(self, group: str, **settings: Any) -> str:
+        return await self._operated(self._admin.configure_group, group, **settings)
 
     async def _keep_briefly(self) -> None:
         await self._admin.update_topic(self.topic, retention_ms=RETENTION_MS)
@@ -432,7 +500,8 @@ class Features:
         try:
             await self._writer.publish(1, [chunk], timeout_s=TRY_S)
         except PublishedWithLossError as error:
-            self.problems.append(f"a publication says that rows were lost: {error}")
+            if not self._loses:
+                self.problems.append(f"a publication says that rows were lost: {error}")
         self._is_published = True
 
     async def _without_dead_letter_topic(self, act: Act) -> None:
@@ -469,6 +538,28 @@ class Features:
         topic = dead_letter_topic_of(self.topic, LETTERS)
         return [letter async for letter in self._admin.dead_letters(topic, LETTERS)]
 
+    async def declare_lost(self, brokers: Collection[str], issuer: str) -> None:
+        """Declare lost what only these brokers had, of the topic and of its dead letters. Their disks are gone.
+
+        Raises:
+            DeadlineExceededError: It was not declared within `ACT_DEADLINE_S`.
+        """
+        act = Act(DECLARED_LOSS, "all groups", 0.0, 0.0)
+        await self._until_done(act, DECLARED_LOSS, partial(self._declare_lost, brokers, issuer))
+        self.done.append(DECLARED_LOSS)
+
+    async def _declare_lost(self, brokers: Collection[str], issuer: str) -> str:
+        for topic in (self.topic, dead_letter_topic_of(self.topic, LETTERS)):
+            with suppress(UnknownTopicError):  # the person has deleted the dead-letter topic
+                for chain in (await self._admin.describe_topic(topic)).chains:
+                    for segment in chain.segments:
+                        if segment.state == "LOST" or not set(segment.members) <= set(brokers):
+                            continue
+                        if segment.state == "OPEN":
+                            return f"segment {segment.no} of partition {chain.partition} of {topic} is still open"
+                        await self._admin.declare_gap(topic, chain.partition, segment.no, issuer)
+        return ""
+
     # ---- the judgement ----
 
     async def _wait_until_done(self, group: str) -> None:
@@ -486,7 +577,8 @@ class Features:
                 waits = what_waits(rows)
                 if not waits and len(rows) < self._partitions:
                     waits = f"it has a place on {len(rows)} of {self._partitions} partitions"
-                if not waits and sum(row.end_position for row in rows) < wanted:
+                # If a segment was declared lost before its length was known, its messages have no positions.
+                if not waits and not self._loses and sum(row.end_position for row in rows) < wanted:
                     waits = f"the partitions end before {wanted} messages"
             except SeriatimError as error:
                 waits = str(error)
@@ -498,7 +590,7 @@ class Features:
 
     def _judge_seen(self, group: str) -> None:
         """All messages came since the last rewind, except those that were skipped or may have been dropped."""
-        if self.has_retention:
+        if self.has_gaps:
             return  # the checker judges by the gaps of which consumers were told
         numbers: Collection[int] = [number for found in self._acknowledged.values() for number in found]
         if self._is_published:
@@ -517,13 +609,13 @@ class Features:
                 found = [(message.offset, number_of(message.value)) async for message in reader]
             self._gone |= {(partition, one.start, one.end) for one in lost}
             rows.update(number for _, number in found if number >= PUBLISHED)
-            if lost and not self.has_retention:
+            if lost and not self.has_gaps:
                 self.problems.append(f"a range read says that messages are gone, and none was dropped: {lost[0]}")
             if said := wrong_range(found, acknowledged, [(one.start, one.end) for one in lost]):
                 self.problems.append(f"partition {partition} of {self.topic}: {said}")
         if twice := [number for number, count in rows.items() if count > 1]:
             self.problems.append(f"{len(twice)} published rows are in {self.topic} twice")
-        if is_last and self._is_published and not self.has_retention and len(rows) != ROWS:
+        if is_last and self._is_published and not self.has_gaps and len(rows) != ROWS:
             self.problems.append(f"{len(rows)} of {ROWS} published rows are in {self.topic}")
 
 

@@ -115,6 +115,8 @@ class BothDisksLost(Fault):
                     if time.monotonic() > until:
                         raise NotStruckError(f"no gap could be declared: {error}") from error
                 await asyncio.sleep(POLL_S)
+        if scene.person is not None:
+            await scene.person.declare_lost(self._struck, ISSUER)
 
     async def confirm(self, scene: Scene) -> None:
         """Check that a group which begins afterwards is told of all lost segments, and that no reader is told of

@@ -15,7 +15,7 @@ from e2e.faults.client import marker_of, number_of, value_of
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected, lacks_copies
 from e2e.faults.loss import lost_with
 from e2e.faults.network import ends_of
-from e2e.faults.run import chosen, place_of
+from e2e.faults.run import QUICK_FEATURES, chosen, has_features, place_of
 from e2e.faults.schedule import WORKLOADS
 from e2e.faults.settings import Settings, SettingsError
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
@@ -53,6 +53,18 @@ def test_what_is_chosen() -> None:
     assert choice(only=("kill both", "freeze both")) == ["kill both", "freeze both"]
     with pytest.raises(SettingsError):
         choice(only=("no such fault",))
+
+
+def test_a_third_of_the_cases_of_a_quick_run_has_features() -> None:
+    whole = Settings(quick=False, minutes=None, seed=1, only=(), out=Path("out"), features=True)
+    quick = replace(whole, quick=True)
+    numbers = range(1, len(QUICK) + 1)
+    assert all(has_features(whole, number) for number in numbers)
+    assert all(has_features(replace(quick, only=("kill",)), number) for number in numbers)
+    assert not any(has_features(replace(quick, features=False), number) for number in numbers)
+    drawn = [{n for n in numbers if has_features(replace(quick, seed=seed), n)} for seed in range(QUICK_FEATURES)]
+    assert all(len(cases) == len(QUICK) // QUICK_FEATURES for cases in drawn)
+    assert set.union(*drawn) == set(numbers)
 
 
 def test_links_are_cut_in_namespaces_where_there_can_be_some() -> None:

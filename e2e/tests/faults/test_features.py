@@ -9,12 +9,15 @@ from typing import Any, cast
 
 import pytest
 from seriatim.history import HistoryWriter
+from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import make_offset
 
 from e2e.faults.case import _judged
+from e2e.faults.client import value_of
 from e2e.faults.features import (
     ACTS,
     BY_KEY,
+    DECLARED_LOSS,
     FEATURES,
     FIRST,
     GROUPS,
@@ -45,7 +48,7 @@ ACKNOWLEDGED = {FIRST + index: place(index) for index in range(4)}
 def person(tmp_path: Path) -> Features:
     """A person with ten acknowledged messages, all of which came to all groups."""
     made = Features(("nowhere:1",), 3, random.Random(2), tmp_path / "features")
-    made.has_retention = False
+    made.has_gaps = False
     made._acknowledged = {0: {FIRST + index: place(index) for index in range(10)}}
     for seen in made._seen.values():
         seen.update(range(FIRST, FIRST + 10))
@@ -98,6 +101,58 @@ def test_what_was_skipped_need_not_come(tmp_path: Path) -> None:
     made._skipped[IN_ORDER] = FIRST + 5
     made._judge_seen(IN_ORDER)
     assert made.problems == []
+
+
+@pytest.mark.parametrize(
+    ("is_flagged", "group", "forgets", "said"),
+    [
+        (False, IN_ORDER, False, ["without a flag, after its mode had changed"]),
+        (True, IN_ORDER, False, []),
+        (False, BY_KEY, False, []),
+        (False, IN_ORDER, True, []),
+    ],
+)
+def test_a_repeat_after_a_change_of_mode_has_a_flag(
+    tmp_path: Path, is_flagged: bool, group: str, forgets: bool, said: list[str]
+) -> None:
+    made = Features(("nowhere:1",), 3, random.Random(2), tmp_path / "features", forgets=forgets)
+    made._given = {FIRST, FIRST + 1}
+    for number in (FIRST + 2, FIRST + 1, FIRST):
+        value = value_of(number, TOPIC, 60)
+        made._take(group, cast(Any, SimpleNamespace(value=value, maybe_repeated=is_flagged and number in made._given)))
+    assert made._seen[group] == {FIRST, FIRST + 1, FIRST + 2}
+    assert len(made.problems) == len(said)
+    assert all(words in problem for words, problem in zip(said, made.problems, strict=True))
+
+
+class Lost:
+    """An admin of a topic whose segment 1 was on two brokers, and of its dead-letter topic, which is away."""
+
+    def __init__(self, *states: str) -> None:
+        self.states = dict(enumerate(states, 1))
+        self.declared: list[tuple[str, int, int]] = []
+
+    async def describe_topic(self, name: str) -> Any:
+        if name != TOPIC:
+            raise UnknownTopicError(f"no topic {name}")
+        members = {1: ("g0-0", "g0-1"), 2: ("g0-0", "g0-1"), 3: ("g1-0", "g1-1")}
+        segments = [SimpleNamespace(no=no, state=state, members=members[no]) for no, state in self.states.items()]
+        return SimpleNamespace(chains=[SimpleNamespace(partition=0, segments=segments)])
+
+    async def declare_gap(self, topic: str, partition: int, segment: int, _issuer: str) -> None:
+        self.declared.append((topic, partition, segment))
+
+
+async def test_what_only_lost_disks_had_is_declared(tmp_path: Path) -> None:
+    made = Features(("nowhere:1",), 3, random.Random(2), tmp_path / "features", loses=True)
+    assert made.has_gaps
+    admin = Lost("LOST", "UNSETTLED", "OPEN")
+    made._client = cast(Any, SimpleNamespace(admin=lambda: admin))
+    await made.declare_lost(("g0-0", "g0-1"), "test")
+    assert admin.declared == [(TOPIC, 0, 2)]
+    assert made.done == [DECLARED_LOSS]
+    admin.states[2] = "OPEN"
+    assert "still open" in await made._declare_lost(("g0-0", "g0-1"), "test")
 
 
 def test_a_published_row_that_does_not_come_is_found(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from seriatim import Chunk, Client, WriterDescription, partition_of_key
 from seriatim_api import errors
 from seriatim_local import LocalCluster
 
+from e2e.rebuilding import rebuild
+
 from .publishing_program import rows_of
 from .traffic import PROGRESS_DEADLINE_S
 
@@ -325,13 +327,13 @@ async def test_publications_go_on_after_the_coordinator_is_rebuilt(tmp_path: Pat
         await cluster.start_again("coordinator")
         async with asyncio.timeout(PROGRESS_DEADLINE_S):
             while True:
-                said = await rebuilt(cluster)
+                said = await rebuild(cluster)
                 if "would write: topic rebuilt" in said:
                     break
                 await asyncio.sleep(0.2)  # there is nothing to wait on but the command itself
         assert "would write: the last publications of 1 writers of topic rebuilt" in said
         assert "cannot be known: writers: whether all partitions have the last publication" in said
-        assert "records written" in await rebuilt(cluster, "--yes")
+        assert "records written" in await rebuild(cluster, "--yes")
         await cluster.wait_ready()
         async with program(cluster, "rebuilt", "--sequence", "2", "--label", "p2") as run:
             assert await run.says("opened") == "opened 1", "it is told to publish 2 again"
@@ -344,15 +346,3 @@ async def test_publications_go_on_after_the_coordinator_is_rebuilt(tmp_path: Pat
         )
         async with Client.connect(cluster.bootstrap) as later:
             assert await stored_again(later, "rebuilt") == expected("p1", "p2", "p3")
-
-
-async def rebuilt(cluster: LocalCluster, *options: str) -> str:
-    """Return what `seriatim coordinator rebuild` says."""
-    brokers = ",".join(f"{name}={at}" for name, at in zip(cluster.broker_names, cluster.bootstrap, strict=True))
-    words = ["coordinator", "rebuild", "--cluster", cluster.plan.name, "--coordinator", str(cluster.plan.coordinator)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "seriatim_broker", *words, "--brokers", brokers, *options,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    said, _ = await process.communicate()
-    return said.decode()
