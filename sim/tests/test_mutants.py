@@ -30,6 +30,7 @@ SLOW = {
     "back-is-flagged",
     "blind-goes-back",
     "conflict-done",
+    "cursor-compare",
     "epoch-compare",
     "first-reads",
     "folds-unsettled",

@@ -415,6 +415,24 @@ async def write_cursor(desk: Desk, effect: WriteCursor) -> CursorWritten:
     return event
 
 
+async def test_a_cursor_that_has_the_revision_of_a_lost_one(coordinator: Coordinator) -> None:
+    """An older copy of the coordinator was restored, and counts on from a lower revision."""
+    desk = Desk(coordinator)
+    partition, group = PartitionId(1), "g"
+    there = CursorRecord(3, 2, 7, "t")
+    puts: list[Operation] = [
+        Put(KEYS.chain(partition), b"chain"),
+        Put(KEYS.cursor(partition, group), cursor_to_value(there)),
+    ]
+    revision = (await coordinator.txn((), puts)).revision
+    for lost in ((3, 1), (2, 2), (3, 3), (3 << 7, 2)):
+        effect = WriteCursor(partition, group, 1, CursorRecord(4, lost[1], 0, "t"), revision, follows=lost)
+        assert (await write_cursor(desk, effect)).outcome is WriteOutcome.CONFLICT
+    moved = WriteCursor(partition, group, 1, CursorRecord(4, 2, 0, "t"), revision, follows=(3, 2))
+    assert (await write_cursor(desk, moved)).outcome is WriteOutcome.DONE
+    await desk.work.close()
+
+
 async def test_a_cursor_of_one_more_partition_has_the_settings_of_its_group(coordinator: Coordinator) -> None:
     """The group was made on one partition only, and a consumer joins it on another one."""
     desk = Desk(coordinator)

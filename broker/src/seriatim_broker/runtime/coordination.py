@@ -57,7 +57,14 @@ from .consumer_group_settings import settings_elsewhere
 from .group_epochs import NO_FLOOR, EpochFloor
 from .keys import Keys, partition_of
 from .pages import WholeChain, has_pages, read_all_whole, read_whole
-from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, is_of_epoch, writer_from_value
+from .records import (
+    cursor_from_value,
+    cursor_to_value,
+    deleted_partitions_from,
+    is_in_group_epoch,
+    is_of_epoch,
+    writer_from_value,
+)
 
 READS_PER_TXN = 100
 """Keys that are read in one transaction; below the coordinator's limit of 128 operations."""
@@ -510,6 +517,12 @@ class CoordinatorWork:
         is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
         if not effect.revision:
             compares.append(self._epoch_floor.unchanged(self._keys))
+        if effect.follows is not None:
+            # Rule `cursor-compare` (I11): a cursor is only written over one of that segment and group epoch. Without
+            # it: 1. A broker knows a cursor in segment 3, group epoch 1, at revision 50. 2. The coordinator is restored
+            # as it was at revision 40, with the cursor in segment 2. Another broker moves it on, in group epoch 2. That
+            # is revision 50 again. 3. The first broker has not read since, and crosses: it writes group epoch 1.
+            compares += is_in_group_epoch(key, *effect.follows)
         made = [Put(self._keys.cursors_made(effect.record.topic), b"")] if effect.is_new else []  # `growth-sees-groups`
 
         async def carry_out() -> None:

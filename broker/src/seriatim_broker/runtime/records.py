@@ -131,6 +131,12 @@ def is_of_epoch(key: str, partition: PartitionId, epoch: int) -> tuple[Compare, 
     return value_begins_with(key, beginning)
 
 
+def is_in_group_epoch(key: str, segment_no: int, group_epoch: int) -> tuple[Compare, Compare]:
+    """The key has a cursor in that segment and that group epoch; compared as `is_of_epoch` is."""
+    beginning = records_pb2.CursorRecord(segment=segment_no, group_epoch=group_epoch).SerializeToString()
+    return value_begins_with(key, beginning)
+
+
 def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
     """The pages of a chain: the last ones before the oldest segment of the record, unless the record names them.
 

@@ -211,11 +211,11 @@ def write_cursor(
     """
     if _must_wait(broker, partition, consumer_group):
         return
-    consumer_group.crossing_serial = broker.new_serial()
+    consumer_group.crossing_serial = serial = broker.new_serial()
+    known = consumer_group.cursor if revision and not is_new else None
+    follows = (known.segment_no, known.group_epoch) if known is not None else None
     broker.out.emit(
-        WriteCursor(
-            partition.id, consumer_group.name, consumer_group.crossing_serial, record, revision, chain_revision, is_new
-        )
+        WriteCursor(partition.id, consumer_group.name, serial, record, revision, chain_revision, is_new, follows)
     )
 
 

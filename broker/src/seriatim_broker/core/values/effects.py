@@ -189,6 +189,7 @@ class WriteCursor:
 
     The transaction compares that the cursor's key is still at `revision` (0: it does not exist), and that the chain
     record is still at `chain_revision` (0: only that there is a chain record). `is_new`: the consumer group begins.
+    `follows`: the segment and the group epoch of the cursor at `revision`, if this member has read it.
     """
 
     partition: PartitionId
@@ -198,6 +199,7 @@ class WriteCursor:
     revision: int
     chain_revision: int = 0
     is_new: bool = False
+    follows: tuple[int, int] | None = None
 
 
 # ---- replies to clients ---------------------------------------------------------------------------------
