@@ -21,6 +21,7 @@ class Excuse(enum.Enum):
     TABLE_OLDER_THAN_GAP = "a table still names what lay in a gap"
     TABLES_LOST = "a segment was declared lost with all tables of the segments before it"
     REPEAT_OF_LOST = "a repeat of what lay in a gap is skipped"
+    RESEND_OF_LOST = "a resend of what lay in a gap is given once more, at most once"
     DROPPED_UNREAD = "retention dropped what a group had not read"
     REPEAT_OF_DROPPED = "a repeat of what was dropped is skipped"
     RESEND_OF_DROPPED = "a resend of what was dropped is acknowledged"

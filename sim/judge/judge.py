@@ -264,7 +264,7 @@ class Judge:
         rules.append_time.final(chain, open_length)
         rules.lengths.final(chain.partition)
         rules.gaps.final(chain.partition, [*groups, *keyed_groups])
-        rules.order.final(chain.partition, order, groups)
+        rules.order.final(chain, open_length, groups)
 
     def final_of_gone(self) -> None:
         """The run is over, and some topics were deleted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seriatim_api.ids import PartitionId, format_offset
+from seriatim_api.ids import PartitionId, format_offset, split_offset
 from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.testing.simulated_bodies import key_of
 
@@ -46,6 +46,7 @@ class OnceView:
     """What the at-most-once group saw on a partition."""
 
     granted: dict[int, int] = field(default_factory=dict)  # message -> its token
+    places: dict[int, int] = field(default_factory=dict)  # message -> the offset at which it was granted
     newest: dict[bytes, int] = field(default_factory=dict)  # key -> the newest offset
 
 
@@ -81,7 +82,7 @@ class Modes(Keyed):
             may_be_older = self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch)
             self._shared_granted(what, self._shared_on(partition, group_epoch), run, messages, may_be_older)
         elif group == ONCE:
-            self._once_granted(what, self._once_on(partition), run, messages)
+            self._once_granted(what, partition, run, messages)
         else:
             super().granted(who, group, partition, group_epoch, server_epoch, run, messages)
 
@@ -106,13 +107,14 @@ class Modes(Keyed):
         view.tokens[message] = run.token
         view.owed.discard(message)
 
-    def _once_granted(self, what: str, view: OnceView, run: KeyGrant, messages: list[int]) -> None:
+    def _once_granted(self, what: str, partition: PartitionId, run: KeyGrant, messages: list[int]) -> None:
+        view = self._once_on(partition)
         for offset, message in zip(run.offsets, messages, strict=True):
-            if message in view.granted:
+            if message in view.granted and not self._was_lost(partition, view.places[message]):
                 self._seen.fail("O1", f"{what}, and {message} was granted as {view.granted[message]:#x}")
             if run.maybe_repeated or run.attempt > 1:
                 self._seen.fail("O1", f"{what}, and says that it was granted before")
-            view.granted[message] = run.token
+            view.granted[message], view.places[message] = run.token, offset
             key = key_of(message)
             key = b"without a key %d" % offset if key is None else key
             if offset < view.newest.get(key, 0):
@@ -120,11 +122,18 @@ class Modes(Keyed):
             view.newest[key] = offset
             self._seen.states.add("granted once")
 
+    def _was_lost(self, partition: PartitionId, offset: int) -> bool:
+        """Whether the place of a message was declared lost. With it goes what tells that a resend is a repeat."""
+        if (partition, split_offset(offset)[0]) not in self._seen.losses.declared:
+            return False
+        self._seen.excuse(Excuse.RESEND_OF_LOST)
+        return True
+
     def given(self, who: str, partition: PartitionId, offset: int, message: int, *, flagged: bool) -> None:
         """The consumer of the exclusive at-most-once group is given a message."""
         given = self._given.setdefault(partition, {})
         what = f"{who} is given {message} at {format_offset(offset)}"
-        if message in given:
+        if message in given and not self._was_lost(partition, given[message]):
             self._seen.fail("O1", f"{what}, and was given it at {format_offset(given[message])}")
         if flagged:
             self._seen.fail("O1", f"{what}, flagged")

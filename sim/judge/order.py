@@ -5,6 +5,8 @@ The order is computed from the chain and from all batches that were ever written
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import SegmentState
@@ -18,12 +20,17 @@ class Order:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
+        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int], int]] = {}
 
-    def replay(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
-        """Every message once, in the one order: (offset, message), computed from the chain and the writes."""
+    def replay(self, chain: Chain, open_length: int, *, with_lost_repeats: bool = False) -> list[tuple[int, int]]:
+        """Every message once, in the one order: (offset, message), computed from the chain and the writes.
+
+        Args:
+            with_lost_repeats: With messages whose first place is lost. Consumers are told to skip the other place, if
+                its server has a table from before the loss, and else they are given it there.
+        """
         order: list[tuple[int, int]] = []
-        seen: set[int] = set(self._seen.lost_repeats.get(chain.partition, ()))
+        seen: set[int] = set() if with_lost_repeats else set(self._seen.lost_repeats.get(chain.partition, ()))
         for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments):
             length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
             if segment.state is SegmentState.LOST:
@@ -38,7 +45,7 @@ class Order:
 
     def _replay_length(self, chain: Chain, open_length: int) -> int:
         """How many messages `replay` would give; remembered, because callers ask often while nothing changes."""
-        key = (chain.epoch, open_length, len(self._seen.lost_repeats.get(chain.partition, ())))
+        key = (chain.epoch, open_length)
         known = self._replay_lengths.get(chain.partition)
         if known is None or known[0] != key:
             known = self._replay_lengths[chain.partition] = (key, len(self.replay(chain, open_length)))
@@ -47,23 +54,32 @@ class Order:
     def wanted(self, group: str, chain: Chain, open_length: int) -> int:
         """How many messages the consumer group must get, from the place at which it began or was last moved to."""
         view = self._seen.view(group, chain.partition)
-        if not view.start and not view.dropped:
+        repeats = self._seen.lost_repeats.get(chain.partition, ())
+        if not view.start and not view.dropped and not repeats:
             return self._replay_length(chain, open_length)
-        return len(self._due(view, self.replay(chain, open_length)))
+        return len(self._due(view, self.replay(chain, open_length, with_lost_repeats=True), repeats))
 
-    def _due(self, view: ConsumerGroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread."""
-        due = [pair for pair in order if pair[0] >= view.start]
+    def _due(
+        self, view: ConsumerGroupView, order: list[tuple[int, int]], repeats: Collection[int]
+    ) -> list[tuple[int, int]]:
+        """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread.
+
+        Of the repeats of what is lost, it is what the group got.
+        """
+        due = [pair for pair in order if pair[0] >= view.start and (pair[1] not in repeats or pair[1] in view.seen)]
         return (
             [pair for pair in due if pair[1] in view.seen or not view.need_not_have(pair[0])] if view.dropped else due
         )
 
-    def final(self, partition: PartitionId, order: list[tuple[int, int]], groups: list[str]) -> None:
+    def final(self, chain: Chain, open_length: int, groups: list[str]) -> None:
         """Each consumer group was given what is due, in the one order."""
+        partition = chain.partition
+        order = self.replay(chain, open_length, with_lost_repeats=True)
+        repeats = self._seen.lost_repeats.get(partition, ())
         for group in groups:
             last = self._seen.view(group, partition)
             for view in (*self._seen.past_views.get((group, partition), ()), last):
-                wanted = self._due(view, order)
+                wanted = self._due(view, order, repeats)
                 firsts = view.firsts
                 if view is not last:  # it was moved on from there
                     wanted = wanted[: len(firsts)]

@@ -71,7 +71,8 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
 - Shared groups have three rules. A grant has one message (`S1`). What was confirmed is not granted again in the group
   epoch (`S2`). The tokens of a message grow, and a message on which its consumer failed comes again (`S3`).
 - At-most-once groups have two rules. No message is granted twice, also not in another group epoch, unless a person
-  rewinds the group (`O1`). Messages of a key are granted in their order (`O2`).
+  rewinds the group or declares the place lost where it was granted (`O1`). Messages of a key are granted in their order
+  (`O2`).
 - All others: `ASKED`, `CALM`, `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`,
   `FULL`, `PLACE`, `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE`,
   `REPEAT` and `CORE`, each with its meaning on that page.
