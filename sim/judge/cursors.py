@@ -40,6 +40,7 @@ class Cursors:
             seen.states.add("cursor of a deleted partition written")
         seen.cursors[group, partition] = new.segment_no
         seen.cursor_epochs[group, partition] = new.group_epoch
+        seen.untold_from[group, partition] = new.dropped_from
         if old is None and who == PERSON and (group, partition) in seen.groups:
             # the group epoch is the same, so all that the cursor passes must be drained
             begun_in = split_offset(seen.groups[group, partition].start)[0] or 1

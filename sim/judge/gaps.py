@@ -58,7 +58,24 @@ class Gaps:
             if of == partition and (group, partition, no) not in self._told
             if group not in passed or self._left_some(group, of, no)
             if self._seen.view(group, partition).start < make_offset(no + 1, 0)  # else the group was moved past it
+            if not self._had_read_all(group, partition, no) and not self._is_told_as_dropped(group, partition, no)
         ]
+
+    def _is_told_as_dropped(self, group: str, partition: PartitionId, no: int) -> bool:
+        """Whether a consumer was told that messages from the lost segment on are dropped.
+
+        Or the cursor says so, and the next consumer is told: retention dropped all that was behind the segment too.
+        """
+        behind = make_offset(no + 1, 0)
+        untold_from = self._seen.untold_from.get((group, partition), 0)
+        told = self._seen.view(group, partition).dropped
+        return 0 < untold_from < behind or any(first < behind <= end for first, end in told)
+
+    def _had_read_all(self, group: str, partition: PartitionId, no: int) -> bool:
+        """Whether a reader of ranges had all of a segment. It has no cursor, and may hear of the end after the loss."""
+        length = self._seen.sealed.get((partition, no), (0, None))[0]
+        acked = self._seen.view(group, partition).acked.get(no, 0)
+        return group in self._seen.cursorless and 0 < length <= acked
 
     def _left_some(self, group: str, partition: PartitionId, no: int) -> bool:
         """Whether a consumer group had left a segment, with messages in lists, which were lost with it."""

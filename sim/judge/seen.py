@@ -47,6 +47,7 @@ class Seen:
         cursor_epochs: and the group epoch.
         cursorless: The labels of readers of ranges, which no segment and no drop waits for.
         past_views: What consumer groups saw before they were moved, oldest first.
+        untold_from: By consumer group, `dropped_from` of its cursor.
         left: The segments that left the record because of retention, as they were last.
         set_back: Batches whose master did not believe the append time before.
         repeats: Messages that a consumer was told to skip, each with the last segment where it was told that.
@@ -79,6 +80,7 @@ class Seen:
         self.cursors: dict[tuple[str, PartitionId], int] = {}
         self.cursor_epochs: dict[tuple[str, PartitionId], int] = {}
         self.cursorless: set[str] = set()
+        self.untold_from: dict[tuple[str, PartitionId], int] = {}
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
         self.repeats: dict[int, int] = {}

@@ -12,6 +12,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.effects import Batches, Joined
 from seriatim_broker.core.values.events import AckLevel, ConsumerGroupOperation, CursorRecord
+from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -28,6 +29,7 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.cluster import checksum
 from sim.judge import PERSON, Judge, messages_of
+from sim.judge.modes import ONCE
 from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
@@ -266,11 +268,70 @@ def test_a_repeat_of_what_was_read_before_its_gap(was_told: bool) -> None:
     pair.write(chains.declare_lost(pair.chain, 1))
     judge.gap_told("range", ONE, 1)
     assert judge.is_gone(ONE, [first, second]) is was_told
+    # A server without a table from before the loss gives them to a group that comes later.
+    judge.gap_told("early", ONE, 1)
+    for index, message in enumerate((first, second)):
+        judge.delivered("early", ONE, make_offset(2, index), message, flagged=False)
     if was_told:
-        judge.final(pair.chain, 2, ["range"])
+        judge.final(pair.chain, 2, ["range", "early"])
+        judge.view("early", ONE).firsts.reverse()
+        with pytest.raises(Violation, match="I2"):
+            judge.final(pair.chain, 2, ["early"])
     else:
         with pytest.raises(Violation, match="I2"):
             judge.final(pair.chain, 2, ["range"])
+
+
+@pytest.mark.parametrize(("read", "is_forgiven"), [(2, True), (1, False), (0, False)])
+def test_a_range_that_ends_where_a_segment_is_lost(read: int, is_forgiven: bool) -> None:
+    """Its reader hears of the end after the declaration, and goes on behind the segment."""
+    pair = _lost()
+    judge = pair.judge
+    pair.settle(2)
+    for index, message in enumerate(messages_of(pair.batches[0])[:read]):
+        judge.delivered("range", ONE, make_offset(1, index), message, flagged=False)
+        judge.acknowledged("range", ONE, make_offset(1, index))
+    judge.rules.gaps.asked.add((ONE, 1))
+    pair.write(chains.declare_lost(pair.chain, 1))
+    judge.moved("range", ONE, 2)
+    assert judge.rules.gaps.untold(ONE, ["range"]) == ([] if is_forgiven else [("range", 1)])
+
+
+@pytest.mark.parametrize(("start", "is_forgiven"), [(make_offset(1, 2), True), (make_offset(2, 0), False), (0, False)])
+@pytest.mark.parametrize("was_told", [True, False])
+def test_a_lost_segment_with_all_behind_it_dropped(start: int, is_forgiven: bool, was_told: bool) -> None:
+    """The cursor says from where its readers were told nothing, and then a consumer is told of the drop."""
+    pair = _lost()
+    judge = pair.judge
+    judge.rules.gaps.asked.add((ONE, 1))
+    pair.write(chains.declare_lost(pair.chain, 1))
+    judge.cursor_written(
+        "a-0", ONE, "early", CursorRecord(1, 1, 0, "t"), CursorRecord(2, 2, 0, "t", dropped_from=start)
+    )
+    if was_told:
+        judge.seen.untold_from.clear()
+        judge.view("early", ONE).dropped += [(start, make_offset(2, 1))] if start else []
+    assert judge.rules.gaps.untold(ONE, ["early"]) == ([] if is_forgiven else [("early", 1)])
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_resend_of_what_an_at_most_once_group_had(is_lost: bool) -> None:
+    """Its producer had no answer, because the segment was opened over. Nothing tells after a loss that it is one."""
+    pair = _lost()
+    modes, (message, _) = pair.judge.rules.keyed, messages_of(pair.batches[0])
+    pair.settle(2)
+    modes.given("once-exclusive.0", ONE, make_offset(1, 0), message, flagged=False)
+    grants = [KeyGrant(token, 1, False, (make_offset(no, 0),)) for no, token in ((1, 5), (2, 6))]
+    modes.granted("a-0", ONCE, ONE, 1, 1, grants[0], [message])
+    if is_lost:
+        pair.judge.rules.gaps.asked.add((ONE, 1))
+        pair.write(chains.declare_lost(pair.chain, 1))
+        modes.given("once-exclusive.0", ONE, make_offset(2, 0), message, flagged=False)
+        modes.granted("a-0", ONCE, ONE, 1, 2, grants[1], [message])
+    with pytest.raises(Violation, match="O1"):
+        modes.given("once-exclusive.0", ONE, make_offset(2, 1), message, flagged=False)
+    with pytest.raises(Violation, match="O1"):
+        modes.granted("a-0", ONCE, ONE, 1, 2, grants[1], [message])
 
 
 def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:

@@ -188,8 +188,8 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
 
     Rule `table-behind-loss` (I9): the same if a lost segment is between them, because that has no table.
 
-    A lost segment stays until every consumer group has read something behind it, because the next server tells of the
-    loss.
+    A lost segment stays until every consumer group has left the segment behind it, because the next server tells of the
+    loss. A cursor that passes both unread says from where its readers were told nothing (`dropped_from`).
     """
     kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
