@@ -109,7 +109,7 @@ class People:
 
     def cursor(self, partition: PartitionId, group: str) -> CursorRecord | None:
         """The cursor of a consumer group, as the coordinator has it."""
-        record: CursorRecord | None = self._world.coordinator.records.cursor(partition, group)[0]
+        record: CursorRecord | None = self._world.coordinator.records.cursor(partition, name_of(group))[0]
         return record
 
     def paused(self) -> list[tuple[PartitionId, str]]:

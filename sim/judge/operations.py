@@ -76,6 +76,13 @@ class Operations:
         """The coordinator is rebuilt. A move in the lost time is forgotten, if no server had begun its group epoch."""
         seen = self._seen
         seen.waits_for_rebuild = False
+        for group, partition in list(seen.cursors):
+            is_known = group in seen.cursorless or cursor_of(partition, group) is not None
+            if not is_known and not seen.epoch_on_disks(partition, group):
+                # the group had acknowledged nothing there, so it begins anew
+                del seen.cursors[group, partition]
+                seen.untold_from.pop((group, partition), None)
+                seen.states.add("cursor forgotten")
         for (group, partition), view in list(seen.groups.items()):
             record = cursor_of(partition, group)
             epoch = record.group_epoch if record is not None else 1

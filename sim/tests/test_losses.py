@@ -379,6 +379,20 @@ def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
             operations.told("a-0", 1, 1, Batches(1, (), 0, 0, 1, 1))
 
 
+def test_a_rebuild_without_a_cursor() -> None:
+    """If no disk knew it, its group had acknowledged nothing, and keeps nothing in the record."""
+    pair = Pair(flush=True)
+    judge = pair.judge
+    pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "shared", 1, 0, 0)))
+    for group in ("early", "late", "shared"):
+        judge.cursor_written("a-0", ONE, group, None, CursorRecord(1, 1, 0, "t"))
+    judge.moved("range", ONE, 1)
+    known = {"early": CursorRecord(1, 1, 0, "t")}
+    judge.rules.operations.went_back(())
+    judge.rules.operations.rebuilt(lambda _partition, group: known.get(group))
+    assert set(judge.seen.cursors) == {("early", ONE), ("range", ONE), ("shared", ONE)}
+
+
 def _sent(judge: Judge, message: int) -> int:
     judge.sent(message, ONE, b"p" * 16, AckLevel.REPLICATED)
     return message
