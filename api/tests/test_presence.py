@@ -43,7 +43,7 @@ TOLD = """
     CursorRecord.dropped_position ReadQuarantinedResponse.done StoredSegment.copied_from KnownCursor.oldest
     BrokerGroupDescription.waits_for HeartbeatAnswer.disk_stall_us
     HeartbeatAnswer.data_count BrokerAddress.stream_port MemberRecord.link_address LiveRecord.wall_ms
-    TopicRecord.first_partition_count
+    TopicRecord.first_partition_count ClusterRecord.rebuild_begun_ms
     CursorRecord.deleted_at_ms CursorRecord.oldest CursorRecord.handover_epoch
     ManifestReference.content_digest WriterRecord.opened_at_ms RowLayout.partition_count RowLayout.batch_bytes
     PublishResponse.parts ReadStagedResponse.header

@@ -12,6 +12,7 @@ from seriatim_broker.core.switching import opening, switch_attempts
 from seriatim_broker.runtime import coordination
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.membership import Seen
+from seriatim_broker.runtime.rebuilt_watches import RebuiltWatches
 
 from .mutation import LOSS, Mutation, Patch, nothing
 
@@ -86,6 +87,10 @@ def _registered_again() -> list[Patch]:
     return [(Seen, "is_ahead_of", lambda *_: False)]
 
 
+def _watches_stay() -> list[Patch]:
+    return [(RebuiltWatches, "end_watches", nothing)]
+
+
 MUTATIONS: dict[str, Mutation] = {
     "refused-at-once": Mutation(
         "after a refused write a partition waits, longer each time", _refused_is_lost, ("LIMIT", "I13"), "refusing"
@@ -150,6 +155,15 @@ MUTATIONS: dict[str, Mutation] = {
         world="brokers",
         layer="runtime",
         batch_count=150,
+    ),
+    "rebuilt-is-listed": Mutation(
+        "copies of the coordinator's records are listed again after a rebuild",
+        _watches_stay,
+        ("I13",),
+        "restored",
+        world="brokers",
+        layer="runtime",
+        batch_count=100,
     ),
 }
 """By name."""

@@ -271,7 +271,8 @@ class WholeCluster:
         return [f"not serving: {away}"] * bool(away) + [f"not left: {left}"] * bool(left)
 
     def finish(self) -> None:
-        """If topics were deleted, nothing of them is left after some time."""
+        """After some time brokers know what the coordinator has, and nothing of deleted topics is left."""
+        self.person.check_copies()
         if self.world.judge.seen.gone:
             self.world.run_until(self.world.schedule.now_us + FORGOTTEN_US)
             self.topics.check()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
-from seriatim_api.v1 import operations_pb2
+from seriatim_api.v1 import operations_pb2, records_pb2
 from seriatim_broker.core.peers import behind
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc import known
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
 """So long after the coordinator is back, a broker has looked at it, with any clock."""
+
+COPIES_US = 5_000_000
+"""So long after everything has drained, all brokers have looked at the coordinator and listed what they keep copies
+of."""
+
+COPIES_LOOK_US = 100_000
 
 REBUILDS_MAX = 20
 """So often at most a rebuild is repeated until all that it plans is written."""
@@ -76,6 +82,23 @@ class Person:
             elif self._seen.get(process, 0) > revision and not process.frozen:
                 what = f"{process.name} has seen revision {self._seen[process]} of the coordinator"
                 self._world.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
+
+    def check_copies(self) -> None:
+        """I13: after a rebuild, each broker's copy of the members is soon the one that the coordinator has."""
+        world = self._world
+        if "coordinator rebuilt" not in world.judge.seen.states:
+            return
+        until_us = world.schedule.now_us + COPIES_US
+        while older := [process.name for process, runtime in self._running() if not self._has_members(runtime)]:
+            if world.schedule.now_us > until_us:
+                world.judge.fail("I13", f"the copies of the members are older than the rebuild on {older}")
+            world.run_until(world.schedule.now_us + COPIES_LOOK_US)
+
+    def _has_members(self, runtime: Runtime) -> bool:
+        keys, items = self._cluster.coordinator.keys, self._cluster.coordinator.store.items
+        values = (item.value for key, item in items.items() if key.startswith(keys.members))
+        records = [records_pb2.MemberRecord.FromString(value) for value in values]
+        return runtime.directory.members == {record.member.broker: record for record in records}
 
     def _running(self) -> Iterator[tuple[RuntimeProcess, Runtime]]:
         for broker in self._cluster.brokers.values():

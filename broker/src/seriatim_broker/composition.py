@@ -429,8 +429,8 @@ class Broker:
             lambda: runtime.retention.unread(self._leads), settings.group_series_max,
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
-        self._feed = TopicFeed(self._coordinator, self._keys)
-        self._news = TopicNews(self._coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
+        self._feed = TopicFeed(runtime.coordinator, self._keys)
+        self._news = TopicNews(runtime.coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
         self._cluster_meter = ClusterMeter(
             settings.broker,
             self._feed,

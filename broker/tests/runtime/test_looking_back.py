@@ -32,7 +32,13 @@ class Bench:
         self.coordinator = MemoryCoordinator(MemoryStore())
         self.disk_is_full = False
         identity = Identity("id", ME, "g0", 0, 3, 0, seen)
-        self.back = LookingBack(self.coordinator, KEYS, identity, self.events.append, self._remember)
+        self.rebuilt_count = 0
+        self.back = LookingBack(
+            self.coordinator, KEYS, identity, self.events.append, self._remember, self._count_rebuild
+        )  # fmt: skip
+
+    def _count_rebuild(self) -> None:
+        self.rebuilt_count += 1
 
     async def _remember(self, seen: Seen) -> None:
         if self.disk_is_full:
@@ -82,6 +88,7 @@ async def test_a_rebuild_is_told_once_also_where_no_loss_was_noticed() -> None:
     await bench.write(rebuilt_at_ms=77)
     assert await bench.look() == [CoordinatorRebuilt()]
     assert await bench.look() == []
+    assert bench.rebuilt_count == 1
 
 
 async def test_a_copy_from_before_a_rebuild_is_an_alarm_whatever_its_revision() -> None:
@@ -94,6 +101,7 @@ async def test_a_rebuild_does_not_excuse_a_record_below_the_run() -> None:
     bench = Bench(Seen(3, 500))
     await bench.write(run=2, rebuilt_at_ms=77)
     assert problem_in(await bench.look()) == "it knows run 2 of g0-0, which is in run 3"
+    assert bench.rebuilt_count == 0
 
 
 async def test_the_highest_revision_is_noted_once_a_minute_and_only_if_it_grew() -> None:

@@ -270,6 +270,41 @@ async def test_a_deleted_partition_does_not_come_back() -> None:
     assert KEYS.cursor(P, "g") not in store.items
 
 
+async def test_time_of_a_rebuild_is_written_last_also_if_all_was_lost() -> None:
+    """Brokers that read it list again what they keep copies of."""
+    coordinator = MemoryCoordinator(store := MemoryStore())
+    plan = await make_plan(coordinator, KEYS, Answers((told(M00, FIRST), told(M01, FIRST))))
+    last = plan.steps.pop()
+    assert not await carry_out(coordinator, plan)
+    assert {KEYS.member("g0-0"), KEYS.member("g0-1"), KEYS.chain(P)} <= store.items.keys()
+    cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
+    assert (cluster.id, cluster.rebuilt_at_ms) == ("id", 0)
+    assert not await carry_out(coordinator, Plan([last]))
+    cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
+    assert (cluster.id, cluster.rebuilt_at_ms > 0, cluster.rebuild_begun_ms) == ("id", True, 0)
+    assert await carry_out(coordinator, Plan([last])) == [last.text], "another rebuild has written its time since"
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_rebuild_that_did_not_end_is_ended_by_the_next_one(*, is_empty: bool) -> None:
+    """The first one wrote all but the floor of group epochs and its time, so no other record is left to write."""
+    coordinator = MemoryCoordinator(store := MemoryStore())
+    if not is_empty:
+        cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
+        await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString())])
+    answers = Answers((told(M00, FIRST), told(M01, FIRST)))
+    first = await make_plan(coordinator, KEYS, answers)
+    del first.steps[-2:]
+    assert not await carry_out(coordinator, first)
+    assert KEYS.group_epoch not in store.items
+    second = await make_plan(coordinator, KEYS, answers)
+    assert not await carry_out(coordinator, second)
+    assert EpochFloor.of(store.items[KEYS.group_epoch]).floor > 1_700_000_000_000
+    cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
+    assert (cluster.rebuilt_at_ms > 0, cluster.rebuild_begun_ms) == (True, 0)
+    assert not (await make_plan(coordinator, KEYS, answers)).steps
+
+
 @pytest.mark.parametrize("registered", [(), (M00,)])
 async def test_after_a_rebuild_a_broker_counts_as_of_its_version_and_is_linked_over_tcp_as_before(
     registered: tuple[MemberId, ...],

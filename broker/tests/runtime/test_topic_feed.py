@@ -18,6 +18,7 @@ from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.rebuilt_watches import RebuiltWatches
 from seriatim_broker.runtime.records import chain_to_record
 from seriatim_broker.runtime.topic_feed import (
     CHAINS_PER_TAKE_MAX,
@@ -42,7 +43,8 @@ class World:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.feed = TopicFeed(MemoryCoordinator(self.store), KEYS)
+        self.coordinator = RebuiltWatches(MemoryCoordinator(self.store))
+        self.feed = TopicFeed(self.coordinator, KEYS)
         self.next = 1
 
     def put_topic(self, name: str, ids: list[int], growing: list[int] | None = None, inc: str = "i") -> None:
@@ -188,6 +190,24 @@ async def test_after_a_compaction_it_lists_again_and_says_what_changed_meanwhile
         while seen.epochs.get(1) != 7 or "b" in seen.topics or 3 not in seen.epochs:
             await seen.take()
         assert set(seen.topics) == {"a", "c"}
+
+
+async def test_after_a_rebuild_a_chain_of_a_lower_revision_counts_and_the_same_one_is_not_told() -> None:
+    world = World()
+    world.make("a", 1)
+    world.make("b", 2)
+    older = world.store.copy()
+    async with watching(world) as seen:
+        await seen.take_all()
+        for epoch in range(2, 6):
+            world.put_chain(1, 0, epoch)
+        await seen.until("a", 5, 1)
+        told = len(seen.responses)
+        world.store.restore(older)
+        world.put_chain(1, 0, epoch=6)
+        world.coordinator.end_watches()
+        await seen.until("a", 6, 1)
+        assert [entry.topic.name for one in seen.responses[told:] for entry in one.changed] == ["a"]
 
 
 async def test_the_next_watcher_gets_everything_and_the_watches_end_with_the_last_one() -> None:

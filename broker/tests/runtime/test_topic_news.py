@@ -48,6 +48,10 @@ class World:
         return task
 
 
+async def nothing_lost() -> str:
+    return ""
+
+
 async def until(condition: Any) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
@@ -155,7 +159,12 @@ async def test_calls_that_wake_together_share_one_answer_and_later_ones_do_not()
 
         addresses: Any = SimpleNamespace(all=list, route_of=lambda id_: common_pb2.Route(partition_id=id_))
         services: Any = SimpleNamespace(
-            coordinator=world.coordinator, keys=KEYS, topic=topic, chains=chains, is_stopping=False
+            coordinator=world.coordinator,
+            keys=KEYS,
+            topic=topic,
+            chains=chains,
+            is_stopping=False,
+            identity=SimpleNamespace(cluster_id="id"),
         )
         routing = RoutingServicer(cast(Any, services), addresses, world.news)
         get = RoutingServicer.GetTopic.__wrapped__  # type: ignore[attr-defined]
@@ -188,7 +197,7 @@ async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
     async with following() as world:
         addresses: Any = SimpleNamespace(all=lambda: [broker_pb2.BrokerAddress(broker="b", address="b:1")])
         services: Any = SimpleNamespace(coordinator=world.coordinator, keys=KEYS, chains=None, is_stopping=False)
-        services.topic = lambda name: Services.topic(services, name)
+        services.topic, services.lost = lambda name: Services.topic(services, name), nothing_lost
         routing = RoutingServicer(cast(Any, services), addresses, world.news)
         left_s = 10.0
 

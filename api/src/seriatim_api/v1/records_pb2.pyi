@@ -243,12 +243,15 @@ class ClusterRecord(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     FORMAT_LEVEL_FIELD_NUMBER: _builtins.int
     REBUILT_AT_MS_FIELD_NUMBER: _builtins.int
+    REBUILD_BEGUN_MS_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     id: _builtins.str
     """UUID made by the first broker"""
     format_level: _builtins.int
     rebuilt_at_ms: _builtins.int
     """the last rebuild from what the brokers know: revisions seen before say nothing any more"""
+    rebuild_begun_ms: _builtins.int
+    """when the rebuild began to write that has not ended; 0: there is none"""
     def __init__(
         self,
         *,
@@ -256,10 +259,11 @@ class ClusterRecord(_message.Message):
         id: _builtins.str = ...,
         format_level: _builtins.int = ...,
         rebuilt_at_ms: _builtins.int = ...,
+        rebuild_begun_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "format_level", b"format_level", "id", b"id", "rebuilt_at_ms", b"rebuilt_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "format_level", b"format_level", "id", b"id", "rebuild_begun_ms", b"rebuild_begun_ms", "rebuilt_at_ms", b"rebuilt_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

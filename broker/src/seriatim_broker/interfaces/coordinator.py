@@ -407,7 +407,8 @@ class Coordinator(Protocol):
         Args:
             key: A key, or with `prefix` the beginning of keys.
             start_revision: The first revision whose changes to deliver, at least 1; mostly a listing's revision + 1. If
-                it is in the future, the watch waits for it.
+                it is in the future, the watch waits for it. So a watch is silent after the coordinator went back, until
+                its revision comes again (`runtime.rebuilt_watches`).
             prefix: Whether to follow every key that begins with `key`.
 
         Raises:

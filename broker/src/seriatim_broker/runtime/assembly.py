@@ -40,6 +40,7 @@ from .lease import LeaseKeeper
 from .links import Links
 from .looking_back import LookingBack, Remember
 from .membership import Identity, live_record
+from .rebuilt_watches import RebuiltWatches
 from .refusals import Refusals
 from .restart_gate import RestartGate
 from .retention import Retention, RetentionSettings
@@ -116,10 +117,10 @@ class Runtime:
         link_peers: Mapping[str, str] | None = None,
     ) -> None:
         broker = identity.member.broker
-        coordinator, clock = ground.coordinator, ground.clock
+        clock = ground.clock
+        self.coordinator = coordinator = RebuiltWatches(ground.coordinator)
         self.identity = identity
         self._keys = keys
-        self._coordinator = coordinator
         self._storage = ground.storage
         self._known_runs: dict[str, tuple[RunId | None, bool]] = {}  # by broker, and whether it serves
         self._clock = clock
@@ -142,7 +143,9 @@ class Runtime:
             self.directory.is_dismissed,
             self.driver.fail,
         )
-        self.looking_back = LookingBack(coordinator, keys, identity, post, ground.remember)
+        self.looking_back = LookingBack(
+            coordinator, keys, identity, post, ground.remember, coordinator.end_watches
+        )  # fmt: skip
         self.watermarks = Watermarks(
             coordinator, keys, identity.run_id, lambda: ground.storage.durable_sequence, clock
         )  # fmt: skip
@@ -191,7 +194,7 @@ class Runtime:
     def duties(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         """All tasks that run beside the core until the process ends, each with its name."""
         return [
-            ("directory", self.directory.run(self._coordinator)),
+            ("directory", self.directory.run(self.coordinator)),
             ("lease", self.lease.run()),
             ("live key", self._keep_live_key()),
             ("disk room", self._watch_room()),
@@ -266,7 +269,7 @@ class Runtime:
                 continue
             try:
                 value = live_record(self.identity, self._clock.wall_ms(), self._unlinked)
-                await self._coordinator.txn((), [Put(key, value, lease)], deadline_s=1.0)
+                await self.coordinator.txn((), [Put(key, value, lease)], deadline_s=1.0)
             except SeriatimError as exc:
                 _log.warning("live_key_not_written", error=str(exc))
                 changed.set()

@@ -5,7 +5,8 @@ the broker's own record every 2 s and looks at all three. Two things prove that 
 below the broker's own run, and a revision below the highest that was seen. They prove nothing if the coordinator was
 rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew.
 
-The core is told of a rebuild too, because it may not have noticed that anything was lost. The disk keeps the highest
+The core is told of a rebuild too, because it may not have noticed that anything was lost. So are the copies of the
+coordinator's records, which are listed again. The disk keeps the highest
 revision, noted once a minute, and before a decided publication is carried out. After an outage the core also compares
 the chain records of its partitions.
 """
@@ -51,6 +52,7 @@ class LookingBack:
         identity: Identity,
         emit: Callable[[Event], None],
         remember: Remember,
+        rebuilt: Callable[[], None],
     ) -> None:
         self._coordinator = coordinator
         self._key = keys.member(identity.member.broker)
@@ -58,6 +60,7 @@ class LookingBack:
         self._identity = identity
         self._emit = emit
         self._remember = remember
+        self._rebuilt = rebuilt
         self._seen = self._noted = identity.seen
         self._looks_until_note = 0
         self._was_away = False
@@ -112,6 +115,7 @@ class LookingBack:
         if not problem:
             if rebuilt_at_ms > self._seen.rebuilt_at_ms:
                 self._emit(CoordinatorRebuilt())
+                self._rebuilt()
             begins_anew = rebuilt_at_ms > before.rebuilt_at_ms
             revision = result.revision if begins_anew else max(result.revision, self._seen.revision)
             self._seen = replace(

@@ -55,7 +55,7 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
                         else:
                             values.pop(event.item.key, None)
                     changed(values, [event.item.key for event in batch.events])
-        except CompactedError:
+        except CompactedError:  # or the coordinator was rebuilt
             continue
         except SeriatimError as exc:
             _log.warning("mirror_interrupted", prefix=prefix, error=str(exc))

@@ -21,7 +21,16 @@ from ..core.values.chain import Chain
 from ..core.values.keyed import ConsumerMode
 from ..core.values.log import CursorState
 from ..core.values.writers import NAME_BYTES, WriterRecord
-from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
+from ..interfaces.coordinator import (
+    Compare,
+    Coordinator,
+    Delete,
+    KeyValue,
+    Operation,
+    Put,
+    mod_revision_is,
+    value_is,
+)
 from .archive import ChainArchive
 from .group_epochs import EpochFloor
 from .keys import Keys, group_of, partition_of
@@ -124,7 +133,7 @@ async def make_plan(
     listing = await coordinator.list(keys.prefix, deadline_s=DEADLINE_S)
     items = {item.key: item for item in listing.items}
     plan = Plan()
-    _plan_cluster(plan, keys, items, told[0].cluster_id)
+    cluster = _plan_cluster(plan, keys, items, told[0].cluster_id)
     for one in told:
         _plan_member(plan, keys, items, one)
     _plan_silent_members(plan, keys, items, told)
@@ -133,7 +142,7 @@ async def make_plan(
     incarnations = _plan_topics(plan, keys, items, topics)
     _plan_writers(plan, keys, items, topics, incarnations, told)
     _plan_epoch_floor(plan, keys, items, told)
-    _plan_lower_revision(plan, keys, items, told)
+    _plan_end(plan, keys, items, cluster, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
     _tell_unknown(plan, _external_groups(keys, items))
     return plan
@@ -156,33 +165,57 @@ def _put(plan: Plan, items: Mapping[str, KeyValue], key: str, value: bytes, text
         plan.steps.append(Step(text, (mod_revision_is(key, revision),), (Put(key, value),)))
 
 
-def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster_id: str) -> None:
-    key = keys.cluster_record
-    found = records_pb2.ClusterRecord.FromString(items[key].value) if key in items else None
-    if found is not None and found.id == cluster_id:
-        return
-    if found is not None and any(name.startswith(keys.chains) for name in items):
-        raise PreconditionError(f"the coordinator has a cluster {keys.cluster!r} with another id, and data of it")
-    record = records_pb2.ClusterRecord(
-        cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL, rebuilt_at_ms=_now_ms()
-    )
-    _put(plan, items, key, record.SerializeToString(), f"the cluster's record, id {cluster_id}")
+def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster_id: str) -> records_pb2.ClusterRecord:
+    """Plan the cluster's record if there is none, or if a rebuild began and did not end. Returns it as it is then.
+
+    A rebuild that did not end has written records, and perhaps all of them but the last. So there is nothing else from
+    which to see that the last ones are to be written.
+    """
+    item = items.get(keys.cluster_record)
+    found = records_pb2.ClusterRecord.FromString(item.value) if item is not None else None
+    if found is not None and found.id != cluster_id:
+        if any(name.startswith(keys.chains) for name in items):
+            raise PreconditionError(f"the coordinator has a cluster {keys.cluster!r} with another id, and data of it")
+        found = None
+    record = found or records_pb2.ClusterRecord(cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL)
+    if found is None:
+        _plan_begin(plan, keys, items, record, f"the cluster's record, id {cluster_id}")
+    elif found.rebuild_begun_ms:
+        _plan_begin(plan, keys, items, record, "that a rebuild has begun: the one before did not end")
+    return record
 
 
-def _plan_lower_revision(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    """Plan the last write: it makes the brokers accept a revision below the highest that they have seen.
+def _plan_begin(
+    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], record: records_pb2.ClusterRecord, text: str
+) -> None:
+    """Plan the first write: it says that a rebuild has begun."""
+    record.rebuild_begun_ms = max(_now_ms(), record.rebuild_begun_ms + 1)
+    steps = plan.steps
+    plan.steps = []
+    _put(plan, items, keys.cluster_record, record.SerializeToString(), text)
+    plan.steps += steps
+
+
+def _plan_end(
+    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], record: records_pb2.ClusterRecord, told: Sequence[Told]
+) -> None:
+    """Plan the last write: the time of the rebuild, in the cluster's record. If there is no first write yet, plan it.
 
     A restored coordinator counts revisions from those of its copy. So brokers that keep the highest revision would say
-    for ever that it went back. The time of the rebuild tells them that it is repaired and that revisions begin anew.
+    for ever that it went back. The time tells them that it is repaired, that revisions begin anew, and that they must
+    list again what they keep copies of. So it comes last also if the cluster's record is written anew. Without that, a
+    broker would list before the records of the members are there.
     """
-    key = keys.cluster_record
-    if key not in items or not (plan.steps or any(one.behind for one in told)):
+    if not (plan.steps or any(one.behind for one in told)):
         return
-    record = records_pb2.ClusterRecord.FromString(items[key].value)
-    if record.id != told[0].cluster_id:
-        return  # the step before writes this record anew, with the time
+    if not record.rebuild_begun_ms:
+        _plan_begin(plan, keys, items, record, "that a rebuild has begun")
+    begun = record.SerializeToString()
+    record.rebuild_begun_ms = 0
     record.rebuilt_at_ms = max(_now_ms(), record.rebuilt_at_ms + 1)
-    _put(plan, items, key, record.SerializeToString(), "the time of this rebuild: brokers accept its revision")
+    put = Put(keys.cluster_record, record.SerializeToString())
+    text = "the time of this rebuild: brokers accept its revision"
+    plan.steps.append(Step(text, (value_is(put.key, begun),), (put,)))
 
 
 def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:

@@ -247,7 +247,7 @@ class WatchedTopics:
             page = await self._coordinator.list(self._keys.chains_page(PartitionId(first)), deadline_s=10.0)
             for number, item in enumerate(page.items):
                 found.add(partition_of(item.key))
-                await self._put_chain(item)
+                await self._put_chain(item, is_listed=True)
                 if number % 50 == 49:
                     await asyncio.sleep(0)  # a long list must not hold up the event loop
         for name in self._topics.keys() - {item.key.removeprefix(self._keys.topics) for item in listing.items}:
@@ -318,9 +318,10 @@ class WatchedTopics:
             if self._owners.get(partition) == record.name:
                 del self._owners[partition]
 
-    async def _put_chain(self, item: KeyValue) -> None:
+    async def _put_chain(self, item: KeyValue, *, is_listed: bool = False) -> None:
+        """Take a chain's record. One that is listed counts even if it is older: the coordinator may have gone back."""
         partition = partition_of(item.key)
-        if item.mod_revision <= self._revisions.get(partition, 0):
+        if not is_listed and item.mod_revision <= self._revisions.get(partition, 0):
             return
         try:
             whole = await read_whole(self._coordinator, self._keys, item)
@@ -332,8 +333,11 @@ class WatchedTopics:
             _log.error("chain_unreadable", key=item.key, error=str(exc))
             return
         self._revisions[partition] = whole.item.mod_revision
+        standing = standing_of(record)
+        if (self._chains.get(partition), self._standing.get(partition)) == (summary, standing):
+            return
         self._chains[partition] = summary
-        self._stand(partition, standing_of(record))
+        self._stand(partition, standing)
         owner = self._owners.get(partition)
         if owner is not None:
             for watcher in self.watchers:
