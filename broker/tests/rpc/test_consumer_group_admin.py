@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -17,14 +17,17 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownGroupError,
 )
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import ConsumerGroupDescribed
-from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord
+from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, _pass_dropped, row_of
+from seriatim_broker.rpc.consumer_group_operations import ConsumerGroupOperations
 from seriatim_broker.rpc.outbound import BrokerCalls
+from seriatim_broker.runtime.records import operation_to_number
 
 SERVER = MemberId("g0-0", b"0" * 16)
 
@@ -209,3 +212,46 @@ async def test_only_the_partitions_that_a_question_names_are_described() -> None
     assert await asked(2, 0, 2) == [0, 2]
     assert services.read == [[1, 2, 3], [1, 3]]
     assert passed_on == [[], [2, 0, 2]]
+
+
+async def test_skip_to_the_end_of_a_group_that_reads_on_is_planned() -> None:
+    """Between two questions the group reads five messages, to the end of the partition."""
+    one = chain(base=0)
+    end = 10
+
+    async def describe(*_arguments: Any) -> list[broker_pb2.GroupPartition]:
+        nonlocal end
+        row = broker_pb2.GroupPartition(partition=one.number, has_cursor=True, segment=1, acked_index=end)
+        end += 5
+        return [row]
+
+    async def find(*_arguments: Any) -> dict[int, Place]:
+        nonlocal end
+        place = Place(1, end)
+        end += 5
+        return {one.number: place}
+
+    async def found(*_arguments: Any) -> Any:
+        return SimpleNamespace(partition_ids=[one.partition], has=lambda _partition: True)
+
+    async def chains(_partitions: Sequence[int]) -> list[Chain]:
+        return [one]
+
+    admin = SimpleNamespace(
+        _services=SimpleNamespace(topic=found, chains=chains),
+        _cursors=found,
+        _describe=describe,
+        _targets=SimpleNamespace(find=find),
+    )
+    request = broker_pb2.PlanGroupMoveRequest(
+        topic="t",
+        group="g",
+        operation=cast("Any", operation_to_number(ConsumerGroupOperation.SKIP)),
+        to=broker_pb2.GroupTarget(position=broker_pb2.START_POSITION_LATEST),
+    )
+    plan = ConsumerGroupOperations.PlanGroupMove.__wrapped__  # type: ignore[attr-defined]
+    (move,) = (
+        await plan(admin, request, SimpleNamespace(time_remaining=lambda: 10.0, invocation_metadata=lambda: ()))
+    ).moves
+    assert not move.HasField("error")
+    assert move.to_offset == make_offset(1, 15)

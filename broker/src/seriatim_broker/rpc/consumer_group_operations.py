@@ -65,8 +65,10 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         cursors = await self._cursors(chains, request.group)
         if not any(cursors.has(chain.partition) for chain in chains):
             raise unknown_consumer_group(request.topic, request.group)
-        places = await self._targets.find(request.topic, chains, request.to, remaining_s(context) * 0.8)
+        # First where the group is. If the end were asked first, a group that reads on meanwhile would be behind it,
+        # and a skip to the end would be refused as a rewind.
         rows = await self._describe(request.topic, request.group, chains, cursors, context)
+        places = await self._targets.find(request.topic, chains, request.to, remaining_s(context) * 0.8)
         by_number = {chain.number: chain for chain in chains}
         return broker_pb2.PlanGroupMoveResponse(
             moves=[_planned(by_number[row.partition], row, places[row.partition], wanted) for row in rows]

@@ -282,8 +282,8 @@ def _check_direction(
     here = _here(partition, consumer_group)
     if event.operation is ConsumerGroupOperation.SKIP and place < here:
         raise errors.OffsetOutOfRangeError(
-            f"group {event.consumer_group} has passed {named(place)} already and is at {named(here)}: "
-            "use a rewind to go back",
+            f"group {event.consumer_group} has passed {named(place)} already and is at {named(here)}, so there is "
+            "nothing to skip: nothing was changed; to go back, use a rewind",
             here=named(here),
         )
     if event.operation is ConsumerGroupOperation.REWIND and place > here:
