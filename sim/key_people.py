@@ -11,8 +11,10 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
+from seriatim_api.key_names import name_of_key
 from seriatim_broker.core.values.events import Event, ListKeys, OperateKeys
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, SeenKey
+from seriatim_broker.testing.simulated_bodies import KEYS
 
 from .judge.excuses import Excuse
 
@@ -79,13 +81,15 @@ class KeyPeople:
     def _list(self, partition: PartitionId, rng: random.Random) -> None:
         epoch, asked_us = self._epoch(partition), self._world.schedule.now_us
         phases = rng.choice(((KeyPhase.PARKED,), (KeyPhase.PARKED,), ()))
+        name = self._one_name(rng) if self._world.options.people_name_keys else None
 
         def make(request: int, deadline_us: int) -> Event:
-            return ListKeys(request, partition, self._group, phases, b"", rng.choice((3, 100)), None, deadline_us)
+            return ListKeys(request, partition, self._group, phases, b"", rng.choice((3, 100)), name, deadline_us)
 
         def answered(effect: Any) -> None:
             if effect is None or effect.error is not None:
                 return
+            self._world.judge.rules.keyed.parked.listed(self._group, name, [key.name for key in effect.keys])
             known = [
                 SeenKey(key.name, key.turn, key.first_offset, key.group_epoch)
                 for key in effect.keys
@@ -100,6 +104,12 @@ class KeyPeople:
                     self._world.judge.rules.keyed.parked.said_parked(self._group, partition, epoch, seen, asked_us)
 
         self._world.clients.ask_at(self._server(partition, rng), make, answered)
+
+    def _one_name(self, rng: random.Random) -> bytes | None:
+        """Sometimes one key only: one of those that messages have, or the empty one, which no message has."""
+        if rng.random() < 0.5:
+            return None
+        return name_of_key(rng.choice((b"", *(b"k%d" % number for number in range(KEYS)))))
 
     def _operate(
         self, partition: PartitionId, operation: KeyOperation, keys: tuple[SeenKey, ...], rng: random.Random

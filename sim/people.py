@@ -8,12 +8,19 @@ twice at once. At the end every consumer group is resumed.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord, OperateConsumerGroup
+from seriatim_broker.core.values.events import (
+    ConsumerGroupOperation,
+    CursorRecord,
+    OperateConsumerGroup,
+)
+from seriatim_broker.core.values.keyed import NOTHING_WANTED, ConsumerMode, WantedSettings
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .consumers import name_of
@@ -30,7 +37,13 @@ TRIES_MAX = 5
 
 @dataclass
 class Wish:
-    """One operation on a consumer group, as a person asks for it."""
+    """One operation on a consumer group, as a person asks for it.
+
+    Attributes:
+        must_be: It is asked for until it is done.
+        until_known: It is asked for until it is known whether it was done.
+        then: What the person does after that.
+    """
 
     partition: PartitionId
     group: str
@@ -42,6 +55,9 @@ class Wish:
     known_len: int
     tries: int = 0
     must_be: bool = False
+    wanted: WantedSettings = NOTHING_WANTED
+    until_known: bool = False
+    then: Callable[[], None] | None = None
 
 
 class People:
@@ -90,6 +106,42 @@ class People:
                 tries=TRIES_MAX - 1,
             )  # fmt: skip
             self._begin(wish, rng)
+
+    def change_mode(self, group: str, then: Callable[[], None]) -> None:
+        """A consumer group without consumers gets another mode on each partition, and then its own mode again."""
+        records, left = self._world.coordinator.records, 0
+
+        def back(partition: PartitionId, mode: ConsumerMode) -> None:
+            self._configure(partition, group, mode, done, must_be=True)
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        known = [(partition, records.cursor(partition, group)[0]) for partition in self._world.partitions]
+        modes = [(at, record.mode) for at, record in known if record is not None and not record.deleted]
+        left = len(modes) + 1
+        for partition, mode in modes:
+            self._configure(partition, group, ConsumerMode.SHARED, partial(back, partition, mode))
+        done()
+
+    def _configure(
+        self,
+        partition: PartitionId,
+        group: str,
+        mode: ConsumerMode,
+        then: Callable[[], None],
+        *,
+        must_be: bool = False,
+    ) -> None:
+        rng = self._world.schedule.rng
+        wish = Wish(
+            partition, group, ConsumerGroupOperation.CONFIGURE, rng.randbytes(16), 0, 0, 0, 0, must_be=must_be,
+            wanted=WantedSettings(mode=mode), until_known=True, then=then,
+        )  # fmt: skip
+        self._begin(wish, rng)
 
     def end(self) -> None:
         """The faults are over: people resume each consumer group that they paused."""
@@ -145,7 +197,7 @@ class People:
         if wish not in self._waiting:
             return
         wish.tries += 1
-        if wish.tries > TRIES_MAX and not wish.must_be:
+        if wish.tries > TRIES_MAX and not (wish.must_be or wish.until_known):
             self._waiting.remove(wish)
             return
         self._send(wish)
@@ -174,7 +226,7 @@ class People:
         process.deliver(
             OperateConsumerGroup(
                 world.clients.ask(None, answered), wish.partition, wish.group, wish.operation, wish.id,
-                wish.group_epoch, wish.segment_no, wish.index, wish.known_len, deadline_us,
+                wish.group_epoch, wish.segment_no, wish.index, wish.known_len, deadline_us, wish.wanted,
             )
         )  # fmt: skip
 
@@ -193,3 +245,5 @@ class People:
             world.judge.operated(wish.group, wish.operation, wish.id, was_done=effect.was_done)
         else:
             world.judge.seen.states.add(f"operation refused: {type(error).__name__}")
+        if wish.then is not None:
+            wish.then()

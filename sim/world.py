@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 from seriatim._core import producer as producing
@@ -25,7 +26,7 @@ from seriatim_broker.testing.simulated_bodies import key_of
 from . import mode_consumers, spread_consumers
 from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
-from .consumers import SimConsumer
+from .consumers import SimConsumer, name_of
 from .cores.cluster import CORES
 from .distances import Distances
 from .forwards import Forwards
@@ -97,6 +98,9 @@ SIM_CONFIG = BrokerConfig(
 
 AWAY_US = (500_000, 3_000_000)
 """So long a consumer group is without consumers: longer than its delays, and than people and brokers take for most."""
+
+CHANGING_US = 50_000
+"""So often a consumer looks whether the mode of its group is its own again."""
 
 LEAVES_SHARE = 0.5
 """Of the consumers that all end at once, so many say so."""
@@ -236,6 +240,7 @@ class World:
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
         self.away_until_us: dict[str, int] = {}  # groups whose consumers have all ended, and when others come
+        self.changing: set[str] = set()  # groups whose mode people change: no consumer comes meanwhile
         self.there_before: dict[PartitionId, frozenset[str]] = {}  # of added partitions: groups that were there before
         self.keyed_groups = list(KEYED_GROUPS[: self.options.keyed_groups]) if self.options.keyed_consumers else []
         self.people = People(self)
@@ -626,6 +631,9 @@ class World:
 
     def add_keyed_consumer(self, group: str, number: int) -> None:
         """A consumer of a group in which order is by key, for each partition."""
+        if group in self.changing:
+            self.schedule.after(CHANGING_US, self.add_keyed_consumer, group, number)
+            return
         for partition in self.partitions:
             self.add_keyed_consumer_of(partition, group, number)
 
@@ -695,11 +703,30 @@ class World:
                 end()
                 self.schedule.at(back_us, self._replace_consumer, group, consumer.partition)
 
+    def change_mode(self, rng: random.Random) -> None:
+        """All consumers of a group end; people give it another mode and its own one again; then as many come."""
+        mine = self.keyed_groups if self.options.spread_consumers else (*self.groups, *self.keyed_groups)
+        labels = sorted({one.group for one in self.consumers if one.alive and one.group in mine} - self.changing)
+        if not labels:
+            return
+        group = rng.choice(labels)
+        self.schedule.tell("FAULT", f"all consumers of {group} end, and its mode changes")
+        self.changing.add(group)
+        for consumer in self.consumers:
+            if consumer.alive and consumer.group == group:
+                end = consumer.leave if rng.random() < LEAVES_SHARE else consumer.crash
+                end()
+                self._replace_consumer(group, consumer.partition)
+        self.people.change_mode(name_of(group), partial(self.changing.discard, group))
+
     def is_away(self, group: str) -> bool:
         """Whether no consumer of the group may come now."""
         return self.away_until_us.get(group, 0) > self.schedule.now_us
 
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        if group in self.changing:
+            self.schedule.after(CHANGING_US, self._replace_consumer, group, partition)
+            return
         if self.is_away(group):
             self.schedule.at(self.away_until_us[group], self._replace_consumer, group, partition)
             return

@@ -68,6 +68,7 @@ MORE_KINDS: tuple[str, ...] = (
     "begun_alone",
     "freeze_master",
     "group_leaves",
+    "change_mode",
     "leap_apart",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""

@@ -114,3 +114,7 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
     def inject_group_leaves(self) -> None:
         """All consumers of a consumer group end, and others come much later."""
         self._world.consumers_leave(self._rng)
+
+    def inject_change_mode(self) -> None:
+        """A consumer group gets another mode while it has no consumers, and then its own one again."""
+        self._world.change_mode(self._rng)

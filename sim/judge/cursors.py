@@ -61,6 +61,8 @@ class Cursors:
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
         if new.requests != old.requests and not old.deleted:
             self._operations.written(who, partition, group, old, new)
+            if group in seen.keyed_groups and new.mode is not old.mode:
+                self._ledgers.moved(partition, group, old, new)
             return
         if new.paused != old.paused and not (old.deleted or new.deleted):
             seen.fail("PAUSE", f"{who} writes {new} over {old}, and no person paused or resumed the group")

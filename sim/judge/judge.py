@@ -62,8 +62,8 @@ class Judge:
         self.appended = rules.outcomes.appended
         self.check_room = rules.full_disks.taken
         self.settled = rules.outcomes.settled
-        self.subscribed = rules.operations.subscribed
         self.told = rules.operations.told
+        self.subscribed = rules.operations.subscribed
         self.operated = rules.operations.done
         self.gap_told = rules.gaps.told
         self.dropped_told = rules.retention.told

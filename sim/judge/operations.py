@@ -1,6 +1,6 @@
 """ONCE, DONE: what a person does to a consumer group is carried out once, and the person is told so only if it was.
 
-I11: to rewind or skip a consumer group takes the next group epoch, and a pause changes no place.
+I11: to rewind or skip a consumer group, or to change its mode, takes the next group epoch; a pause changes no place.
 VOID, PAUSE: a broker delivers nothing in an epoch that a rewind or a skip has ended, and nothing in a pause.
 """
 
@@ -48,6 +48,11 @@ class Operations:
             return
         if new.group_epoch != old.group_epoch + 1:
             seen.fail("I11", f"{what}: to be moved takes the next epoch")
+        if new.mode is not old.mode:  # what was given and done before still counts
+            seen.states.add("mode changed")
+            if new.segment_no != old.segment_no or new.start_index < old.start_index:
+                seen.fail("I11", f"{what}: another mode goes on where the group is")
+            return
         segment = seen.history[partition][-1].segment(new.segment_no)
         if segment is None or (segment.sealed_len is not None and new.start_index > segment.sealed_len):
             seen.fail("I8", f"{what}: there is no such place")

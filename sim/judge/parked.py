@@ -1,7 +1,8 @@
 """What people were told of keys that wait: J2.
 
 J2  a key that was said to be parked is given out only after a person released it or passed over its first message;
-    what was said to be passed over is not given out; a key that was said to be released is not parked as before
+    what was said to be passed over is not given out; a key that was said to be released is not parked as before.
+    Who asks for one key is told of no other
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class Parked:
         if was_released:
             self._seen.fail("J2", f"{key} of {group} is said to be parked, and was said to be released")
         self._parked[(group, partition), group_epoch, key.first_offset] = key
+
+    def listed(self, group: str, wanted: bytes | None, names: list[bytes]) -> None:
+        """A broker says which keys wait. If a person asked for one key, it names no other one."""
+        if wanted is not None:
+            self._seen.states.add("a key was asked for by name")
+        others = [name for name in names if wanted not in (None, name)]
+        if others:
+            self._seen.fail("J2", f"a person asked for key {wanted!r} of {group}, and is told of {others}")
 
     def was_skipped(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> None:
         """A broker says that a message was passed over."""

@@ -3,9 +3,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import crossing, cursors, delivery, granting, ranges, serving, subscribing
+from seriatim_api.key_names import name_of_key
+from seriatim_broker.core.consumers import (
+    crossing,
+    cursors,
+    delivery,
+    granting,
+    handling,
+    operations,
+    ranges,
+    serving,
+    subscribing,
+    waiting_keys,
+)
 from seriatim_broker.core.consumers.consumer_group import tell
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import copying, gaps
@@ -13,6 +26,7 @@ from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import Gap
+from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.positions import first_kept
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
@@ -117,6 +131,55 @@ def _loss_hides_drops() -> list[Patch]:
     return [(subscribing, "end_of_drops", first_kept)]
 
 
+def _comers_are_welcome() -> list[Patch]:
+    def welcome(broker: Any, partition: Any, group: Any, consumer: Any) -> None:
+        """What is gone was told to the consumers that were there."""
+        handling.join(broker, group, consumer)
+
+    return [(subscribing, "_welcome", welcome)]
+
+
+def _forward_stays() -> list[Patch]:
+    real = KeyedDispatcher._first_is_done
+
+    def first_is_done(self: KeyedDispatcher, key: Any) -> None:
+        """The forwarder goes on with the number, whatever the first message is now."""
+        forward = self.forwards.get(key.name)
+        real(self, key)
+        if forward is not None and forward.number and (key.aside or key.live):
+            self.forwards[key.name] = forward
+
+    return [(KeyedDispatcher, "_first_is_done", first_is_done)]
+
+
+def _attempt_counts_on() -> list[Patch]:
+    real = KeyedDispatcher.end_run
+
+    def end_run(self: KeyedDispatcher, run: Any) -> bool:
+        """A failure counts for the first message of the key, also if retention dropped the one that failed."""
+        real(self, run)
+        return True
+
+    return [(KeyedDispatcher, "end_run", end_run)]
+
+
+def _note_in_memory() -> list[Patch]:
+    def without(*fields: Any, **named: Any) -> CursorState:
+        return replace(CursorState(*fields, **named), untold=0)
+
+    return [(cursors, "CursorState", without)]
+
+
+def _empty_means_all() -> list[Patch]:
+    real = waiting_keys._list
+
+    def listed(keyed: Any, event: Any, group_epoch: int) -> Any:
+        """An empty key is no key."""
+        return real(keyed, replace(event, name=None) if event.name == name_of_key(b"") else event, group_epoch)
+
+    return [(waiting_keys, "_list", listed)]
+
+
 def _mutation(rule: str, patches: Any, *breaks: str) -> Mutation:
     return Mutation(rule, patches, breaks, "crossings")
 
@@ -157,5 +220,27 @@ MUTATIONS: dict[str, Mutation] = {
         "a member that requests dropped messages reads the record",
         lambda: [(copying, "read_if_older", nothing)], "I13",
     ),
+    "new-mode-is-flagged": _mutation(
+        "what consumers were given before a change of mode comes again flagged",
+        lambda: [(operations, "_given_below", lambda *_: 0)], "K4", "I9",
+    ),
+    "new-mode-keeps-note": _mutation(
+        "what is gone is told in the new mode too", lambda: [(operations, "_noted", lambda *_: 0)], "I1", "I13"
+    ),
+    "empty-is-a-key": _mutation("the empty key is a key, and does not mean every key", _empty_means_all, "J2"),
+    "comer-is-told": _mutation(
+        "each consumer that comes is told of the losses and drops that are noted", _comers_are_welcome, "I1", "I13"
+    ),
+    "forward-ends-with-message": _mutation(
+        "the way of a message to the dead-letter topic ends when it is gone", _forward_stays, "J4", "CORE"
+    ),
+    "gone-lists-are-passed": _mutation(
+        "lists pass what is gone, also of keys that wait", lambda: [(granting, "_pass_gone_lists", nothing)],
+        "I13", "I1",
+    ),
+    "gone-has-no-attempts": _mutation(
+        "an attempt on a message that was dropped counts nowhere", _attempt_counts_on, "K5", "J2"
+    ),
+    "note-is-durable": _mutation("the note of a drop or a loss is on the disks", _note_in_memory, "I1", "I13"),
 }  # fmt: skip
 """By name."""

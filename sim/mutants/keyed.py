@@ -413,7 +413,7 @@ MUTATIONS: dict[str, Mutation] = {
         "a drop that consumers were told stays noted until a later message counts",
         _told_is_told,
         ("I1", "I2", "I8", *K),
-        "keyed-dropped",
+        "crossings",
     ),
     "last-confirms": Mutation(
         "a joining member has all control records when it confirms the last one",
@@ -436,9 +436,7 @@ MUTATIONS: dict[str, Mutation] = {
     "keys-said-when-durable": _mutation(
         "what is said of keys that wait is durable on every eligible member first", _said_at_once, "keyed-parked"
     ),
-    "settings-on-disks": _mutation(
-        "mode, policy and term base are on the disks", _settings_not_written, "keyed-restored"
-    ),
+    "settings-on-disks": _mutation("mode, policy and term base are on the disks", _settings_not_written, "crossings"),
     "begun-first": _mutation(
         "the next server grants and ends nothing before every eligible member knows that it has begun",
         _begins_at_once,

@@ -41,9 +41,14 @@ def _chain_is_not_compared() -> list[Patch]:
 
 def _epoch_is_not_raised() -> list[Patch]:
     def after(
-        cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place, given_below: int = 0
+        cursor: CursorRecord,
+        event: OperateConsumerGroup,
+        chain: Chain | None,
+        here: Place,
+        given_below: int = 0,
+        noted: int = 0,
     ) -> CursorRecord:
-        return replace(_AFTER(cursor, event, chain, here, given_below), group_epoch=cursor.group_epoch)
+        return replace(_AFTER(cursor, event, chain, here, given_below, noted), group_epoch=cursor.group_epoch)
 
     return [(operations, "after", after)]
 

@@ -155,7 +155,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "untold-not-taken-up": Mutation(
         "a new server tells consumers what the cursor says was dropped", _untold_is_not_taken_up,
-        ("I1", "I2", "I8", "I13"), "unread",
+        ("I1", "I2", "I8", "I13"), "crossings",
     ),
     "anybody-passes": Mutation(
         "only its server moves a consumer group past a stub", _anybody_passes,

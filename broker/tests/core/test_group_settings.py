@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
+from seriatim_api.ids import make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -20,6 +21,7 @@ from seriatim_broker.core.values.keyed import (
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
 from .support import DONE, GROUP, M01, MS, SECOND, STREAM, TOPIC, UNKNOWN, P, Serving
+from .test_key_states import drops_below
 
 CONFIGURE = ev.ConsumerGroupOperation.CONFIGURE
 REWIND, SKIP = ev.ConsumerGroupOperation.REWIND, ev.ConsumerGroupOperation.SKIP
@@ -118,6 +120,28 @@ def parked(policy: RetryPolicy = ONCE) -> Configured:
     bench.acks(other)
     bench.deliver()
     return left(bench)
+
+
+def test_new_mode_tells_of_what_was_dropped_before() -> None:
+    """Rule `new-mode-keeps-note`: the only consumer that was told has gone, and acknowledged nothing since."""
+    bench = served("aab")
+    first, other = bench.runs()
+    bench.acks(other)
+    bench.nack(first, delay_ms=60_000)
+    bench.deliver()
+    drops_below(bench, 1)
+    left(bench)
+    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.group_epoch, write.record.start_index) == (2, 1)
+    assert write.record.dropped_from == make_offset(1, 0)
+    bench.end()
+    bench.mode = ConsumerMode.SHARED
+    bench.join()
+    bench.read_both()
+    bench.read_both()
+    bench.deliver()
+    assert [(event.from_offset, event.to_index) for event in bench.delivered(fx.Dropped)] == [(make_offset(1, 0), 1)]
 
 
 def test_another_policy_counts_at_once_and_keeps_epoch_grants_and_waits() -> None:

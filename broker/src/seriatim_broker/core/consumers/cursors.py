@@ -150,6 +150,7 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     if keyed is not None and keyed.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.oldest_aside if keyed is not None else 0
+    # Rule `note-is-durable` (I1): without it, a note that consumers must still be told ends with its server.
     untold = ledger.dropped_from if ledger.untold_token else 0
     record = consumer_group.cursor
     assert record is not None

@@ -595,6 +595,9 @@ def _pass_gone_lists(
 ) -> None:
     """The same for keys that wait, for whatever: from the oldest message on, as far as messages are gone.
 
+    Rule `gone-lists-are-passed` (I13): also if the key is not about to be granted. Without it, a parked key waits for a
+    message that no member has, and consumers are not told of that.
+
     What has a number may be stored in the dead-letter topic all the same. Then it is there, and consumers are told that
     it is gone.
 

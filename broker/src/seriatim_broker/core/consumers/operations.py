@@ -55,7 +55,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.ids import INDEX_MAX, format_offset, make_offset
+from seriatim_api.ids import INDEX_MAX, format_offset, make_offset, split_offset
 
 from ..peers import right, versions
 from ..state.broker import BrokerState
@@ -75,7 +75,7 @@ from ..values.keyed import ConsumerGroupSettings, KeyCounts
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import count_keys
 from ..values.messages import FORM_GROUP_OPERATIONS, FORM_GROUP_SETTINGS
-from ..values.positions import Place
+from ..values.positions import Place, first_kept, position_of
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
 from . import crossing, cursors, delivery_attempts, handover, pumping, spreading
@@ -159,8 +159,7 @@ def is_unsettled(
         _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
-        here, given_below = _here(partition, consumer_group), _given_below(partition, consumer_group)
-        following = after(record, operation.event, partition.chain, here, given_below)
+        following = after(record, operation.event, partition.chain, *_known_here(partition, consumer_group))
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         consumer_group.operations.pop(0)
         _answer(broker, operation, None, exc)
@@ -266,7 +265,7 @@ def _decide(
         raise errors.CoordinatorRefusedError(
             "the coordinator takes no writes now: nothing was changed; try again later"
         )
-    return after(cursor, event, chain, _here(partition, consumer_group), _given_below(partition, consumer_group))
+    return after(cursor, event, chain, *_known_here(partition, consumer_group))
 
 
 def _check_direction(
@@ -383,6 +382,27 @@ def _given_below(partition: Partition, consumer_group: ConsumerGroup) -> int:
     return min(known.reserved if known is not None else 0, tail)
 
 
+def _noted(partition: Partition, consumer_group: ConsumerGroup) -> int:
+    """From which offset on messages are gone, of which no consumer may have been told yet; 0: there are none."""
+    cursor = consumer_group.cursor
+    assert cursor is not None
+    if consumer_group.phase is ConsumerGroupPhase.SERVING:
+        return consumer_group.ledger.dropped_from
+    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    if known is None or (not known.untold and known.acked <= cursor.start_index):
+        return cursor.dropped_from
+    return known.untold
+
+
+def _known_here(partition: Partition, consumer_group: ConsumerGroup) -> tuple[Place, int, int]:
+    """What this server knows of a consumer group that gets another mode: see `after`."""
+    return (
+        _here(partition, consumer_group),
+        _given_below(partition, consumer_group),
+        _noted(partition, consumer_group),
+    )
+
+
 def was_done(cursor: CursorRecord, event: OperateConsumerGroup) -> bool:
     """Whether an earlier request with the same id was carried out."""
     return event.operation_id in cursor.requests
@@ -405,7 +425,12 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
 
 
 def after(
-    cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place, given_below: int = 0
+    cursor: CursorRecord,
+    event: OperateConsumerGroup,
+    chain: Chain | None,
+    here: Place,
+    given_below: int = 0,
+    noted: int = 0,
 ) -> CursorRecord:
     """The cursor that the operation makes of this one. With another mode, the consumer group goes on at `here`.
 
@@ -415,6 +440,12 @@ def after(
       1. An exclusive consumer group is given 1:0 to 1:9, and works on all of them. It acknowledges none.
       2. A person makes it key_ordered. The new group epoch has no control record, so nothing counts as given.
       3. A handler gets 1:0 as the first attempt, without the flag. It cannot know that the work was done.
+
+    Rule `new-mode-keeps-note` (I1): what is gone from the offset `noted` on is told in the new mode too. An exclusive
+    consumer is told only if nothing is left between that offset and its place. Without it:
+      1. Key k is parked. The consumer group has no consumers, and retention drops k:5. The server passes it.
+      2. A person changes the mode. The group goes on behind k:5, because k:6 to k:9 are acknowledged.
+      3. A consumer comes, and no broker tells it that k:5 is missing.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
       1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
@@ -428,8 +459,10 @@ def after(
         if _keeps_epoch(cursor, settings):
             return replace(cursor.with_settings(settings), requests=requests)
         moved = _to_place(cursor.with_settings(settings), chain, here)
-        if here > (cursor.segment_no, cursor.start_index):  # what came later was acknowledged, so a consumer was told
-            moved = replace(moved, dropped_from=0, dropped_position=0)
+        if not settings.mode.is_keyed and noted and first_kept(chain, split_offset(noted)[0]) < here:
+            noted = 0
+        position = position_of(chain, noted) if noted else 0
+        moved = replace(moved, dropped_from=noted, dropped_position=position)
         return replace(moved, requests=requests).repeated_below(here.segment_no, given_below)
     if not event.operation.moves:
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)

@@ -128,6 +128,10 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """A consumer joins others to which messages are granted key by key.
 
+    Rule `comer-is-told` (I1): each consumer that comes is told of the losses and drops that are noted. Without it:
+      1. The messages of parked keys are dropped or lost while the consumer group has no consumers.
+      2. A consumer comes, acknowledges later messages, and no broker tells it what is missing.
+
     Rule `place-is-no-drop` (I1): the chain record alone says how far messages are dropped, and not the cursor's place.
     Without it:
       1. 1:14 and 1:44 are parked. Retention drops the messages below 1:43. The disks note the drop from 1:14 on.

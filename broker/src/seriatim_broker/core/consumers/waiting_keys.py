@@ -155,6 +155,12 @@ def _emit(broker: BrokerState, event: ListKeys | OperateKeys, error: errors.Seri
 
 
 def _list(keyed: KeyedDispatcher, event: ListKeys, group_epoch: int) -> KeysListed:
+    """The keys that wait, a page of them.
+
+    Rule `empty-is-a-key` (J2): the empty key is a key, and only None means every key. Without it:
+      1. A person wants to pass over the first message of the empty key, and asks for that key.
+      2. The broker lists each key that waits, and the person passes over messages of all of them.
+    """
     names = [
         name
         for name, key in keyed.keys.items()

@@ -1280,6 +1280,7 @@ class KeyedDispatcher(State):
           3. k has no record, because no attempt counts any more. So no list shows the key, and no person releases it.
         """
         if key.is_held:
+            # Rule `forward-ends-with-message` (J4): otherwise the next message becomes a dead letter under its number.
             self.forwards.pop(key.name, None)
             self.to_phase(key, KeyPhase.RETRY)
         key.error, key.first = "", 0
