@@ -62,6 +62,25 @@ async def test_new_partitions_have_each_group_in_its_state() -> None:
         assert found[4].paused == (group == "keyed"), "a paused group is paused there too"
 
 
+async def test_a_partition_that_the_coordinator_has_lost_is_not_added() -> None:
+    """An older copy of it was restored, and a broker says that the partition is there."""
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        await make(store, "g", KEYED, range(1, 2))
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def not_written(*_: object, **__: object) -> bool:
+                return False
+
+            patch.setattr(ConsumerGroupCursors, "_write", not_written)
+            with pytest.raises(UnavailableError, match="has not grown"):
+                await topics.update("t", None, 2, unchanged, 5)
+        assert sorted(cursors_of(store, "g")) == list(topic_in(store).partition_ids) == [1]
+        await topics.update("t", None, 2, unchanged, 5)
+    assert sorted(cursors_of(store, "g")) == [1, 2]
+
+
 async def test_an_external_group_has_a_place_on_new_partitions() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:

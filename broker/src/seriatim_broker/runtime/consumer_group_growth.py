@@ -34,8 +34,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import structlog
-from seriatim_api.errors import CorruptionError
+from seriatim_api.errors import CorruptionError, UnavailableError
 from seriatim_api.ids import PartitionId
 
 from ..core.values.events import CursorRecord
@@ -58,8 +57,6 @@ FIRST_SEGMENT: Final = 1
 
 Source = tuple[PartitionId, int, CursorRecord]
 """A cursor whose state the new ones get: its partition, the revision that wrote it, and the record."""
-
-_log = structlog.get_logger(__name__)
 
 
 async def groups_on(
@@ -119,7 +116,11 @@ async def _give(
         if await cursors.create_like(record, topic, starts, compares):
             return
         source = await _source_of(coordinator, keys, group, known)
-    _log.warning("cursors_not_given", topic=topic, group=group, partitions=len(added))
+    # Otherwise the partition would belong to the topic without the group: its consumer may begin at the end there.
+    raise UnavailableError(
+        f"the cursor of consumer group {group!r} is not written on {len(added)} new partitions of topic {topic!r}, "
+        "so the topic has not grown: repeat it"
+    )
 
 
 async def _source_of(
