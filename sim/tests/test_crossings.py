@@ -21,13 +21,17 @@ from sim.run import Task
             {
                 "trimmed": 2,
                 "group without consumers": 3,
-                "group rewound": 1,
+                "mode changed": 1,
                 "publication decided": 1,
             },
         ),
         ("brokers", 1, {}),
         pytest.param(
-            *("cores", 300, {"declared lost": 10, "coordinator behind": 20, "told of dropped messages": 40}),
+            *(
+                "cores",
+                300,
+                {"declared lost": 10, "coordinator behind": 20, "told of dropped messages": 40, "group rewound": 5},
+            ),
             marks=pytest.mark.slow,
         ),
         pytest.param(*("brokers", 30, {"topic grew": 8, "coordinator rebuilt": 2}), marks=pytest.mark.slow),
