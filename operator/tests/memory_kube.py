@@ -81,9 +81,11 @@ class MemoryKube:
         self._found(_key(manifest), manifest["metadata"])
         return self._write("replace", manifest)
 
-    async def apply(self, manifest: Manifest) -> Manifest:
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """What the manager names becomes so; what others wrote stays."""
         self._call("apply", kind_of(manifest))
+        if "uid" in manifest["metadata"]:
+            self._found(_key(manifest), manifest["metadata"])
         return self._write("apply", _merged(self.objects.get(_key(manifest), {}), manifest))
 
     async def apply_status(self, manifest: Manifest) -> Manifest:

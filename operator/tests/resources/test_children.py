@@ -158,14 +158,14 @@ def test_secret_comes_back_as_it_was() -> None:
     made = tls_secret(cluster(), "orders-broker-tls", {"tls.crt": b"c", "tls.key": b"k"}, NOW)
     assert secret_files(made) == {"tls.crt": b"c", "tls.key": b"k"}
     assert changed_at(made) == NOW
-    assert is_ours(made)
+    assert is_ours(made, cluster())
 
 
 def test_secrets_of_others_are_left_alone() -> None:
     made = tls_secret(cluster(), "orders-broker-tls", {})
     filled = {**made["metadata"], "annotations": {"cert-manager.io/certificate-name": "brokers"}}
-    assert not is_ours({**made, "metadata": filled})
-    assert not is_ours({**made, "metadata": {"name": "orders-broker-tls"}})
+    assert not is_ours({**made, "metadata": filled}, cluster())
+    assert not is_ours({**made, "metadata": {"name": "orders-broker-tls"}}, cluster())
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "2026-11-20T12:00:00"])

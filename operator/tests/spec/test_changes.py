@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -272,3 +273,41 @@ def test_models_read_the_samples(path: Any) -> None:
 def test_a_topic_is_called_as_its_spec_says() -> None:
     assert Topic.from_manifest(good("Topic")).topic_name == "events"
     assert Topic.from_manifest(FULL["Topic"]).topic_name == "Events"
+
+
+@pytest.fixture
+def older(api_server: ApiServer) -> Iterator[dict[str, Any]]:
+    """A cluster whose name was allowed before: its status has been written once."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokerclusters.seriatim.dev"
+    definition = api_server.call("GET", path).body
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    rules = schema.pop("x-kubernetes-validations")
+    made = changed(good("BrokerCluster"), "metadata.name", "orders-brokers")
+    cluster = path_of("BrokerCluster", "orders-brokers")
+    try:
+        patch = [{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"}]
+        assert api_server.call("PATCH", path, patch, "application/json-patch+json").complaint == ""
+        wait_for(lambda: create(api_server, made).status in (201, 409))
+        status = {"status": {"observedGeneration": 1}}
+        assert api_server.call("PATCH", f"{cluster}/status", status, "application/merge-patch+json").complaint == ""
+        put_back = [{**patch[0], "op": "add", "value": rules}]
+        assert api_server.call("PATCH", path, put_back, "application/json-patch+json").complaint == ""
+        wait_for(lambda: create(api_server, changed(made, "metadata.name", "x-external"), is_kept=False).status == 422)
+        yield api_server.call("GET", cluster).body
+    finally:
+        api_server.kubectl("apply", "-f", str(ROOT / "crds"))
+        api_server.call("DELETE", cluster)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Wait until the API server has taken a definition into use."""
+    end_s = time.monotonic() + 30.0
+    while not is_so():
+        assert time.monotonic() < end_s, "the API server does not follow the definition"
+
+
+def test_a_cluster_that_has_run_keeps_a_name_that_is_refused_now(older: dict[str, Any], api_server: ApiServer) -> None:
+    assert update(api_server, changed(older, "spec.groups", 3)).complaint == ""
+    path = path_of("BrokerCluster", "orders-brokers", "status")
+    patch = {"status": {"observedGeneration": 2}}
+    assert api_server.call("PATCH", path, patch, "application/merge-patch+json").complaint == ""

@@ -74,8 +74,11 @@ class Api(Protocol):
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
         """List all objects of a kind that match the label selector, in one namespace or (None) in all."""
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Write an object with server-side apply, and return it as the API has it now."""
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
+        """Write an object with server-side apply, and return it as the API has it now.
+
+        Without `force`, fields of other managers are not taken over.
+        """
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
         """Write the status of an object with server-side apply, and return the object as the API has it now."""
@@ -147,29 +150,34 @@ class Kube:
 
     # ---- writing ----
 
-    async def apply(self, manifest: Manifest) -> Manifest:
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """Write an object with server-side apply, and return it as the API has it now.
 
-        Fields of other field managers are taken over, which is logged.
+        Args:
+            manifest: The fields. With `metadata.uid`, only the object with this UID is changed.
+            force: Take over fields of other field managers, which is logged.
 
         Raises:
-            InvalidError: The API refuses the object as invalid.
+            ConflictError: Without `force` another manager has a field, or the object with this UID is gone.
+            InvalidError: The API refuses the object as invalid, or another object has the name now.
             UnknownKindError: The API does not know the kind.
             KubeError: The API refuses the write for another reason, or does not answer.
         """
-        return await self._apply(manifest, None)
+        return await self._apply(manifest, None, force=force)
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
         """Write the status of an object with server-side apply, as `apply` does."""
-        return await self._apply(manifest, "status")
+        return await self._apply(manifest, "status", force=True)
 
-    async def _apply(self, manifest: Manifest, subresource: str | None) -> Manifest:
+    async def _apply(self, manifest: Manifest, subresource: str | None, *, force: bool) -> Manifest:
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"], subresource)
         query = {"fieldManager": self._field_manager, "fieldValidation": "Strict"}
         try:
             return await self._write("PATCH", path, query, manifest, "application/apply-patch+yaml")
         except ConflictError as exc:
+            if not force:
+                raise
             _log.warning("field_taken_over", kind=manifest["kind"], name=metadata["name"], error=str(exc))
         return await self._write("PATCH", path, {**query, "force": "true"}, manifest, "application/apply-patch+yaml")
 

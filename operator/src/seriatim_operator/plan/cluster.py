@@ -97,6 +97,9 @@ def _end_replacement(observed: Observed, result: Plan) -> None:
 
 # ---- problems -------------------------------------------------------------------------------------------
 
+NAME_TAKEN = "NameTaken"
+"""The problem that an object of others has the name of a child."""
+
 NO_NEW_DISK = ("StorageClassUnknown", "StorageClassImmediate")
 """Problems with which no new disk is requested, because it could not be used. Brokers with a disk go on."""
 
@@ -122,6 +125,9 @@ def check(observed: Observed, result: Plan) -> None:
         remedy = "use a class with volumeBindingMode WaitForFirstConsumer"
         text = f"StorageClass {name} binds volumes before a node is chosen: brokers may be left without one; {remedy}"
         result.problems.append(("StorageClassImmediate", text))
+    for (kind, name), owner in observed.taken.items():
+        text = f"{kind} {name} {owner}, and a child of this cluster needs its name: nothing is written to it"
+        result.problems.append((NAME_TAKEN, f"{text}; give it or the cluster another name"))
     usable = [node for node in observed.nodes.values() if node.is_ready and not node.is_leaving]
     if observed.nodes and len(usable) < spec.members_per_group:
         text = f"{len(usable)} nodes are usable, and a broker group needs {spec.members_per_group} different nodes"

@@ -11,6 +11,9 @@ from .loss import is_gone, waits_for_its_end
 from .names import uid_of
 from .observed import Observed
 
+_MOUNTED = ("ConfigMap", "Secret", "ServiceAccount")
+"""Kinds of children that every pod of the cluster uses."""
+
 GONE_POD_GRACE_S = 5.0
 """Seconds between two looks at a pod that is being deleted."""
 
@@ -91,9 +94,13 @@ def _should_grow(observed: Observed, requested: str) -> bool:
 
 def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Make a pod for each Broker whose disk may be used, and delete pods that have ended."""
+    foreign = sorted(name for kind, name in observed.taken if kind in _MOUNTED)
     for broker in _staffed(observed):
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)
-        if claim is not None and claim.is_deleting:
+        if pod is None and (foreign or ("PersistentVolumeClaim", broker.name) in observed.taken):
+            name = foreign[0] if foreign else broker.name
+            plan.blocked_by.append(f"{broker.name} is not started: it would run with {name}, which belongs to others")
+        elif claim is not None and claim.is_deleting:
             plan.blocked_by.append(f"the claim {broker.name} is being deleted: its broker is not started on it")
         elif pod is None and is_gone(observed, broker):
             plan.blocked_by.append(

@@ -270,6 +270,7 @@ class Observed:
         certificate_names: The names that the brokers' certificate has; None without TLS.
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
+        taken: Kinds and names of children that objects of others have, and to whom each belongs.
     """
 
     cluster: BrokerCluster
@@ -289,6 +290,7 @@ class Observed:
     certificate_names: frozenset[str] | None = None
     is_etcd_silent: bool = False
     spread_quiet_s: float = SPREAD_QUIET_S
+    taken: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def cluster_in_force(self) -> BrokerCluster:

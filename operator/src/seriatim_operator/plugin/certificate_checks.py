@@ -42,7 +42,7 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
         return [bad(about, str(exc), "write it anew" if given else "delete it; the operator makes it anew")]
     left = certificate.not_valid_after_utc - look.now
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-    renew = "kubectl logs of the operator" if is_ours(secret) else "renew it where you made it"
+    renew = "kubectl logs of the operator" if is_ours(secret, look.cluster) else "renew it where you made it"
     if left <= timedelta(0):
         return [bad(about, f"its certificate ended on {ends}", renew)]
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc

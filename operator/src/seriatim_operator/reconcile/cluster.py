@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +27,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..cluster import pki
 from ..cluster.brokers import Brokers, Credentials
-from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, SERVICE, Kind, kind_of
+from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, SECRET, SERVICE, Kind, kind_of
 from ..cluster.kube import Api, ConflictError, InvalidError, KubeError
 from ..plan.actions import (
     Action,
@@ -51,6 +52,7 @@ from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPR
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
 from ..resources.names import BROKER_PORT, LABEL_CLUSTER
+from ..resources.ownership import belongs_to, tell_owner
 from ..resources.pod import pod_in_place
 from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
@@ -69,7 +71,7 @@ from .definitions import Definitions
 from .known import Known
 from .objects import StatusWriter
 from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
-from .secrets import Certificates, ensure_certificates
+from .secrets import Certificates, SecretTakenError, ensure_certificates
 
 REAPPLY_S = 600.0
 """Seconds after which an unchanged child is applied again, because some changes by others are not watched."""
@@ -132,6 +134,7 @@ class ClusterReconciler:
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
         self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
+        self._taken: defaultdict[tuple[str, str], dict[tuple[str, str], str]] = defaultdict(dict)  # `Observed.taken`
         self._warned: dict[tuple[str, str], str] = {}  # by cluster: the reason of the last Event, if it was a Warning
         self._definitions = Definitions(api)
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
@@ -206,7 +209,12 @@ class ClusterReconciler:
         observed = await observe(source, brokers, namespace, name, counts=False)
         if observed is None:
             return None, Plan(), None
-        observed = replace(observed, chains=self._known.chains(namespace, name), spread_quiet_s=self._spread_quiet_s)
+        observed = replace(
+            observed,
+            chains=self._known.chains(namespace, name),
+            spread_quiet_s=self._spread_quiet_s,
+            taken=dict(self._taken[namespace, name]),
+        )
         addresses = external_addresses(observed).brokers
         make = replace(self._make_children(observed.cluster_in_force), external_addresses=addresses)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
@@ -237,15 +245,25 @@ class ClusterReconciler:
         changed = False
         for action in plan.actions:
             if isinstance(action, Apply):
-                changed |= await self._apply(action.manifest)
+                changed |= await self._apply(action.manifest, observed.cluster)
+                if self._taken[observed.cluster.namespace, observed.cluster.name] != observed.taken:
+                    return True  # what else is done depends on it
             elif not action.is_disruptive:
                 changed |= await self._ask(about, action, observed, brokers)
+        self._forget_taken(observed.cluster, plan)
         for action in plan.disruptive:
             changed |= await self._take_away(about, action, observed.cluster, brokers)
         return changed
 
-    async def _apply(self, manifest: Mapping[str, Any]) -> bool:
-        """Apply a child. Returns False if the same manifest was applied before."""
+    def _forget_taken(self, cluster: BrokerCluster, plan: Plan) -> None:
+        """Forget taken names that the cluster does not need any more. `_ensure_certificates` does it for Secrets."""
+        needed = {(a.manifest["kind"], a.manifest["metadata"]["name"]) for a in plan.actions if isinstance(a, Apply)}
+        taken = self._taken[cluster.namespace, cluster.name]
+        for each in [each for each in taken if each not in needed and each[0] != SECRET.kind]:
+            del taken[each]
+
+    async def _apply(self, manifest: Mapping[str, Any], cluster: BrokerCluster) -> bool:
+        """Apply a child. Returns False if the same manifest was applied before, or an object of others has the name."""
         wanted = dict(manifest)
         kind, metadata = kind_of(wanted), wanted["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
@@ -256,10 +274,17 @@ class ClusterReconciler:
         is_there = kind.kind not in WATCHED or there is not None
         if applied == digest and is_there and time.monotonic() - at_s < REAPPLY_S:
             return False
+        taken = self._taken[cluster.namespace, cluster.name]
+        if there is None and (there := await self._api.get(kind, namespace, name)) is not None:
+            wanted["metadata"] = {**metadata, "uid": there["metadata"]["uid"]}
+        if there is not None and not belongs_to(there, cluster):
+            taken[kind.kind, name] = tell_owner(there)
+            return False
+        taken.pop((kind.kind, name), None)
         if kind.kind == POD.kind and there is not None:
             wanted = pod_in_place(there, wanted)
         try:
-            made = await self._api.apply(wanted)
+            made = await self._api.apply(wanted, force=there is not None)
         except InvalidError as exc:
             _log.error("child_refused", kind=kind.kind, name=name, error=str(exc))
             raise
@@ -411,10 +436,16 @@ class ClusterReconciler:
         held = self._certificates.get(key)
         if held is not None and held[0] == said and time.monotonic() < held[1]:
             return held[2]
+        taken = self._taken[key]
+        for each in [each for each in taken if each[0] == SECRET.kind]:
+            del taken[each]
         try:
             certificates = await ensure_certificates(self._api, cluster, self._domain, hosts, self._settle)
         except pki.PkiError as exc:
             problems.append(("CertificateInvalid", str(exc)))
+            return held[2] if held is not None else Certificates(None)
+        except SecretTakenError as exc:
+            taken[SECRET.kind, exc.name] = exc.owner
             return held[2] if held is not None else Certificates(None)
         for reason, note in certificates.told:
             await self._api.event(manifest, "Normal", reason, note)
@@ -455,6 +486,7 @@ class ClusterReconciler:
         self._external_hosts.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
         self._warned.pop((namespace, name), None)
+        self._taken.pop((namespace, name), None)
         self._known.forget(namespace, name)
 
 

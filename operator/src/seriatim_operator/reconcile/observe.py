@@ -43,6 +43,7 @@ from ..plan.observed import (
 )
 from ..resources.config import settings_in
 from ..resources.names import CONFIG_FILE, LABEL_CLUSTER, LABEL_EXTERNAL, config_name
+from ..resources.ownership import belongs_to
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
@@ -130,7 +131,11 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
     claims = _named(await source.all(CLAIM, namespace, name), claim_view)
     bound = {claim.volume for claim in claims.values() if claim.volume}
     volumes = [m for m in await _optional(source, VOLUME, name) if m["metadata"]["name"] in bound]
-    services = [m for m in await source.all(SERVICE, namespace, name) if LABEL_EXTERNAL in m["metadata"]["labels"]]
+    services = [
+        manifest
+        for manifest in await source.all(SERVICE, namespace, name)
+        if LABEL_EXTERNAL in manifest["metadata"]["labels"] and belongs_to(manifest, cluster)
+    ]
     return Observed(
         cluster=cluster,
         now_s=time.time(),
@@ -153,8 +158,9 @@ async def _last_settings(source: Source, cluster: BrokerCluster) -> dict[str, st
         parse_settings(cluster.spec.settings)
     except SettingsError:
         manifest = await source.one(CONFIG_MAP, cluster.namespace, config_name(cluster.name))
-        file = ((manifest or {}).get("data") or {}).get(CONFIG_FILE)
-        return settings_in(file) if file else None
+        if manifest is not None and belongs_to(manifest, cluster):
+            file = (manifest.get("data") or {}).get(CONFIG_FILE)
+            return settings_in(file) if file else None
     return None
 
 

@@ -11,8 +11,24 @@ from ..cluster.brokers import Credentials
 from ..cluster.kinds import SECRET
 from ..cluster.kube import Api
 from ..resources.names import authority_secret_name, tls_secret_name
-from ..resources.secrets import changed_at, is_ours, secret_files, tls_secret
+from ..resources.ownership import tell_owner
+from ..resources.secrets import changed_at, is_certificate, is_of_cert_manager, is_ours, secret_files, tls_secret
 from ..spec.cluster import BrokerCluster
+
+
+class SecretTakenError(Exception):
+    """A Secret of others has a name that the cluster's certificates need.
+
+    Attributes:
+        name: The name of the Secret.
+        owner: To whom it belongs: the end of a sentence.
+    """
+
+    def __init__(self, name: str, owner: str) -> None:
+        """Make the error for the Secret that was found."""
+        super().__init__(f"Secret {name} {owner}")
+        self.name = name
+        self.owner = owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,7 @@ async def ensure_certificates(
         settle: The time until a written Secret is in use everywhere.
 
     Raises:
+        SecretTakenError: A Secret of others has the name of one that the operator keeps.
         PkiError: An authority or a Secret that the user or cert-manager keeps cannot be used.
         KubeError: The API refuses a call or does not answer. Secrets before it are written.
     """
@@ -70,7 +87,9 @@ async def ensure_certificates(
         if found is None:
             continue
         held[name] = pki.HeldSecret(secret_files(found), changed_at(found))
-        if not is_ours(found):
+        if not is_ours(found, cluster):
+            if not is_certificate(found) and not is_of_cert_manager(found):
+                raise SecretTakenError(name, tell_owner(found))
             del wanted[name]  # the user or cert-manager keeps it: the operator only reads it
     plan = pki.plan_certificates(authority, wanted, {name: held[name] for name in wanted if name in held}, now, settle)
     for name, secret in plan.writes.items():
@@ -113,9 +132,13 @@ async def _authority(
             "there is no Secret of that name. Remedy: make it with tls.crt and tls.key of your authority",
         )
     if found is not None:
+        if not (given or is_ours(found, cluster) or is_of_cert_manager(found)):
+            # Nothing says that this authority is meant to sign for the cluster.
+            meant = "if it is the cluster's authority, name it in spec.tls.caSecret"
+            raise SecretTakenError(name, f"{tell_owner(found)} ({meant})")
         authority = pki.load_authority(secret_files(found), now)
         names = (*pki.broker_names(cluster.name, cluster.namespace, domain), *external_hosts)
-        may_name, is_theirs = authority.may_name(names), bool(given) or not is_ours(found)
+        may_name, is_theirs = authority.may_name(names), bool(given) or not is_ours(found, cluster)
         if cluster.spec.external is not None and not is_theirs:
             # Not by today's hosts: each new one would mean another authority, and another ca.crt for all clients.
             may_name = authority.may_name_any

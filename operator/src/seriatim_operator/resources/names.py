@@ -12,6 +12,9 @@ With a cluster `orders` in the namespace `shop`, its first broker group `g0`, an
     orders-g0                BrokerGroup, PodDisruptionBudget
     orders-g0-1-x7k2         Broker, Pod, PersistentVolumeClaim
     g0-1                     the broker's name in the protocol, and its host name
+
+No cluster may be called `orders-brokers`, `orders-external` or `orders-g0-1` (`spec.cluster`), because its client
+Service or its first Service for clients outside would have the name of a Service of `orders`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts certificate files to manifests of Secrets, and back.
 
 The Secrets have the layout that cert-manager writes, so cert-manager may keep them in place of the operator. The
-operator does not write a Secret that has cert-manager's annotation or lacks the operator's label.
+operator does not write a Secret that has cert-manager's annotation or lacks the operator's labels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..spec.cluster import BrokerCluster
-from .names import ANNOTATION_CHANGED_AT, FIELD_MANAGER, LABEL_MANAGED_BY, Manifest, child
+from .names import ANNOTATION_CHANGED_AT, Manifest, child
+from .ownership import is_labelled
 
 CERT_MANAGER_MARKS = ("cert-manager.io/certificate-name", "cert-manager.io/issuer-name")
 """Annotations that cert-manager sets on each Secret that it fills."""
@@ -36,12 +37,19 @@ def tls_secret(
     return {**manifest, "type": "kubernetes.io/tls", "data": data}
 
 
-def is_ours(manifest: Mapping[str, Any]) -> bool:
-    """Whether the operator keeps this Secret. If the user or cert-manager does, the operator only reads it."""
-    metadata = manifest["metadata"]
-    if any(mark in (metadata.get("annotations") or {}) for mark in CERT_MANAGER_MARKS):
-        return False
-    return bool((metadata.get("labels") or {}).get(LABEL_MANAGED_BY) == FIELD_MANAGER)
+def is_of_cert_manager(manifest: Mapping[str, Any]) -> bool:
+    """Whether cert-manager keeps this Secret."""
+    return any(mark in (manifest["metadata"].get("annotations") or {}) for mark in CERT_MANAGER_MARKS)
+
+
+def is_ours(manifest: Mapping[str, Any], cluster: BrokerCluster) -> bool:
+    """Whether the operator keeps this Secret for the cluster. If the user or cert-manager does, it only reads it."""
+    return not is_of_cert_manager(manifest) and is_labelled(manifest, cluster)
+
+
+def is_certificate(manifest: Mapping[str, Any]) -> bool:
+    """Whether the Secret has the files of a certificate, so that its owner may have made it for a cluster."""
+    return {"tls.crt", "tls.key"} <= (manifest.get("data") or {}).keys()
 
 
 def secret_files(manifest: Mapping[str, Any]) -> dict[str, bytes]:

@@ -537,7 +537,7 @@ class BrokerClusterStatus(Status):
     cluster_id: Annotated[str, Field(max_length=64)] = ""
     """The identity of the cluster, which is on each broker's disk."""
     bootstrap: Annotated[str, Field(max_length=300)] = ""
-    """The `host:port` to which clients connect first."""
+    """The `host:port` to which clients connect first. Empty while a Service of others has its name."""
     external_bootstrap: Annotated[str, Field(max_length=1024)] = ""
     """The `host:port` of brokers to which clients outside connect first, separated by commas. Empty while no address
     is known, and without `spec.external`."""
@@ -580,6 +580,13 @@ class BrokerCluster(Resource):
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             f"metadata.name: a cluster's name has at most {CLUSTER_NAME_LENGTH_MAX} small letters, digits and -, and "
             "begins with a letter, because Services and pods are named after it",
+        ),
+        Rule(
+            # A cluster that has run keeps its name: the API server would refuse its statuses too.
+            "(has(self.status) && has(self.status.observedGeneration) && self.status.observedGeneration > 0) || "
+            "!self.metadata.name.matches('-(brokers|external|g[0-9]+-[0-9]+)$')",
+            "metadata.name: a cluster's name does not end with -brokers, -external, or -g0-1 with any numbers, because "
+            "Services of the cluster without this ending have such names",
         ),
         Rule(
             "!has(oldSelf.status) || !has(oldSelf.status.clusterId) || oldSelf.status.clusterId == '' || "

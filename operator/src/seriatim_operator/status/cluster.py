@@ -14,7 +14,13 @@ from ..plan.external import ExternalAddresses, external_addresses
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import ONE_MACHINE_HOLDS_ALL, group_to_place_anew, machine_that_holds_all, may_mend_at_s
-from ..resources.names import bootstrap_address, broker_group_object_name, selector_labels, selector_text
+from ..resources.names import (
+    bootstrap_address,
+    broker_group_object_name,
+    client_service_name,
+    selector_labels,
+    selector_text,
+)
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
@@ -295,6 +301,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
     cluster, before = observed.cluster, observed.cluster.status
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
     external = external_addresses(observed)
+    is_taken = ("Service", client_service_name(cluster.name)) in observed.taken
     facts = [*_cluster_facts(observed, plan, ready_groups), _external_ready(observed, external)]
     status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -305,7 +312,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         ready_groups=ready_groups,
         selector=selector_text(selector_labels(cluster.name)),
         cluster_id=cluster_id or before.cluster_id,
-        bootstrap=bootstrap_address(cluster),
+        bootstrap="" if is_taken else bootstrap_address(cluster),
         external_bootstrap=external.bootstrap,
         external_pending="; ".join(external.pending)[:1024],
         planned_changes=tuple(

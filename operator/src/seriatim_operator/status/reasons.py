@@ -38,6 +38,7 @@ CLUSTER: Final = {
         "SettingsInvalid": "spec.settings has a wrong name or value; the last good settings stay in force",
         "TooFewNodes": "there are fewer usable nodes than members in a broker group",
         "CertificateInvalid": "the certificate authority or a certificate cannot be used",
+        "NameTaken": "an object of others has the name of a child, and the operator does not write to it",
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
         "EtcdSilent": "etcd does not answer the brokers: messages go on, and nothing can fail over",
