@@ -851,7 +851,7 @@ def test_a_cluster_that_never_had_good_settings_starts_no_broker() -> None:
 def test_under_bad_settings_what_is_shared_is_made_still() -> None:
     world = new_world(settings=BAD)
     world.run()
-    kinds = {a.key[0] for a in deleted(world, Apply)}  # type: ignore[attr-defined]
+    kinds = {a.about.split()[0] for a in deleted(world, Apply)}  # type: ignore[attr-defined]
     assert {"Service", "NetworkPolicy", "ServiceAccount", "BrokerGroup", "PodDisruptionBudget"} <= kinds
     assert not {"Pod", "ConfigMap"} & kinds
 

@@ -59,6 +59,12 @@ def grouped(type_: str, status: str, reason: str, message: str, **fields: object
     return healthy(consumer_groups=(bill,))
 
 
+def refused(told: str) -> Look:
+    """A cluster with a child that the API refuses."""
+    conditions = [condition("Degraded", "True", "ChildRefused", told)]
+    return healthy(cluster=cluster({"conditions": conditions, "blockedBy": told}))
+
+
 SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
     "no operator": (lambda: healthy(operator_pods=()), Level.BAD, "operator", "no pod"),
     "operator not ready": (
@@ -125,6 +131,24 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         Level.BAD,
         "cluster",
         "EtcdUnreachable: no etcd",
+    ),
+    "refused child": (
+        lambda: refused("Pod x is refused: exceeded quota"),
+        Level.BAD,
+        "cluster",
+        "ChildRefused: Pod x is refused: exceeded quota",
+    ),
+    "passes that fail": (
+        lambda: healthy(cluster=cluster({"conditions": [condition("Ready", "Unknown", "NotRenewed", "no leader")]})),
+        Level.BAD,
+        "cluster",
+        "NotRenewed: no leader",
+    ),
+    "old status": (
+        lambda: healthy(cluster=cluster({"reportedAt": (NOW - timedelta(minutes=3)).isoformat()})),
+        Level.BAD,
+        "cluster",
+        "its status is 180 s old",
     ),
     "parked keys": (
         lambda: grouped("KeysParked", "True", "KeysWait", "on partitions 3", parkedKeys="<=10"),
@@ -302,6 +326,10 @@ def _two_images() -> Look:
     manifest = look.pod_manifests["orders-g0-0-aaaa"]
     manifest["spec"]["containers"][0]["image"] = "other"
     return look
+
+
+def test_a_refused_child_is_told_once() -> None:
+    assert len(examine(refused("Pod x is refused: exceeded quota"))) == 1
 
 
 @pytest.mark.parametrize("case", sorted(SICK))

@@ -135,6 +135,11 @@ def test_plan_names_each_change_and_how_to_approve() -> None:
     assert drawn(draw_plan(cluster(), NOW))[-1] == "nothing is planned"
 
 
+def test_plan_says_first_that_the_operator_cannot_look() -> None:
+    old = cluster({"conditions": [condition("Ready", "Unknown", "NotRenewed", "passes fail: no leader")]})
+    assert drawn(draw_plan(old, NOW))[0] == "passes fail: no leader"
+
+
 def test_operation_is_shown_with_its_age() -> None:
     operation = {
         "kind": "Roll",

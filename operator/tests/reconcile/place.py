@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -38,6 +39,7 @@ class Place:
         self.known = Known(lambda _key, _after_s: None)
         self.lives = 0
         self.spread_quiet_s = SPREAD_QUIET_S
+        self.clock: Callable[[], float] = time.monotonic
 
     def operator(
         self, domain: str = DEFAULT_DOMAIN, settle: timedelta = SETTLE_TIME
@@ -56,6 +58,7 @@ class Place:
             lambda *_: self.brokers,
             settle,
             self.spread_quiet_s,
+            lambda: self.clock(),
         )
         return made, cache
 
@@ -98,6 +101,11 @@ class Place:
     def status(self) -> dict:  # type: ignore[type-arg]
         """Of the cluster."""
         return dict(self.kube.objects["BrokerCluster", NAMESPACE, "orders"].get("status") or {})
+
+    def condition(self, type_: str, kind: str = "BrokerCluster", name: str = "orders") -> dict[str, str]:
+        """A condition of an object, with its status, reason and message."""
+        conditions = self.kube.objects[kind, NAMESPACE, name].get("status", {}).get("conditions", ())
+        return next(dict(each) for each in conditions if each["type"] == type_)
 
     def is_stable(self) -> bool:
         """Whether it says so, and of this generation."""

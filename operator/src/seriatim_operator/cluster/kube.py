@@ -42,12 +42,14 @@ class KubeError(Exception):
     Attributes:
         status: The HTTP status; 0 if there was no answer. A write without an answer may have been carried out.
         reason: The API's own word for the error, such as "Conflict".
+        sentence: The API's own sentence, without the call; the whole message if the API gave none.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, sentence: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.sentence = sentence or message
 
 
 class ConflictError(KubeError):
@@ -324,7 +326,7 @@ def _error(status: int, answer: Manifest, what: str) -> KubeError:
         return UnknownKindError(status, "UnknownKind", f"{what}: the server does not know the kind. Remedy: {remedy}")
     reason, message = str(answer.get("reason", "")), str(answer.get("message", "")) or f"HTTP status {status}"
     kind = {409: ConflictError, 422: InvalidError, 400: InvalidError}.get(status, KubeError)
-    return kind(status, reason, f"{what}: {message}")
+    return kind(status, reason, f"{what}: {message}", message)
 
 
 def _reference(about: Manifest) -> Manifest:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+CHILD_REFUSED: Final = "ChildRefused"
+"""The reason of `Degraded`, and of Events, for a write that the API server refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,11 @@ class Action:
     """Base of all steps."""
 
     is_disruptive: ClassVar[bool] = False
+
+    @property
+    def about(self) -> str:
+        """What is written, in words, for a step that the API may refuse."""
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +32,9 @@ class Apply(Action):
     manifest: Mapping[str, Any]
 
     @property
-    def key(self) -> tuple[str, str]:
+    def about(self) -> str:
         """Kind and name of the child."""
-        return str(self.manifest["kind"]), str(self.manifest["metadata"]["name"])
+        return f"{self.manifest['kind']} {self.manifest['metadata']['name']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,11 @@ class DeletePod(Action):
     at_once: bool = False
     is_disruptive: ClassVar[bool] = True
 
+    @property
+    def about(self) -> str:
+        """What is written, in words."""
+        return f"deletion of Pod {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaim(Action):
@@ -53,6 +66,11 @@ class DeleteClaim(Action):
     uid: str
     reason: str
     is_disruptive: ClassVar[bool] = True
+
+    @property
+    def about(self) -> str:
+        """What is written, in words."""
+        return f"deletion of PersistentVolumeClaim {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,11 @@ class PlaceAnew(Action):
     note: str
     is_disruptive: ClassVar[bool] = True
 
+    @property
+    def about(self) -> str:
+        """What is written, in words."""
+        return f"annotation of BrokerGroup {self.object}"
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject(Action):
@@ -80,6 +103,11 @@ class DeleteObject(Action):
     kind: str
     name: str
     uid: str
+
+    @property
+    def about(self) -> str:
+        """What is written, in words."""
+        return f"deletion of {self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +193,7 @@ class Plan:
         held: By name of a Broker, why its disk is not given up although a person or a node says that it is lost.
         lost: By name of a Broker, the proof with which its disk is marked as lost now.
         problems: Reason and message of what is wrong with the cluster, for the condition `Degraded`.
+        refused: The API's sentence for each write that it keeps refusing, by a name such as `Pod orders-g0-0-x`.
         again_s: Seconds after which to look again without an event; None to wait for an event.
     """
 
@@ -174,6 +203,7 @@ class Plan:
     held: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    refused: Mapping[str, str] = field(default_factory=dict)
     again_s: float | None = None
 
     def hold(self, broker_object: str, why: str) -> None:
@@ -193,6 +223,11 @@ class Plan:
     def has_problem(self, *reasons: str) -> bool:
         """Whether the plan has a problem with one of these reasons."""
         return any(reason in reasons for reason, _ in self.problems)
+
+    @property
+    def refusals(self) -> list[str]:
+        """A sentence for each refused write."""
+        return [f"{write} is refused: {why}" for write, why in self.refused.items()]
 
     @property
     def disruptive(self) -> list[Action]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..resources.cluster_children import ClusterChildren
 from ..spec.settings import SettingsError, parse_settings
 from . import certificates, cordon, external, loss, members, rolling, scaling, spread
-from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
+from .actions import Action, Apply, BeginOperation, DeleteObject, EndOperation, MarkLost, Plan
 from .observed import Observed
 from .rolling import SETTINGS_INVALID
 
@@ -46,8 +46,24 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
         members.ensure_pods(observed, make, result)
         members.refresh_pods(observed, make, result)
     cordon.open_budgets(observed, make, result)
+    result.actions.sort(key=_urgency)
     _disrupt(observed, make, result)
     return result
+
+
+_FOR_PODS = ("ServiceAccount", "NetworkPolicy", "BrokerGroup", "Broker", "ConfigMap", "PersistentVolumeClaim")
+"""Kinds of children that pods need, or that come before them."""
+
+
+def _urgency(action: Action) -> int:
+    """The place of a step among others: first what pods need and the pods, then the rest, whose refusal may take time.
+
+    The order within one place stays.
+    """
+    if isinstance(action, Apply):
+        kind = action.manifest["kind"]
+        return 0 if kind in _FOR_PODS else 1 if kind == "Pod" else 2
+    return 2 if isinstance(action, DeleteObject) else 0  # the brokers carry out the others
 
 
 def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ..plan.actions import CHILD_REFUSED
 from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
 from ..resources.names import broker_group_object_name, brokers_name, selector_labels
@@ -19,6 +20,9 @@ KUBERNETES_MINOR_MIN: Final = 30
 
 GROUPS_NAMED_MAX: Final = 10
 """How many findings about consumer groups are shown. One more counts the others."""
+
+REPORTED_AGE_MAX: Final = timedelta(seconds=150)
+"""An operator reports at least every 60 s, or every 90 s if nothing happens between two of its passes."""
 
 LEASE_AGE_MAX: Final = timedelta(seconds=60)
 """An operator renews its Lease every few seconds. A Lease that is older than this belongs to no operator that acts."""
@@ -152,9 +156,23 @@ def check_cluster(look: Look) -> list[Finding]:
     """Check what the operator reports, and whether an operation or a step does not go on."""
     status, name = look.cluster.status, look.cluster.name
     findings: list[Finding] = []
-    degraded = status.condition("Degraded")
-    if degraded is not None and degraded.status == "True":
-        findings.append(bad("cluster", f"{degraded.reason}: {degraded.message}", f"kubectl describe scluster {name}"))
+    degraded, ready = status.condition("Degraded"), status.condition("Ready")
+    told = degraded.message if degraded is not None and degraded.status == "True" else ""
+    if degraded is not None and told:
+        remedy = (
+            "correct the spec, or what refuses it (a quota, an admission webhook); the operator tries it every 10 s"
+            if degraded.reason == CHILD_REFUSED
+            else f"kubectl describe scluster {name}"
+        )
+        findings.append(bad("cluster", f"{degraded.reason}: {told}", remedy))
+    if ready is not None and ready.status == "Unknown":
+        findings.append(bad("cluster", f"{ready.reason}: {ready.message}", "kubectl logs of the operator"))
+    reported = status.reported_at
+    if reported is not None and look.now - reported > REPORTED_AGE_MAX:
+        age = int((look.now - reported).total_seconds())
+        findings.append(
+            bad("cluster", f"its status is {age} s old: no operator renews it", "kubectl logs of the operator")
+        )
     if status.operation is not None and look.now > status.operation.expires_at:
         operation = status.operation
         findings.append(
@@ -166,8 +184,8 @@ def check_cluster(look: Look) -> list[Finding]:
         findings.append(
             warning("cluster", "it is paused: the operator changes and repairs nothing", "remove spec.paused")
         )
-    elif status.blocked_by:
-        findings.append(warning("cluster", f"the next step waits: {status.blocked_by}", "kubectl seriatim plan"))
+    elif waits := "; ".join(part for part in status.blocked_by.split("; ") if part not in told):
+        findings.append(warning("cluster", f"the next step waits: {waits}", "kubectl seriatim plan"))
     return findings or [well("cluster", "the operator reports no problem")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,16 +15,13 @@ from ..spec.base import Condition
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
-from .checks import has_operator
+from .checks import REPORTED_AGE_MAX, has_operator
 from .look import Look
 
 NODES_DRAWN_MAX = 8
 """The most machines that are drawn as columns. With more, each row names the machines of its members."""
 
 TOPICS_NAMED_MAX = 10
-
-REPORTED_AGE_MAX = timedelta(seconds=150)
-"""An operator reports at least every 60 s, or every 90 s if nothing happens between two of its passes."""
 
 GOOD, BAD, UNKNOWN = "green", "red", "yellow"
 
@@ -42,7 +39,10 @@ def draw_status(look: Look) -> RenderableType:
 def draw_plan(cluster: BrokerCluster, now: datetime) -> RenderableType:
     """What the operator is about to do, what it waits for, and how to approve it."""
     status = cluster.status
+    ready = status.condition("Ready")
     parts: list[RenderableType] = [_doing(cluster, now)]
+    if ready is not None and ready.status == "Unknown":
+        parts.insert(0, Text(ready.message, style=BAD))
     if not status.planned_changes:
         parts.append(Text("nothing is planned"))
         return Group(*parts)

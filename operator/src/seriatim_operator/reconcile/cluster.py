@@ -28,8 +28,9 @@ from seriatim_api.v1 import records_pb2
 from ..cluster import pki
 from ..cluster.brokers import Brokers, Credentials
 from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, SECRET, SERVICE, Kind, kind_of
-from ..cluster.kube import Api, ConflictError, InvalidError, KubeError
+from ..cluster.kube import Api, ConflictError, KubeError
 from ..plan.actions import (
+    CHILD_REFUSED,
     Action,
     Apply,
     AskCounts,
@@ -69,8 +70,9 @@ from ..status.cluster import (
 from .cache import Cache
 from .definitions import Definitions
 from .known import Known
-from .objects import StatusWriter
+from .objects import NOT_RENEWED, StatusWriter
 from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
+from .refusals import Refusals
 from .secrets import Certificates, SecretTakenError, ensure_certificates
 
 REAPPLY_S = 600.0
@@ -85,6 +87,15 @@ QUESTIONS_MAX = 8
 UNREADABLE_S = 60.0
 """Seconds between two looks at a cluster with an object that cannot be read. A change of the object starts a pass
 earlier."""
+
+UNANSWERED_MAX = 2
+"""Steps of one pass that may wait for the API in vain. One webhook that hangs is enough for that."""
+
+NOT_RENEWED_S = 10.0
+"""Seconds for which passes fail until the statuses say that they are old."""
+
+CERTIFICATES = "Secrets with certificates"
+"""The certificates among the writes that the API may refuse."""
 
 WATCHED = frozenset({"BrokerCluster", "BrokerGroup", "Broker", "Pod", "PersistentVolumeClaim", "Node"})
 
@@ -106,6 +117,7 @@ class ClusterReconciler:
         connect: Makes the client of a cluster's brokers.
         settle: The time until a written Secret is in use everywhere.
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -119,6 +131,7 @@ class ClusterReconciler:
         connect: Callable[[str, Callable[[], int]], Brokers] = Brokers,
         settle: timedelta = pki.SETTLE_TIME,
         spread_quiet_s: float = SPREAD_QUIET_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -129,12 +142,15 @@ class ClusterReconciler:
         self._settle = settle
         self._spread_quiet_s = spread_quiet_s
         self._connect = connect
+        self._clock = clock
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
         self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
         self._taken: defaultdict[tuple[str, str], dict[tuple[str, str], str]] = defaultdict(dict)  # `Observed.taken`
+        self._refusals: dict[tuple[str, str], Refusals] = {}
+        self._failing_since: dict[tuple[str, str], float] = {}  # by cluster: when its passes began to fail
         self._warned: dict[tuple[str, str], str] = {}  # by cluster: the reason of the last Event, if it was a Warning
         self._definitions = Definitions(api)
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
@@ -160,7 +176,7 @@ class ClusterReconciler:
             After how many seconds to make the next one; None if the cluster is gone or being deleted.
 
         Raises:
-            KubeError: The API refused a call or did not answer. The steps before it are taken.
+            KubeError: The API refused a read or a status, or did not answer. If that lasts, the statuses say so.
             StaleOperatorError: A newer operator acts: this one must end.
         """
         cached = FromCache(self._cache, self._api, WATCHED)
@@ -174,13 +190,20 @@ class ClusterReconciler:
             return await self._pass(cached, manifest)
         except InvalidManifestError as exc:
             await self._report_unreadable(cached, manifest, exc)
+            self._failing_since.pop((namespace, name), None)
             return UNREADABLE_S
+        except KubeError as exc:
+            since_s = self._failing_since.setdefault((namespace, name), self._clock())
+            if self._clock() - since_s >= NOT_RENEWED_S:
+                await self._report_not_renewed(cached, manifest, exc)
+            raise
 
     async def _pass(self, cached: Source, manifest: Manifest) -> float | None:
         cluster = BrokerCluster.from_manifest(manifest)
         namespace, name = cluster.namespace, cluster.name
+        refusals = self._refusals.setdefault((namespace, name), Refusals(self._clock))
         problems: list[tuple[str, str]] = []
-        certificates = await self._ensure_certificates(cluster, manifest, problems)
+        certificates = await self._ensure_certificates(cluster, manifest, problems, refusals)
         brokers = self.brokers_of(namespace, name)
         self._reach(brokers, namespace, name, certificates)
         observed, plan, make = await self._plan(cached, brokers, namespace, name)
@@ -197,8 +220,10 @@ class ClusterReconciler:
         hosts = external_addresses(observed).hosts
         is_named = hosts == self._external_hosts.get((namespace, name), ())
         self._external_hosts[namespace, name] = hosts
-        done = await self._do(observed, plan, make, brokers)
+        done = await self._do(observed, plan, make, brokers, refusals)
         await self._learn_id(brokers, observed)
+        await self._tell_refusals(manifest, plan, refusals)
+        self._failing_since.pop((namespace, name), None)  # each status is renewed from here on, unless it is refused
         await self._report(observed, plan, make)
         return 0.0 if done or not is_named else plan.again_s  # the next pass puts new hosts into the certificate
 
@@ -235,24 +260,40 @@ class ClusterReconciler:
 
     # ---- doing ----
 
-    async def _do(self, observed: Observed, plan: Plan, make: ClusterChildren, brokers: Brokers) -> bool:
-        """Take the steps of a plan. Returns True if the next pass should follow at once."""
+    async def _do(
+        self, observed: Observed, plan: Plan, make: ClusterChildren, brokers: Brokers, refusals: Refusals
+    ) -> bool:
+        """Take the steps of a plan. Returns True if the next pass should follow at once.
+
+        A step that the API refuses holds up no other. Only if it answers nothing at all, the others are left for later,
+        because each would wait for its own deadline.
+        """
         about = observed.cluster.to_manifest()
         if any(isinstance(action, MarkLost | BeginOperation | EndOperation) for action in plan.actions):
             for action in plan.actions:
                 await self._tell_mark(about, action)
             return True
-        changed = False
-        for action in plan.actions:
-            if isinstance(action, Apply):
-                changed |= await self._apply(action.manifest, observed.cluster)
-                if self._taken[observed.cluster.namespace, observed.cluster.name] != observed.taken:
-                    return True  # what else is done depends on it
-            elif not action.is_disruptive:
-                changed |= await self._ask(about, action, observed, brokers)
+        changed, unanswered = False, 0
+        for action in [a for a in plan.actions if not a.is_disruptive] + plan.disruptive:
+            content = _digest(action.manifest) if isinstance(action, Apply) else ""
+            if unanswered >= UNANSWERED_MAX or not refusals.is_due(action.about, content):
+                continue
+            try:
+                if isinstance(action, Apply):
+                    changed |= await self._apply(action.manifest, content, observed.cluster)
+                    if self._taken[observed.cluster.namespace, observed.cluster.name] != observed.taken:
+                        return True  # what else is done depends on it
+                elif action.is_disruptive:
+                    changed |= await self._take_away(about, action, observed.cluster, brokers)
+                else:
+                    changed |= await self._ask(about, action, observed, brokers)
+            except KubeError as exc:
+                _log.warning("step_refused", step=action.about, error=str(exc))
+                refusals.note(action.about, exc, content)
+                unanswered += exc.status == 0
+            else:
+                refusals.clear(action.about)
         self._forget_taken(observed.cluster, plan)
-        for action in plan.disruptive:
-            changed |= await self._take_away(about, action, observed.cluster, brokers)
         return changed
 
     def _forget_taken(self, cluster: BrokerCluster, plan: Plan) -> None:
@@ -262,17 +303,20 @@ class ClusterReconciler:
         for each in [each for each in taken if each not in needed and each[0] != SECRET.kind]:
             del taken[each]
 
-    async def _apply(self, manifest: Mapping[str, Any], cluster: BrokerCluster) -> bool:
-        """Apply a child. Returns False if the same manifest was applied before, or an object of others has the name."""
+    async def _apply(self, manifest: Mapping[str, Any], digest: str, cluster: BrokerCluster) -> bool:
+        """Apply a child. Returns False if the same manifest was applied before, or an object of others has the name.
+
+        Raises:
+            KubeError: The API refuses the child or does not answer.
+        """
         wanted = dict(manifest)
         kind, metadata = kind_of(wanted), wanted["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         key = (kind.kind, namespace, name)
-        digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         applied, at_s = self._applied.get(key, ("", 0.0))
         there = self._cache.get(kind.kind, namespace, name)
         is_there = kind.kind not in WATCHED or there is not None
-        if applied == digest and is_there and time.monotonic() - at_s < REAPPLY_S:
+        if applied == digest and is_there and self._clock() - at_s < REAPPLY_S:
             return False
         taken = self._taken[cluster.namespace, cluster.name]
         if there is None and (there := await self._api.get(kind, namespace, name)) is not None:
@@ -283,18 +327,18 @@ class ClusterReconciler:
         taken.pop((kind.kind, name), None)
         if kind.kind == POD.kind and there is not None:
             wanted = pod_in_place(there, wanted)
-        try:
-            made = await self._api.apply(wanted, force=there is not None)
-        except InvalidError as exc:
-            _log.error("child_refused", kind=kind.kind, name=name, error=str(exc))
-            raise
+        made = await self._api.apply(wanted, force=there is not None)
         if kind.kind in WATCHED:
             self._cache.put(kind.kind, made)
-        self._applied[key] = (digest, time.monotonic())
+        self._applied[key] = (digest, self._clock())
         return applied != digest
 
     async def _ask(self, about: Manifest, action: Action, observed: Observed, brokers: Brokers) -> bool:
-        """Take a step that the brokers carry out, or delete an object. The next pass plans a refused step again."""
+        """Take a step that the brokers carry out, or delete an object. The next pass plans a refused step again.
+
+        Raises:
+            KubeError: The API refuses the deletion or does not answer.
+        """
         try:
             if isinstance(action, DeclareDead):
                 await brokers.declare_dead(action.broker, action.incarnation, action.run, action.evidence)
@@ -323,7 +367,11 @@ class ClusterReconciler:
         return True
 
     async def _take_away(self, about: Manifest, action: Action, cluster: BrokerCluster, brokers: Brokers) -> bool:
-        """Take a step that takes something away, if a plan from a fresh look at the API still has it."""
+        """Take a step that takes something away, if a plan from a fresh look at the API still has it.
+
+        Raises:
+            KubeError: The API refuses the step or a read, or does not answer.
+        """
         fresh, plan, _ = await self._plan(FromApi(self._api), brokers, cluster.namespace, cluster.name)
         still = [again for again in plan.disruptive if _same_target(again, action)]
         if fresh is None or not still:
@@ -375,6 +423,16 @@ class ClusterReconciler:
 
     # ---- reporting ----
 
+    async def _tell_refusals(self, about: Manifest, plan: Plan, refusals: Refusals) -> None:
+        """Put what the API refuses again and again into the plan's report, and post an Event about each once."""
+        refusals.keep({CERTIFICATES, *(action.about for action in plan.actions)})
+        plan.refused = refusals.lasting()
+        plan.blocked_by += plan.refusals
+        for write, why in refusals.take_new():
+            await self._api.event(about, "Warning", CHILD_REFUSED, f"{write} is refused: {why}")
+        if (again_s := refusals.next_s()) is not None:
+            plan.look_again(again_s)
+
     async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren) -> None:
         """Write the statuses that have changed. If one is refused, the others are written all the same.
 
@@ -424,18 +482,38 @@ class ClusterReconciler:
             if found is not None:
                 await self._statuses[kind.kind].report_unreadable(found, error)
 
+    async def _report_not_renewed(self, source: Source, cluster: Manifest, error: KubeError) -> None:
+        """Report that passes fail, so that what an earlier pass reported is not taken for the present state."""
+        metadata = cluster["metadata"]
+        message = f"what the status says is old, because the operator's passes fail: {error}"
+        for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER):
+            found = [cluster]
+            if kind is not BROKER_CLUSTER:
+                found = list(await source.all(kind, metadata["namespace"], metadata["name"]))
+            for manifest in found:
+                try:
+                    if await self._statuses[kind.kind].report_not_renewed(manifest, message) and manifest is cluster:
+                        await self._api.event(cluster, "Warning", NOT_RENEWED, message)
+                except KubeError as exc:
+                    _log.info("status_not_written", kind=kind.kind, error=str(exc))
+                    if exc.status == 0:
+                        return
+
     # ---- surroundings ----
 
     async def _ensure_certificates(
-        self, cluster: BrokerCluster, manifest: Manifest, problems: list[tuple[str, str]]
+        self, cluster: BrokerCluster, manifest: Manifest, problems: list[tuple[str, str]], refusals: Refusals
     ) -> Certificates:
         key = (cluster.namespace, cluster.name)
         hosts = self._external_hosts.get(key, ())
         is_external = cluster.spec.external is not None
         said = json.dumps([cluster.spec.tls.to_manifest(), is_external, hosts], sort_keys=True)
         held = self._certificates.get(key)
-        if held is not None and held[0] == said and time.monotonic() < held[1]:
+        if held is not None and held[0] == said and self._clock() < held[1]:
             return held[2]
+        before = held[2] if held is not None else Certificates(None)
+        if not refusals.is_due(CERTIFICATES, said):
+            return before
         taken = self._taken[key]
         for each in [each for each in taken if each[0] == SECRET.kind]:
             del taken[each]
@@ -443,14 +521,18 @@ class ClusterReconciler:
             certificates = await ensure_certificates(self._api, cluster, self._domain, hosts, self._settle)
         except pki.PkiError as exc:
             problems.append(("CertificateInvalid", str(exc)))
-            return held[2] if held is not None else Certificates(None)
+            return before
         except SecretTakenError as exc:
             taken[SECRET.kind, exc.name] = exc.owner
-            return held[2] if held is not None else Certificates(None)
+            return before
+        except KubeError as exc:
+            refusals.note(CERTIFICATES, exc, said)
+            return before
+        refusals.clear(CERTIFICATES)
         for reason, note in certificates.told:
             await self._api.event(manifest, "Normal", reason, note)
         look_s = min(CERTIFICATES_S, certificates.next_look_s or CERTIFICATES_S)
-        self._certificates[key] = (said, time.monotonic() + max(1.0, look_s), certificates)
+        self._certificates[key] = (said, self._clock() + max(1.0, look_s), certificates)
         return certificates
 
     def _credentials_of(self, namespace: str, name: str) -> Credentials | None:
@@ -487,7 +569,13 @@ class ClusterReconciler:
         self._cluster_ids.pop((namespace, name), None)
         self._warned.pop((namespace, name), None)
         self._taken.pop((namespace, name), None)
+        self._refusals.pop((namespace, name), None)
+        self._failing_since.pop((namespace, name), None)
         self._known.forget(namespace, name)
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _message_of(status: Status) -> str:

@@ -24,6 +24,12 @@ _NOT_FOUND = 404
 UNREADABLE = "InvalidSpec"
 """The reason in an object's condition while this version cannot read the object."""
 
+NOT_RENEWED = "NotRenewed"
+"""The reason in an object's conditions while the operator's passes fail."""
+
+_GOOD = ("Ready", "Whole", "Stable")
+"""The conditions of all kinds that say, when they are True, that something is well."""
+
 _REMEDY = "correct it; until then the operator changes nothing"
 
 _log = structlog.get_logger(__name__)
@@ -62,23 +68,38 @@ class StatusWriter:
                 refuses an object with a value of another type than its definition has.
         """
         message = f"{_problems_of(manifest, error)[: MESSAGE_LENGTH_MAX - len(_REMEDY) - 2]}: {_REMEDY}"
-        before = manifest.get("status") or {}
-        said = before.get("conditions") or ()
-        if any(known.get("reason") == UNREADABLE and known.get("message") == message for known in said):
+        known = (manifest.get("status") or {}).get("conditions") or ()
+        if any(each.get("reason") == UNREADABLE and each.get("message") == message for each in known):
             return
         _log.warning("object_unreadable", kind=self._kind.kind, error=str(error))
-        condition = {
-            "type": "Ready",
-            "status": "False",
-            "reason": UNREADABLE,
-            "message": message,
-            "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "observedGeneration": manifest["metadata"].get("generation", 0),
-        }
+        await self._warn(manifest, [_condition(manifest, "Ready", "False", UNREADABLE, message)], message, UNREADABLE)
+
+    async def report_not_renewed(self, manifest: Manifest, message: str) -> bool:
+        """Report on an object that it is not known any more whether the good things in its status are true.
+
+        Returns:
+            Whether the status was written now. It is not if nothing good is in it.
+
+        Raises:
+            KubeError: The status cannot be written; an Event with the message was posted instead.
+        """
+        known = (manifest.get("status") or {}).get("conditions") or []
+        if not any(each.get("type") in _GOOD and each.get("status") == "True" for each in known):
+            return False
+        text = message[:MESSAGE_LENGTH_MAX]
+        conditions = [
+            _condition(manifest, each["type"], "Unknown", NOT_RENEWED, text) if each.get("type") in _GOOD else each
+            for each in known
+        ]
+        await self._warn(manifest, conditions, text, NOT_RENEWED)
+        return True
+
+    async def _warn(self, manifest: Manifest, conditions: list[Manifest], message: str, reason: str) -> None:
+        """Write the conditions, and leave the rest of the status; if that is refused, post an Event instead."""
         try:
-            await self._apply_status(manifest, {**before, "conditions": [condition]})
+            await self._apply_status(manifest, {**(manifest.get("status") or {}), "conditions": conditions})
         except KubeError:
-            await self._api.event(manifest, "Warning", UNREADABLE, message)
+            await self._api.event(manifest, "Warning", reason, message)
             raise
 
     async def _apply_status(self, manifest: Manifest, status: Manifest) -> Manifest | None:
@@ -174,6 +195,17 @@ class Writer(StatusWriter):
         self._cache.answered(self._kind.kind, written)
         manifest["metadata"] = written["metadata"]
         return True
+
+
+def _condition(manifest: Manifest, type_: str, status: str, reason: str, message: str) -> Manifest:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "observedGeneration": manifest["metadata"].get("generation", 0),
+    }
 
 
 def _problems_of(manifest: Manifest, error: InvalidManifestError) -> str:

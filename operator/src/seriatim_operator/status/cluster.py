@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from ..plan.actions import BeginOperation, EndOperation, Plan
+from ..plan.actions import CHILD_REFUSED, BeginOperation, EndOperation, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.external import ExternalAddresses, external_addresses
@@ -77,7 +77,7 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
     disk = before.disk
     if claim is not None:
         disk = f"{claim.name}: {claim.volume}" if claim.volume else claim.name
-    facts = _broker_facts(observed, broker, pod, incarnation, is_lost=lost is not None)
+    facts = _broker_facts(observed, broker, pod, incarnation, plan.refused, is_lost=lost is not None)
     held = plan.held.get(broker.name)
     if held and lost is None:
         facts = [replace(fact, message=held) if fact.type == "DiskHealthy" else fact for fact in facts]
@@ -113,10 +113,17 @@ def _phase(pod: PodView | None) -> Any:
 
 
 def _broker_facts(
-    observed: Observed, broker: Broker, pod: PodView | None, incarnation: str, *, is_lost: bool
+    observed: Observed,
+    broker: Broker,
+    pod: PodView | None,
+    incarnation: str,
+    refused: Mapping[str, str],
+    *,
+    is_lost: bool,
 ) -> list[Fact]:
     claim = observed.claims.get(broker.name)
     refusal = _refusal(pod)
+    no_pod, no_claim = refused.get(f"Pod {broker.name}", ""), refused.get(f"PersistentVolumeClaim {broker.name}", "")
     if is_lost:
         ready = Fact("Ready", "False", "DiskLost", "its disk is given up; another disk takes its slot")
     elif pod is not None and pod.is_ready:
@@ -128,9 +135,9 @@ def _broker_facts(
     elif pod is not None and pod.is_running:
         ready = Fact("Ready", "False", "Starting", pod.says)
     else:
-        ready = Fact("Ready", "False", "NotRunning", _kubelet_says(pod) if pod is not None else "")
+        ready = Fact("Ready", "False", "NotRunning", _kubelet_says(pod) if pod is not None else no_pod)
     scheduled = (
-        Fact("Scheduled", "False", "NoPod")
+        Fact("Scheduled", "False", "NoPod", no_pod)
         if pod is None
         else Fact("Scheduled", "True", "OnNode", pod.node)
         if pod.is_scheduled
@@ -142,7 +149,7 @@ def _broker_facts(
         )
     )
     bound = (
-        Fact("StorageBound", "False", "NoClaim")
+        Fact("StorageBound", "False", "NoClaim", no_claim)
         if claim is None
         else Fact("StorageBound", "True", "Bound", claim.volume)
         if claim.volume
@@ -407,6 +414,7 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     """What is wrong. The reason is of the first trouble, and the message tells all of them."""
     troubles = [
         *plan.problems,
+        *((CHILD_REFUSED, told) for told in plan.refusals),
         *_etcd_troubles(observed, all_ready),
         *_chain_troubles(observed, DANGERS),
         *_member_troubles(observed, all_ready),
@@ -499,6 +507,8 @@ def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus, warn
     old, new = before.condition("Degraded"), after.condition("Degraded")
     if old is None or new is None or (old.status, old.reason) == (new.status, new.reason):
         return []
+    if new.reason == CHILD_REFUSED:
+        return []  # each refused write has an Event of its own, also if the reason is another
     if danger(after):
         return [ClusterEvent("Warning", new.reason, new.message)]
     return [ClusterEvent("Normal", "Recovered", f"no longer: {warned}")] if warned and new.status == "False" else []

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
+NOT_RENEWED: Final = "the operator's passes fail, so what was reported may be old; the message has the last error"
+
 CLUSTER: Final = {
     "Ready": {
         "AllServing": "every member of every broker group serves",
         "SomeServing": "at least one broker group has all its members serving, and others have not",
         "NotServing": "no broker group has all its members serving: no message is accepted",
+        "NotRenewed": NOT_RENEWED,
         "InvalidSpec": "the object, or a BrokerGroup or Broker of it, has a field that this version cannot read",
     },
     "Progressing": {
@@ -42,6 +45,7 @@ CLUSTER: Final = {
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
         "EtcdSilent": "etcd does not answer the brokers: messages go on, and nothing can fail over",
+        "ChildRefused": "the API server refuses a child of the cluster; the message has its own words",
         "DefinitionOutdated": "the definitions of our kinds are of another version than the operator",
     },
     "Quiesced": {
@@ -51,6 +55,7 @@ CLUSTER: Final = {
     "Stable": {
         "Steady": "Quiesced and Ready are True, and Degraded is False",
         "Unsteady": "Quiesced or Ready is not True, or Degraded is True",
+        "NotRenewed": NOT_RENEWED,
     },
     "ExternalReady": {
         "NotAsked": "spec.external is not set, so clients outside cannot connect",
@@ -64,6 +69,7 @@ GROUP: Final = {
     "Ready": {
         "Serving": "all members serve",
         "MembersAway": "a member does not serve",
+        "NotRenewed": NOT_RENEWED,
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "Whole": {
@@ -71,6 +77,7 @@ GROUP: Final = {
         "Incomplete": "a member is missing: no segment is opened here while another broker group is whole",
         "NotLinked": "all members are live, but two of them have no link: no segment is opened here",
         "NotTold": "no broker tells which members run: none answers, or etcd does not answer them",
+        "NotRenewed": NOT_RENEWED,
     },
     "Drained": {
         "Empty": "the broker group has no segment, open or sealed",
@@ -88,6 +95,7 @@ BROKER: Final = {
         "NotRunning": "its container does not run",
         "Refused": "it refuses to start: DiskHealthy or the message says why",
         "DiskLost": "the operator gives up its disk",
+        "NotRenewed": NOT_RENEWED,
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "Scheduled": {
@@ -198,6 +206,8 @@ CLUSTER_EVENTS: Final = {
     "MemberAway": "a member of a broker group does not answer: its open segments go to other broker groups",
     "MembersBack": "all members of a broker group answer again",
     "Recovered": "Degraded is False again",
+    "ChildRefused": "the API server refuses a child of the cluster, in its own words",
+    "NotRenewed": "the operator's passes fail, so the conditions Ready, Whole and Stable are Unknown",
     "PlacedAnew": "the operator empties a broker group and makes it again on other disks (`spec.spreadMending`)",
     "CertificateIssued": "the operator issued a certificate; the note says why",
     "AuthorityMade": "the operator made a certificate authority",
