@@ -65,6 +65,7 @@ def cluster(status: dict[str, Any] | None = None, **spec: Any) -> BrokerCluster:
                 "observedGeneration": 1,
                 "conditions": well,
                 "bootstrap": "orders.shop.svc:7100",
+                "reportedAt": "2026-11-20T11:59:30Z",
                 **(status or {}),
             },
         }

@@ -293,7 +293,7 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         lambda: healthy(brokers=healthy().brokers[1:]),
         Level.WARNING,
         "claim orders-g0-0-aaaa",
-        "former disk",
+        "it has no Broker",
     ),
     "two images": (lambda: _two_images(), Level.WARNING, "images", "several"),
     "one machine has all": (

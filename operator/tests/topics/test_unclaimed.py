@@ -31,7 +31,7 @@ async def left_behind(home: World, *names: str) -> None:
 async def test_what_was_left_behind_is_told_once_though_no_object_is_left(home: World) -> None:
     await left_behind(home, "events")
     assert len(unclaimed(home)) == 1
-    assert "events. Delete each with `seriatim topic delete NAME`" in unclaimed(home)[0]
+    assert "events. Apply a Topic of that name" in unclaimed(home)[0]
     home.api.change("BrokerCluster", "orders", paused=False)
     await home.settle(300)
     assert len(unclaimed(home)) == 1

@@ -166,7 +166,7 @@ def plan_consumer_groups(
             continue
         if not succeeds(other, owner):
             finding = ConsumerGroupFinding(
-                "ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them"
+                "ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them: the other keeps it"
             )
             plans.append(ConsumerGroupPlan(other, _released(other) if other.metadata.is_deleted else (), finding))
         elif surroundings is Surroundings.HERE:

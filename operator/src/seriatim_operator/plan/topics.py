@@ -256,7 +256,8 @@ def _plan_name(
 
 
 def _plan_loser(topic: Topic, owner: Topic, surroundings: Surroundings) -> TopicPlan:
-    finding = Finding("ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of the two objects")
+    text = f"managed by {owner.namespace}/{owner.name}; delete one of the two objects: the other keeps the topic"
+    finding = Finding("ResourceConflict", text)
     if surroundings is Surroundings.PAUSED:
         return TopicPlan(topic, (), finding)
     if topic.metadata.is_deleted:

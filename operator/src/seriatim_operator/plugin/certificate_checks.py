@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 
 from ..cluster.pki import CA_FILE, PkiError, load_bundle, load_identity
 from ..cluster.pki.certificates import is_issued_by
 from ..resources.names import tls_secret_name
+from ..resources.ownership import tell_owner
 from ..resources.secrets import is_ours, secret_files
+from ..spec.cluster import BrokerCluster
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look, secret_names
 
@@ -39,7 +42,7 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
     try:
         certificate = load_identity(secret_files(secret)).certificate
     except PkiError as exc:
-        return [bad(about, str(exc), "write it anew" if given else "delete it; the operator makes it anew")]
+        return [bad(about, str(exc), remedy_unreadable(look.cluster, secret))]
     left = certificate.not_valid_after_utc - look.now
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
     renew = "kubectl logs of the operator" if is_ours(secret, look.cluster) else "renew it where you made it"
@@ -49,6 +52,15 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
     if left < min(SOON, life / 4):
         return [warning(about, f"its certificate ends on {ends}, in {left.days} days", renew)]
     return [well(about, f"until {ends}")]
+
+
+def remedy_unreadable(cluster: BrokerCluster, secret: Mapping[str, Any]) -> str:
+    """What to do about a Secret whose content cannot be used. Only one that the operator made may be deleted."""
+    if secret["metadata"]["name"] in (cluster.spec.tls.ca_secret, cluster.spec.etcd.tls_secret):
+        return "write it anew"
+    if is_ours(secret, cluster):
+        return "delete it: its labels say that the operator made it for this cluster, and will make it anew"
+    return f"the operator did not make it: ask its owner, because it {tell_owner(secret)}"
 
 
 def _check_trust(look: Look) -> list[Finding]:

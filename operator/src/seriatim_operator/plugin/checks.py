@@ -10,8 +10,9 @@ from typing import Any, Final
 from ..plan.actions import CHILD_REFUSED
 from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
-from ..resources.names import broker_group_object_name, brokers_name, selector_labels
+from ..resources.names import broker_group_object_name, brokers_name, selector_labels, selector_text
 from ..spec.topic import TopicState
+from ..status.cluster import tells_of_last_copies
 from .findings import Finding, Level, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services
 
@@ -133,7 +134,7 @@ def check_nodes(look: Look) -> list[Finding]:
     ready = [node for node in look.nodes.values() if node.is_ready]
     members = look.cluster.spec.members_per_group
     findings = [
-        bad(about, f"{node.name} is not ready", "bring it back, or delete the Node object if it is gone for good")
+        bad(about, f"{node.name} is not ready", _remedy_silent(look, node.name))
         for node in look.nodes.values()
         if not node.is_ready and any(pod.node == node.name for pod in look.pods.values())
     ]
@@ -150,6 +151,17 @@ def check_nodes(look: Look) -> list[Finding]:
             )
         )
     return findings or [well(about, f"{len(ready)} are ready")]
+
+
+def _remedy_silent(look: Look, node: str) -> str:
+    """What to do about a node that does not answer. To delete its Node object gives up its disks."""
+    there = sorted(pod.name for pod in look.pods.values() if pod.node == node)
+    if not look.is_fresh or tells_of_last_copies(look.cluster.status):
+        return "bring it back: it is not proved that other disks have all messages that its disks have"
+    return (
+        "bring it back. If its machine is off for good, delete the Node object: the operator then gives up the disks "
+        f"of {', '.join(there)}, and the condition Degraded says that no topic has its last copy there"
+    )
 
 
 def check_cluster(look: Look) -> list[Finding]:
@@ -218,8 +230,9 @@ def check_budgets(look: Look) -> list[Finding]:
             findings.append(
                 bad(
                     f"budget {name}",
-                    "it covers brokers too, and Kubernetes evicts no pod that has two budgets",
-                    "delete it, or choose other labels in it",
+                    f"its selector {selector_text(selected)} covers brokers too, and Kubernetes evicts no pod that has "
+                    "two budgets",
+                    "choose other labels in its selector",
                 )
             )
     return findings or [well("budgets", f"{len(ours)} broker groups have one")]

@@ -15,6 +15,7 @@ from ..plan.observed import PodView, pod_view
 from ..resources.names import BROKER_PORT, selector_labels, selector_text, tls_secret_name
 from ..resources.secrets import secret_files
 from ..spec.cluster import BrokerCluster
+from .certificate_checks import remedy_unreadable
 from .errors import PluginError
 
 PODS_TRIED_MAX = 3
@@ -96,6 +97,7 @@ def credentials_in(cluster: BrokerCluster, name: str, secret: Mapping[str, Any])
     files = secret_files(secret)
     missing = [file for file in ("ca.crt", "tls.crt", "tls.key") if not files.get(file)]
     if missing:
-        raise PluginError(f"Secret {name} has no {', '.join(missing)}. Remedy: delete it; the operator makes it anew")
+        remedy = remedy_unreadable(cluster, secret)
+        raise PluginError(f"Secret {name} has no {', '.join(missing)}. Remedy: {remedy}")
     server_name = f"{cluster.name}.{cluster.namespace}.svc"
     return Credentials(files["ca.crt"], files["tls.crt"], files["tls.key"], server_name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from ..cluster.kinds import (
     BROKER,
@@ -51,6 +51,9 @@ from .errors import PluginError
 
 Manifest = dict[str, Any]
 
+REPORTED_MAX: Final = timedelta(minutes=2)
+"""The greatest age of a status that may prove something. An operator that acts reports every minute."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -85,6 +88,12 @@ class Look:
     etcd_pods: tuple[Manifest, ...] = ()
     leases: Mapping[str, Manifest] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the cluster's status is new enough to prove something."""
+        reported_at = self.cluster.status.reported_at
+        return reported_at is not None and self.now - reported_at <= REPORTED_MAX
 
     @property
     def held_up(self) -> Mapping[str, str]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from seriatim_api.v1 import broker_pb2, operations_pb2
 
-from ..plan.observed import PodView
+from ..plan.observed import ANNOTATION_PLACE_ANEW, PodView
+from ..resources.names import broker_group_object_name
 from ..spec.broker import Broker
 from ..status.disk_remedies import disk_remedy
 from .findings import Finding, bad, unknown, warning, well
+from .former_disks import check_former_disks
 from .look import Look
 
 RESTARTS_MANY = 5
@@ -35,7 +37,7 @@ def check_pods(look: Look) -> list[Finding]:
 
 
 def check_disks(look: Look) -> list[Finding]:
-    """Check that brokers accept each disk by its passport, and that each claim belongs to a Broker."""
+    """Check that brokers accept each disk by its passport, and that each claim has a Broker."""
     findings: list[Finding] = []
     for broker in look.brokers:
         healthy = broker.status.condition("DiskHealthy")
@@ -54,15 +56,7 @@ def check_disks(look: Look) -> list[Finding]:
             findings.append(
                 bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan shows what it waits for")
             )
-    held = {broker.name for broker in look.brokers}
-    for name in sorted(set(look.claims) - held):
-        findings.append(
-            warning(
-                f"claim {name}",
-                "it belongs to no Broker: it is a former disk",
-                "delete it when you do not need its data",
-            )
-        )
+    findings += check_former_disks(look)
     return findings or [well("disks", f"{len(look.brokers)} passports are in order")]
 
 
@@ -182,9 +176,13 @@ def _check_apart(look: Look) -> list[Finding]:
     for pod in look.pods.values():
         if pod.node and not pod.is_deleting:
             placed.setdefault((pod.group, pod.node), []).append(pod.name)
+    annotate = f"kubectl -n {look.cluster.namespace} annotate sgroup"
     return [
         bad(
-            f"group {group}", f"{' and '.join(names)} share {node}: its loss takes all copies", "delete one of the pods"
+            f"group {group}",
+            f"{' and '.join(names)} share {node}: its loss takes all copies",
+            f"{annotate} {broker_group_object_name(look.cluster.name, group)} {ANNOTATION_PLACE_ANEW}=true: the "
+            "operator empties it, and gives it disks on other nodes",
         )
         for (group, node), names in sorted(placed.items())
         if len(names) > 1

@@ -63,6 +63,6 @@ def _is_of_object(incarnation: str) -> bool:
 def _note(names: list[str]) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return (
-        f"topics of Topic objects that are gone are kept: {', '.join(names[:NAMED_MAX])}{more}. Delete each with "
-        "`seriatim topic delete NAME`, or apply a Topic of that name, which takes it over with its messages"
+        f"topics of Topic objects that are gone are kept: {', '.join(names[:NAMED_MAX])}{more}. Apply a Topic of that "
+        "name, which takes it over with its messages"
     )

@@ -26,7 +26,7 @@ from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
 from ..spec.topic import TopicState
 from . import reasons
-from .conditions import Fact, settle
+from .conditions import MESSAGE_LENGTH_MAX, Fact, settle
 from .disk_remedies import disk_remedy
 
 DISK_REASONS = {
@@ -453,6 +453,15 @@ WEAKNESSES: Final[Mapping[TopicState, tuple[str, str]]] = {
     "CatchingUp": ("CatchingUp", "one broker surely has the ends of segments of {}: another copies them or is away"),
 }
 """Reason and message for each state of topics in which the next fault would stop consumers or lose messages."""
+
+
+def tells_of_last_copies(status: BrokerClusterStatus) -> bool:
+    """Whether the cluster's status says, or does not exclude, that a disk may have the last copy of a segment."""
+    found = status.condition("Degraded")
+    if found is None or found.status == "Unknown" or len(found.message) >= MESSAGE_LENGTH_MAX:
+        return True  # not told yet, or the end is cut off
+    sentences = [*(sentence for _, sentence in DANGERS.values()), WEAKNESSES["OneCopy"][1]]
+    return found.status == "True" and any(sentence.partition("{}")[2] in found.message for sentence in sentences)
 
 
 def _chain_troubles(observed: Observed, reasons: Mapping[TopicState, tuple[str, str]]) -> list[tuple[str, str]]:

@@ -7,7 +7,10 @@ from typing import Final
 from ..plan.loss import ANNOTATION_LOST, lost_value
 from ..spec.broker import Broker
 
-_REPLACE: Final = "{replace}: another disk takes the slot, and brokers copy its messages there"
+_REPLACE: Final = (
+    "{replace}: if the brokers say that other disks have all its messages, another disk takes the slot, and brokers "
+    "copy them there"
+)
 
 _REMEDIES: Final = {
     "WipedDisk": _REPLACE + "; do this only if what was on the disk is gone: if it was moved, bring it back",
@@ -15,7 +18,7 @@ _REMEDIES: Final = {
     + _REPLACE,
     "OldDisk": "bring back the disk as it was last; if that is lost for good, " + _REPLACE,
     "ClonedDisk": "end the other process that uses the same volume",
-    "LostDisk": "remove its volume: the disk was given up before and must not come back",
+    "LostDisk": "the disk was given up before and must not come back; " + _REPLACE,
     "NewerFormat": "run the newer image again: an older one cannot read this disk",
     "Corrupt": "see what the kernel says of the device; if the disk is lost for good, " + _REPLACE,
     "NodeGone": "bring the node back within nodeLossTimeoutSeconds, or do nothing: the operator replaces the disk",
