@@ -24,6 +24,10 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+# Another operator may look after a cluster. Its Lease tells whether it lives.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

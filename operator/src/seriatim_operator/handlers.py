@@ -27,6 +27,8 @@ from .reconcile.cluster import ClusterReconciler
 from .reconcile.dispatch import ClusterKey, ConsumerGroupsKey, TopicsKey, keys_of
 from .reconcile.known import Known
 from .reconcile.queue import WorkQueue
+from .reconcile.rivals import LOOK_S as RIVAL_LOOK_S
+from .reconcile.rivals import Rivals
 from .reconcile.topics import TopicsReconciler
 from .resources.cluster_children import ClusterChildren
 from .resources.names import LABEL_CLUSTER
@@ -82,6 +84,7 @@ class Operator:
         self._topics = TopicsReconciler(
             self._kube, self.cache, self._clusters.brokers_of, self.queue.add, known, settings.namespace
         )
+        self._rivals = Rivals(self._kube, self.cache, f"{settings.namespace}/{settings.lease_name}")
         self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -256,10 +259,12 @@ class Operator:
 
     async def _work(self, key: Hashable) -> float | None:
         self._lease.check()
+        assert isinstance(key, ClusterKey | TopicsKey | ConsumerGroupsKey), key
         try:
+            if not await self._rivals.may_act(key.namespace, key.name):
+                return RIVAL_LOOK_S
             if isinstance(key, ClusterKey):
                 return await self._clusters.reconcile(key.namespace, key.name)
-            assert isinstance(key, TopicsKey | ConsumerGroupsKey), key
             return await self._topics.reconcile(key)
         except (LeaseLostError, StaleOperatorError) as exc:
             _log.error("another_operator_acts", error=str(exc))

@@ -137,9 +137,11 @@ def consumer_group(name: str, state: str, lag: str = "", **status: object) -> Co
     )
 
 
-def operator_pod(ready: bool = True) -> dict[str, Any]:
+def operator_pod(ready: bool = True, namespace: str = "seriatim-system", watched: str = "") -> dict[str, Any]:
+    environment = [{"name": "SERIATIM_OPERATOR_WATCH_NAMESPACES", "value": watched}]
     return {
-        "metadata": {"name": "seriatim-operator-0", "namespace": "seriatim-system"},
+        "metadata": {"name": "seriatim-operator-0", "namespace": namespace},
+        "spec": {"containers": [{"name": "operator", "env": environment}]},
         "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
     }
 

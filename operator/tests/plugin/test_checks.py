@@ -268,6 +268,12 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "pod orders-g0-0-aaaa",
         "CrashLoopBackOff): no etcd",
     ),
+    "two operators": (
+        lambda: healthy(operator_pods=(operator_pod(), operator_pod(namespace="other", watched="x,shop"))),
+        Level.BAD,
+        "operator",
+        "2 operators watch namespace shop: other/seriatim-operator; seriatim-system/seriatim-operator",
+    ),
     "members together": (lambda: _together(), Level.BAD, "group g0", "share n1"),
     "foreign disk": (
         lambda: healthy(

@@ -22,6 +22,7 @@ from ..api_server import ApiServer
 from ..spec.objects import good
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/seriatim-operator"
+SECOND_LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/second"
 DEADLINE_S = 60.0
 
 
@@ -37,7 +38,9 @@ def until(what: str, found: Callable[[], object]) -> object:
 
 
 @contextlib.contextmanager
-def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+def operator(
+    server: ApiServer, directory: Path, lease: str = "seriatim-operator"
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A running operator, and what its probe says."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
@@ -45,6 +48,7 @@ def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Po
         "KUBECONFIG": str(server.kubeconfig),
         "SERIATIM_OPERATOR_METRICS_LISTEN": f"127.0.0.1:{port}",
         "SERIATIM_OPERATOR_WATCH_NAMESPACES": "default",
+        "SERIATIM_OPERATOR_LEASE_NAME": lease,
     }
     command = [sys.executable, "-c", "from seriatim_operator.running import run_operator; run_operator()"]
     with (directory / "operator.log").open("ab") as log:
@@ -69,7 +73,8 @@ def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Po
 def nobody_holds_the_lease(api_server: ApiServer) -> Iterator[ApiServer]:
     """An API server without our Lease and our objects."""
     yield api_server
-    api_server.call("DELETE", LEASE)
+    for lease in (LEASE, SECOND_LEASE):
+        api_server.call("DELETE", lease)
     api_server.kubectl("delete", "brokerclusters,brokergroups,brokers,pods,pvc", "--all", "--wait=false")
 
 
@@ -105,3 +110,30 @@ def test_it_ends_when_somebody_else_has_its_lease(nobody_holds_the_lease: ApiSer
         assert server.call("PATCH", LEASE, patch, "application/merge-patch+json").complaint == ""
         assert process.wait(timeout=30) == 75, (tmp_path / "operator.log").read_text()
         assert "another operator holds the Lease" in (tmp_path / "operator.log").read_text()
+
+
+def test_a_second_operator_leaves_clusters_alone_until_the_first_ends(
+    nobody_holds_the_lease: ApiServer, tmp_path: Path
+) -> None:
+    server = nobody_holds_the_lease
+    path = "/apis/seriatim.dev/v1alpha1/namespaces/default/brokerclusters/shared"
+
+    def noted() -> str:
+        return str((server.call("GET", path).body["metadata"].get("annotations") or {}).get("seriatim.dev/operator"))
+
+    def told() -> str:
+        return server.kubectl("get", "events", "--field-selector", "reason=OtherOperator", "-o", "name")
+
+    server.kubectl("apply", "-f", "-", text=cluster("shared"))
+    with operator(server, tmp_path) as (first, _):
+        until("the first acts", lambda: server.call("GET", path).body.get("status", {}).get("reportedAt"))
+        assert noted() == "default/seriatim-operator"
+        with operator(server, tmp_path, "second") as (second, health):
+            until("the second leads, by its own Lease", lambda: health() == "leading")
+            until("it says that it leaves the cluster alone", told)
+            assert noted() == "default/seriatim-operator"
+            assert len(told().split()) == 1
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(timeout=30) == 0
+            until("the second acts", lambda: noted() == "default/second")
+            assert second.poll() is None

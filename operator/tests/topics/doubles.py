@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
+    StaleOperatorError,
     TopicExistsError,
     UnavailableError,
     UnknownGroupError,
@@ -30,6 +31,7 @@ class MemoryBrokers:
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
+        self.newer_epoch = 0
         self.watches = 0  # begun
         self.watchers = 0  # there now
         self.moves: list[bytes] = []  # ids of the rewinds that were carried out
@@ -80,6 +82,8 @@ class MemoryBrokers:
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         if self.are_silent:
             raise UnavailableError("no broker answers")
+        if self.newer_epoch:
+            raise StaleOperatorError("a newer operator was here", epoch=1, newest=self.newer_epoch)
         queue: asyncio.Queue[broker_pb2.WatchTopicsResponse | None] = asyncio.Queue()
         self._watchers.append(queue)
         self.watches += 1

@@ -654,3 +654,13 @@ async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: Wor
     await world.settle()
     assert world.the_topic("a").status.groups == ("g9",)
     assert world.brokers.calls == ["create a 1", "create b 1", "create b 1"]
+
+
+async def test_a_stream_that_a_newer_operator_overtook_ends_the_older_one(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.newer_epoch = 9
+    world.brokers.silence(are_silent=True)
+    world.brokers.silence(are_silent=False)
+    with pytest.raises(StaleOperatorError):
+        await world.settle()

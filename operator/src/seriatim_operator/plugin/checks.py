@@ -10,7 +10,13 @@ from typing import Any, Final
 from ..plan.actions import CHILD_REFUSED
 from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
-from ..resources.names import broker_group_object_name, brokers_name, selector_labels, selector_text
+from ..resources.names import (
+    ANNOTATION_OPERATOR,
+    broker_group_object_name,
+    brokers_name,
+    selector_labels,
+    selector_text,
+)
 from ..spec.topic import TopicState
 from ..status.cluster import tells_of_last_copies
 from .findings import Finding, Level, bad, unknown, warning, well
@@ -59,7 +65,7 @@ def check_operator(look: Look) -> list[Finding]:
     if not ready:
         names = ", ".join(f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in look.operator_pods)
         return [bad(about, f"none of its pods is ready ({names})", "kubectl logs of that pod")]
-    findings = [well(about, f"{len(ready)} pods are ready")]
+    findings = [well(about, f"{len(ready)} pods are ready"), *_rivals(look)]
     leases = [lease for lease in look.leases.values() if "seriatim" in lease["metadata"]["name"]]
     for lease in leases:
         age = look.now - _time(lease["spec"].get("renewTime"))
@@ -79,6 +85,27 @@ def check_operator(look: Look) -> list[Finding]:
             )
         )
     return findings
+
+
+def _rivals(look: Look) -> list[Finding]:
+    """Tell of operators with different Leases that watch the cluster's namespace."""
+    found = sorted({lease for pod in look.operator_pods if (lease := _lease_over(pod, look.cluster.namespace))})
+    if len(found) < 2:
+        return []
+    acts = look.cluster.metadata.annotations.get(ANNOTATION_OPERATOR, "")
+    told = "; ".join(f"{each} (looks after this cluster)" if each == acts else each for each in found)
+    remedy = "uninstall the others, or give each its own watchNamespaces"
+    return [bad("operator", f"{len(found)} operators watch namespace {look.cluster.namespace}: {told}", remedy)]
+
+
+def _lease_over(pod: dict[str, Any], namespace: str) -> str:
+    """Namespace and name of the Lease of an operator's pod; empty if it does not watch the namespace."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    environment = {each["name"]: each.get("value") or "" for c in containers for each in c.get("env") or ()}
+    watched = [each for each in environment.get("SERIATIM_OPERATOR_WATCH_NAMESPACES", "").split(",") if each]
+    if not containers or (watched and namespace not in watched):
+        return ""
+    return f"{pod['metadata']['namespace']}/{environment.get('SERIATIM_OPERATOR_LEASE_NAME', 'seriatim-operator')}"
 
 
 def check_etcd(look: Look) -> list[Finding]:

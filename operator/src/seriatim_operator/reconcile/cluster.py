@@ -557,6 +557,8 @@ class ClusterReconciler:
             return
         try:
             self._cluster_ids[key] = (await brokers.describe_cluster()).cluster_id
+        except StaleOperatorError:
+            raise
         except SeriatimError as exc:
             _log.info("cluster_id_unknown", cluster=observed.cluster.name, error=str(exc))
 

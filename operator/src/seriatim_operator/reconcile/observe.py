@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.v1 import operations_pb2, records_pb2
 
 from ..cluster.brokers import Brokers, Credentials
@@ -122,6 +122,7 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
 
     Raises:
         InvalidManifestError: The BrokerCluster, a BrokerGroup or a Broker of it cannot be read.
+        StaleOperatorError: A newer operator acts: this one must end.
         KubeError: The API refuses a call or does not answer.
     """
     manifest = await source.one(BROKER_CLUSTER, namespace, name)
@@ -165,7 +166,11 @@ async def _last_settings(source: Source, cluster: BrokerCluster) -> dict[str, st
 
 
 async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, BrokerGroupView] | None:
-    """The broker groups as the brokers know them; None if no broker answers."""
+    """The broker groups as the brokers know them; None if no broker answers.
+
+    Raises:
+        StaleOperatorError: A newer operator acts: this one must end.
+    """
     if not brokers.is_reachable:
         return None
     try:
@@ -173,6 +178,8 @@ async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, BrokerGrou
             group.record.group: _broker_group_view(group)
             for group in await brokers.list_broker_groups(with_counts=counts)
         }
+    except StaleOperatorError:
+        raise
     except SeriatimError as exc:
         _log.info("brokers_silent", cluster=brokers.cluster, error=str(exc))
         return None
@@ -187,9 +194,15 @@ async def ask_the_unready(observed: Observed, credentials: Credentials | None) -
 
 
 async def ask_gate(brokers: Brokers, broker: str) -> GateView:
-    """Ask whether a member may be stopped. If no broker answers, it may not."""
+    """Ask whether a member may be stopped. If no broker answers, it may not.
+
+    Raises:
+        StaleOperatorError: A newer operator acts: this one must end.
+    """
     try:
         answer = await brokers.check_restart(broker)
+    except StaleOperatorError:
+        raise
     except SeriatimError as exc:
         return GateView(
             broker, is_safe=False, verdict="UNKNOWN", text=f"the brokers do not answer whether it may be stopped: {exc}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import structlog
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import BROKER_CLUSTER, CONSUMER_GROUP, TOPIC, Kind
@@ -223,6 +223,7 @@ class _ClusterTopics:
         """Run the stream while the cluster exists.
 
         Raises:
+            StaleOperatorError: A newer operator acts: this one must end.
             Exception: The stream ended with an error that is a mistake in our code. It ends the operator.
         """
         if self._stream is not None and self._stream.done():
@@ -240,6 +241,8 @@ class _ClusterTopics:
             try:
                 async for response in self._brokers.watch_topics():
                     self._take(response)
+            except StaleOperatorError:
+                raise
             except SeriatimError as exc:
                 _log.info("topic_stream_ended", cluster=self._keys[0].name, error=str(exc))
             self._mirror.end()

@@ -72,6 +72,8 @@ LABEL_BROKER_UID: Final = "seriatim.dev/broker-uid"
 ANNOTATION_TEMPLATE_HASH: Final = "seriatim.dev/template-hash"
 ANNOTATION_EXTERNAL_ADDRESS: Final = "seriatim.dev/external-address"
 """An annotation of pods: the address at which clients outside reach the broker."""
+ANNOTATION_OPERATOR: Final = "seriatim.dev/operator"
+"""An annotation of a BrokerCluster: namespace and name of the Lease of the operator that looks after it."""
 ANNOTATION_CHANGED_AT: Final = "seriatim.dev/changed-at"
 """An annotation of Secrets: when their content last changed in a way that brokers must read."""
 

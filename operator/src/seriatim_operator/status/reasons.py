@@ -211,6 +211,7 @@ CLUSTER_EVENTS: Final = {
     "PlacedAnew": "the operator empties a broker group and makes it again on other disks (`spec.spreadMending`)",
     "CertificateIssued": "the operator issued a certificate; the note says why",
     "AuthorityMade": "the operator made a certificate authority",
+    "OtherOperator": "an operator leaves the cluster to another one, which looks after it; the note names the two",
 }
 """Reasons of the Events on a BrokerCluster about its members, copies and certificates. Every reason of
 `Degraded` with status True is one as well."""
