@@ -971,6 +971,9 @@ EVENTS = st.lists(
             "return",
             "delete",
             "image",
+            "nowhere",
+            "broken",
+            "placement",
             "scale",
             "settings",
             "anew",
@@ -1007,6 +1010,7 @@ def test_many_worlds_come_to_rest(events: list[str], data: st.DataObject) -> Non
 def _live_through(events: list[str], data: st.DataObject) -> None:
     """A world in which these things happen, with passes between them; then all heals, and it must come to rest."""
     world = started(nodes=5)
+    world.nowhere, world.broken = {"seriatim.dev/broker:nowhere"}, {"seriatim.dev/broker:broken"}
     gone = 0
     for event in events:
         node = data.draw(st.sampled_from(sorted(world.nodes)))
@@ -1023,6 +1027,12 @@ def _live_through(events: list[str], data: st.DataObject) -> None:
             world.delete_node(node)
         elif event == "image":
             world.edit(image=f"seriatim.dev/broker:{data.draw(st.integers(1, 3))}")
+        elif event in ("nowhere", "broken"):
+            world.edit(image=f"seriatim.dev/broker:{event}")
+        elif event == "placement":
+            world.edit(podTemplate={"nodeSelector": {"disk": data.draw(st.sampled_from(("nvme", "none")))}})
+            if "none" in str(world.cluster.spec.pod_template.node_selector):
+                world.nodeless = {world.make().placement_hash()}
         elif event == "scale":
             world.edit(groups=data.draw(st.integers(1, 4)))
         elif event == "settings":
@@ -1052,7 +1062,7 @@ def _live_through(events: list[str], data: st.DataObject) -> None:
             _judged_pass(world, data)
             world.settle()
     world.brokers_answer, world.unsafe = True, {}
-    world.edit(settings={})
+    world.edit(settings={}, image="seriatim.dev/broker:1", podTemplate={})
     for name in world.brokers:
         if world.brokers[name].status.disk_lost is None:
             world.annotate(name, "")

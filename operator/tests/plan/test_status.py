@@ -79,7 +79,7 @@ def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_t
         world.a_pass()
     said = set()
     for reason in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
-        world.pods[missing[0]] = replace(world.pods[missing[0]], waiting=reason)
+        world.pods[missing[0]] = replace(world.pods[missing[0]], is_scheduled=True, node="node1", waiting=reason)
         world.a_pass()
         progressing = world.cluster.status.condition("Progressing")
         ready = world.brokers[missing[0]].status.condition("Ready")
@@ -88,7 +88,7 @@ def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_t
         said.add((progressing.reason, progressing.message, ready.message))
     ((reason, message, of_broker),) = said
     assert reason == "Operating"
-    assert f"{missing[0]} waits: its image cannot be pulled" in message
+    assert f"pod {missing[0]} is not ready: its image cannot be pulled (seriatim.dev/broker:nowhere)" in message
     assert f"kubectl describe pod {missing[0]}" in of_broker
     for _ in range(3):
         world.now_s += OPERATION_S  # the operation ends; what it waited for stays

@@ -81,6 +81,12 @@ class World:
     brokers_answer: bool = True
     shunned: set[str] = field(default_factory=set)
     """Nodes to which Kubernetes sends no new broker, for reasons that the operator does not see."""
+    nowhere: set[str] = field(default_factory=set)
+    """Images that cannot be pulled."""
+    broken: set[str] = field(default_factory=set)
+    """Images whose process ends again and again, before it serves."""
+    nodeless: set[str] = field(default_factory=set)
+    """Hashes of placements that no node meets."""
     chains: ChainsView | None = None
     done: list[Action] = field(default_factory=list)
     processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
@@ -166,7 +172,7 @@ class World:
                 )
         if write():
             return plan
-        status = cluster_status(observed, plan, "", "the-cluster")
+        status = cluster_status(observed, plan, "", "the-cluster" if self.members else "")
         self.cluster = self.cluster.model_copy(update={"status": status})
         return plan
 
@@ -275,6 +281,8 @@ class World:
                 restarts=0,
                 waiting="",
                 ended=(),
+                image=manifest["spec"]["containers"][0]["image"],
+                placement_hash=metadata["annotations"]["seriatim.dev/placement-hash"],
             )
         elif kind == "PodDisruptionBudget":
             self.budgets[metadata["labels"]["seriatim.dev/group"]] = (
@@ -340,6 +348,9 @@ class World:
         claim = self.claims.get(name)
         if claim is None:
             return
+        if pod.placement_hash in self.nodeless:
+            self.pods[name] = replace(pod, no_node="0/3 nodes are available")
+            return
         hosts = self.volumes[claim.volume].hostnames if claim.volume else None
         taken = {p.node for p in self.pods.values() if p.group == pod.group and p.name != name}
         load = {node: sum(p.node == node for p in self.pods.values()) for node in self.nodes}
@@ -363,6 +374,12 @@ class World:
             return
 
     def _start(self, name: str, pod: PodView) -> None:
+        if pod.image in self.nowhere:
+            self.pods[name] = replace(pod, waiting="ErrImagePull")
+            return
+        if pod.image in self.broken:
+            self.pods[name] = replace(pod, waiting="CrashLoopBackOff", restarts=pod.restarts + 1)
+            return
         volume = self.claims[name].volume
         member = self.members.get(pod.broker)
         disk = self.disks.get(volume, "")
@@ -376,7 +393,7 @@ class World:
         run = member.run + 1 if member is not None and member.incarnation == disk else 1
         self.members[pod.broker] = MemberView(pod.broker, disk, run, True, True, False)
         self.processes[pod.broker, disk, run] = pod.node
-        self.pods[name] = replace(pod, is_running=True, is_ready=True, ip="10.0.0.1")
+        self.pods[name] = replace(pod, is_running=True, is_ready=True, waiting="", ip="10.0.0.1")
         self.heads.setdefault(pod.group, 0)
 
     # ---- faults and people ----

@@ -274,6 +274,17 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "operator",
         "2 operators watch namespace shop: other/seriatim-operator; seriatim-system/seriatim-operator",
     ),
+    "pod without an image": (
+        lambda: with_pod(
+            healthy(),
+            "orders-g0-0-aaaa",
+            conditions=NOT_READY,
+            containerStatuses=[{"name": "broker", "state": {"waiting": {"reason": "ErrImagePull"}}}],
+        ),
+        Level.BAD,
+        "pod orders-g0-0-aaaa",
+        "its image cannot be pulled",
+    ),
     "members together": (lambda: _together(), Level.BAD, "group g0", "share n1"),
     "foreign disk": (
         lambda: healthy(
@@ -336,6 +347,23 @@ def _two_images() -> Look:
 
 def test_a_refused_child_is_told_once() -> None:
     assert len(examine(refused("Pod x is refused: exceeded quota"))) == 1
+
+
+def test_the_remedy_for_a_missing_image_is_no_log() -> None:
+    make, _, about, _ = SICK["pod without an image"]
+    (found,) = [finding for finding in examine(make()) if finding.about == about]
+    assert "imagePullSecrets" in found.remedy
+    assert "kubectl logs" not in found.remedy
+
+
+def test_a_pod_without_a_node_is_told_in_the_words_of_the_scheduler() -> None:
+    told = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    more = f"{told} preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": more}
+    look = with_pod(healthy(), "orders-g0-0-aaaa", conditions=[*NOT_READY, unscheduled], containerStatuses=[])
+    pods = {**look.pods, "orders-g0-0-aaaa": dataclasses.replace(look.pods["orders-g0-0-aaaa"], is_scheduled=False)}
+    texts = [finding.text for finding in examine(dataclasses.replace(look, pods=pods))]
+    assert f"no node takes it: {told}" in texts
 
 
 @pytest.mark.parametrize("case", sorted(SICK))

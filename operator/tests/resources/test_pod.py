@@ -220,13 +220,39 @@ def test_all_members_have_the_same_hash() -> None:
 def test_labels_change_in_place_and_the_rest_stays() -> None:
     existing = children().pod(broker())
     existing["spec"]["nodeName"] = "n1"
-    wanted = children(image="other", podTemplate={"labels": {"team": "a"}}).pod(broker())
+    wanted = children(image="other", podTemplate={"labels": {"team": "a"}, "nodeSelector": {"a": "b"}}).pod(broker())
     applied = pod_in_place(existing, wanted)
     assert applied["metadata"]["labels"]["team"] == "a"
     assert applied["spec"] == existing["spec"]
-    was = existing["metadata"]["annotations"]["seriatim.dev/template-hash"]
-    assert applied["metadata"]["annotations"]["seriatim.dev/template-hash"] == was
-    assert wanted["metadata"]["annotations"]["seriatim.dev/template-hash"] != was
+    for annotation in ("seriatim.dev/template-hash", "seriatim.dev/placement-hash"):
+        was = existing["metadata"]["annotations"][annotation]
+        assert applied["metadata"]["annotations"][annotation] == was
+        assert wanted["metadata"]["annotations"][annotation] != was
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"nodeSelector": {"disk": "nvme"}},
+        {"tolerations": [{"key": "a", "operator": "Exists"}]},
+        {"affinity": {"nodeAffinity": {}}},
+        {"topologySpreadConstraints": [{"topologyKey": "rack"}]},
+        {"priorityClassName": "high"},
+        {"imagePullPolicy": "Always"},
+        {"imagePullSecrets": [{"name": "registry"}]},
+        {"zoneKey": "rack"},
+    ],
+)
+def test_what_counts_when_a_pod_is_made_changes_its_placement_hash_alone(template: dict[str, Any]) -> None:
+    assert children(podTemplate=template).placement_hash() != children().placement_hash()
+    assert hash_of(podTemplate=template) == hash_of()
+
+
+def test_a_pod_with_a_former_image_has_a_hash_that_no_spec_has() -> None:
+    made = children(image="new")
+    pod = made.pod(broker(), "old")
+    assert pod["spec"]["containers"][0]["image"] == "old"
+    assert pod["metadata"]["annotations"]["seriatim.dev/template-hash"] == f"former-{hash_of(image='old')}"
 
 
 def test_users_affinity_is_kept_beside_the_rule_of_the_group() -> None:

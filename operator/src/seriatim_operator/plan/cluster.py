@@ -48,6 +48,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     cordon.open_budgets(observed, make, result)
     result.actions.sort(key=_urgency)
     _disrupt(observed, make, result)
+    members.tell_waiting(observed, result)
     return result
 
 
@@ -77,6 +78,7 @@ def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
         loss.release_lost,
         scaling.remove_broker_groups,
         lambda o, p: rolling.roll(o, make, p),
+        lambda o, p: members.place_again(o, make, p),
         spread.mend_spread,
     ):
         if not _is_taken(result):

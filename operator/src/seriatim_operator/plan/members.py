@@ -6,7 +6,8 @@ from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from ..spec.errors import SpecError
 from ..spec.values import parse_quantity
-from .actions import Apply, DeletePod, Plan
+from .actions import Apply, DeletePod, Plan, Planned
+from .former import former_image
 from .loss import is_gone, waits_for_its_end
 from .names import uid_of
 from .observed import Observed
@@ -16,6 +17,10 @@ _MOUNTED = ("ConfigMap", "Secret", "ServiceAccount")
 
 GONE_POD_GRACE_S = 5.0
 """Seconds between two looks at a pod that is being deleted."""
+
+
+WAITING_POD_S = 5.0
+"""Seconds between two looks at a pod that waits for a node or for its image."""
 
 
 def ensure_broker_groups(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
@@ -109,7 +114,7 @@ def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
         elif pod is None and waits_for_its_end(observed, broker):
             plan.look_again(GONE_POD_GRACE_S)  # `loss` reports what it waits for
         elif pod is None:
-            plan.actions.append(Apply(make.pod(broker)))
+            plan.actions.append(Apply(make.pod(broker, former_image(observed, make, broker))))
         elif pod.is_over and not pod.is_deleting:
             note = f"pod {pod.name} has ended and will not run again"
             if not plan.disruptive:
@@ -126,6 +131,33 @@ def refresh_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
             continue
         manifest = make.pod(broker)
         plan.actions.append(Apply(manifest))
+
+
+def place_again(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
+    """Make a pod again that waits for a node or for its image, if the fields that decide on that have changed since.
+
+    A pod gets these fields only when it is made. One that waits has never run, so nothing is taken away.
+    """
+    wanted = make.placement_hash()
+    for broker in _staffed(observed):
+        pod = observed.pods.get(broker.name)
+        is_waiting = pod is not None and not pod.is_deleting and (not pod.is_scheduled or pod.lacks_image)
+        if pod is None or not is_waiting or pod.placement_hash == wanted:
+            continue
+        why = "its placement changed while it waited"
+        plan.planned.append(Planned("Place", broker.name, why))
+        if not plan.disruptive:
+            plan.actions.append(DeletePod(pod.name, pod.uid, "PlacementChanged", f"makes pod {pod.name} again: {why}"))
+
+
+def tell_waiting(observed: Observed, plan: Plan) -> None:
+    """Tell of each pod that has no node or no image, and why, unless another report has done so."""
+    told = "; ".join(plan.blocked_by)
+    for broker in _staffed(observed):
+        pod = observed.pods.get(broker.name)
+        if pod is not None and pod.name not in told and (pod.lacks_image or pod.no_node):
+            plan.look_again(WAITING_POD_S)
+            plan.blocked_by.append(f"{pod.name} waits: {pod.why_not_ready}")
 
 
 def _staffed(observed: Observed) -> list[Broker]:

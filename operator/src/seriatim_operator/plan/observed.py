@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from seriatim_api.ids import MemberId
 
-from ..resources.names import ANNOTATION_TEMPLATE_HASH, CONTAINER, LABEL_BROKER_UID, LABEL_GROUP, LABEL_SLOT
+from ..resources.names import (
+    ANNOTATION_PLACEMENT_HASH,
+    ANNOTATION_TEMPLATE_HASH,
+    CONTAINER,
+    LABEL_BROKER_UID,
+    LABEL_GROUP,
+    LABEL_SLOT,
+)
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
@@ -121,6 +128,9 @@ class PodView:
         ended: Ends of its container that the kubelet still reports, the newest last.
         host_ip: The address of its node; empty before it has one.
         says: Why the broker is not ready, in its own words; empty if the operator did not ask or got no answer.
+        image: The image of its container.
+        placement_hash: The hash of its placement; empty if an older operator made it.
+        no_node: Why no node takes it, in the scheduler's words; empty if it has one, or the scheduler said nothing yet.
     """
 
     name: str
@@ -141,6 +151,9 @@ class PodView:
     ended: tuple[Ended, ...]
     says: str = ""
     host_ip: str = ""
+    image: str = ""
+    placement_hash: str = ""
+    no_node: str = ""
 
     @property
     def broker(self) -> str:
@@ -151,6 +164,18 @@ class PodView:
     def lacks_image(self) -> bool:
         """Whether the container waits because the kubelet cannot get its image, for any of `IMAGE_REASONS`."""
         return self.waiting in IMAGE_REASONS
+
+    @property
+    def why_not_ready(self) -> str:
+        """Why the pod is not ready, and what tells more; empty if nothing says why."""
+        if not self.is_scheduled:
+            return f"no node takes it: {self.no_node}" if self.no_node else ""
+        if self.lacks_image:
+            # The kubelet's own words alternate between two tries.
+            return f"its image cannot be pulled ({self.image}): kubectl describe pod {self.name} says why"
+        if self.waiting:
+            return f"the kubelet says {self.waiting}"
+        return self.says
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +453,8 @@ def pod_view(manifest: Manifest) -> PodView:
     state = container.get("state") or {}
     ended = [_ended(past["terminated"]) for past in (container.get("lastState") or {}, state) if "terminated" in past]
     slot = str(labels.get(LABEL_SLOT, "0"))
+    annotations = metadata.get("annotations") or {}
+    no_node = next((c.get("message") for c in status.get("conditions") or () if c.get("reason") == "Unschedulable"), "")
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -440,12 +467,15 @@ def pod_view(manifest: Manifest) -> PodView:
         is_deleting=bool(metadata.get("deletionTimestamp")),
         is_scheduled=bool(spec.get("nodeName")),
         is_over=status.get("phase") in ("Failed", "Succeeded"),
-        template_hash=str((metadata.get("annotations") or {}).get(ANNOTATION_TEMPLATE_HASH, "")),
+        template_hash=str(annotations.get(ANNOTATION_TEMPLATE_HASH, "")),
         created_s=seconds(metadata.get("creationTimestamp")),
         restarts=int(container.get("restartCount") or 0),
         waiting=str((state.get("waiting") or {}).get("reason") or ""),
         ended=tuple(ended),
         host_ip=str(status.get("hostIP") or ""),
+        image=next((str(c["image"]) for c in spec.get("containers") or () if c.get("name") == CONTAINER), ""),
+        placement_hash=str(annotations.get(ANNOTATION_PLACEMENT_HASH, "")),
+        no_node=str(no_node or "").partition(" preemption:")[0],
     )
 
 

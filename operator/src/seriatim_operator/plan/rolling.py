@@ -1,7 +1,8 @@
 """Plans a rolling change: one member at a time, and only when the brokers say that the other copy is whole.
 
 No pod is deleted while another desired pod is missing, unscheduled or not ready, whatever operation is recorded. So a
-template that does not work stops the change at its first member.
+template that does not work stops the change at its first member. Pods that take nothing away (`former`) are replaced
+all the same: so a template that did not work can be corrected.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
 from .actions import AskGate, BeginOperation, DeletePod, EndOperation, Plan, Planned
+from .former import former_image, takes_nothing_away
 from .observed import Observed, PodView
 
 OPERATION = "Roll"
@@ -42,14 +44,23 @@ def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
         wanted = plan_hash(observed, make)
         if observed.cluster.metadata.annotations.get(ANNOTATION_APPROVE) != wanted:
             plan.blocked_by.append(f"approval: annotate with {ANNOTATION_APPROVE}={wanted} to restart {names}")
+            stale = [item for item in stale if item[0].status.served is None and takes_nothing_away(*item)]
+    free = [item for item in stale if takes_nothing_away(*item) and not _may_be_live(*item)]
+    for broker, pod in free:
+        if not former_image(observed, make, broker):
+            note = f"replaces {broker.name}, which never served with its template"
+            plan.actions.append(DeletePod(pod.name, pod.uid, "TemplateChanged", note))
             return
-    broker, pod = _next(observed, stale)
-    obstacle = _barrier(observed, pod)
+    if not stale:
+        return
+    broker, pod = _next(observed, [*free, *(item for item in stale if item not in free)])
+    is_free = (broker, pod) in free
+    obstacle = "" if is_free else _barrier(observed, pod)
     if obstacle:
         plan.blocked_by.append(f"{broker.name} is not restarted: {obstacle}")
         plan.look_again(LOOK_S)
         return
-    _restart(observed, plan, broker, pod)
+    _restart(observed, plan, broker, pod, needs_gate=pod.is_running and not is_free)
 
 
 def _next(observed: Observed, stale: list[tuple[Broker, PodView]]) -> tuple[Broker, PodView]:
@@ -67,7 +78,7 @@ def _next(observed: Observed, stale: list[tuple[Broker, PodView]]) -> tuple[Brok
     return stale[0]
 
 
-def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> None:
+def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView, *, needs_gate: bool) -> None:
     operation = observed.cluster.status.operation
     if operation is not None and (operation.kind, operation.object) != (OPERATION, broker.name):
         plan.blocked_by.append(f"{operation.kind} of {operation.object} is under way")
@@ -75,14 +86,14 @@ def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> No
         return
     name = f"{broker.spec.group}-{broker.spec.slot}"
     gate = observed.gates.get(name)
-    if pod.is_running and gate is None:
+    if needs_gate and gate is None:
         plan.actions.append(AskGate(name))
         return
-    if pod.is_running and gate is not None and not gate.is_safe:
+    if needs_gate and gate is not None and not gate.is_safe:
         plan.blocked_by.append(f"{broker.name} is not restarted: {gate.text}")
         plan.look_again(LOOK_S)
         return
-    answer = gate.text if gate is not None else "its container does not run"
+    answer = gate.text if gate is not None else "it does not serve as it is"
     if operation is None:
         plan.actions.append(BeginOperation(OPERATION, broker.name, "its template changed"))
     else:
@@ -90,7 +101,7 @@ def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> No
 
 
 def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
-    """End the operation when its member serves with the new template or has left.
+    """End the operation when its member serves with the new template, or its broker group leaves, or it is gone.
 
     Also end it if its member is not restarted yet and a disk must be replaced. Otherwise the replacement waits for the
     operation, and the restart waits for the replacement.
@@ -100,7 +111,9 @@ def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
         return
     pod = observed.pods.get(operation.object)
     broker = observed.brokers.get(operation.object)
-    is_gone = broker is None or broker.status.disk_lost is not None
+    is_gone = (
+        broker is None or broker.status.disk_lost is not None or broker.spec.group not in observed.wanted_broker_groups
+    )
     is_done = pod is not None and pod.is_ready and not pod.is_deleting and operation.object not in stale
     if is_gone or is_done:
         plan.actions.append(EndOperation(f"{operation.object} {'will not come back' if is_gone else 'serves again'}"))
@@ -132,11 +145,20 @@ def _barrier(observed: Observed, candidate: PodView) -> str:
         if pod.is_deleting:
             return f"pod {broker.name} is being deleted"
         if not pod.is_scheduled:
-            return f"pod {broker.name} has no node"
+            return f"pod {broker.name} has no node{_because(pod)}"
         if not pod.is_ready:
-            return f"pod {broker.name} is not ready"
+            return f"pod {broker.name} is not ready{_because(pod)}"
     lost = _lost_disks(observed)
     return f"the disk of {lost[0]} is being replaced" if lost else ""
+
+
+def _because(pod: PodView) -> str:
+    return f": {pod.why_not_ready}" if pod.why_not_ready else ""
+
+
+def _may_be_live(broker: Broker, pod: PodView) -> bool:
+    """Whether it is not known if the broker served: it joined, and no operator that notes this saw it ready."""
+    return pod.is_running and broker.status.served is None and bool(broker.status.incarnation)
 
 
 def _lost_disks(observed: Observed) -> list[str]:

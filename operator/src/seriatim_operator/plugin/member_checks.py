@@ -157,9 +157,13 @@ def _check_pod(pod: PodView) -> list[Finding]:
     about = f"pod {pod.name}"
     findings: list[Finding] = []
     if not pod.is_scheduled:
-        findings.append(
-            bad(about, "no node takes it", f"kubectl describe pod {pod.name} says which rule each node breaks")
+        remedy = (
+            f"correct spec.podTemplate, or the nodes: kubectl describe pod {pod.name} says which rule each node breaks"
         )
+        findings.append(bad(about, pod.why_not_ready or "no node takes it", remedy))
+    elif pod.lacks_image:
+        remedy = "correct spec.image or spec.podTemplate.imagePullSecrets, or give the nodes the image"
+        findings.append(bad(about, pod.why_not_ready, remedy))
     elif not pod.is_ready and not pod.is_deleting:
         said = f": {pod.ended[-1].text}" if pod.ended and pod.ended[-1].text else ""
         why = f" ({pod.waiting})" if pod.waiting else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..spec.broker import Broker, BrokerSpec
 from ..spec.cluster import BrokerCluster
 from .children import broker, broker_group, service_account
-from .config import config_map, template_hash
+from .config import config_map, placement_hash, template_hash
 from .names import Manifest, broker_name
 from .pod import pod
 from .policies import disruption_budget, network_policy
@@ -62,10 +62,19 @@ class ClusterChildren:
         """The volume claim of a broker."""
         return volume_claim(self.cluster, broker.spec)
 
-    def pod(self, broker: Broker) -> Manifest:
-        """The pod of a broker. An annotation has the hash of its template."""
+    @property
+    def image(self) -> str:
+        """The image that all brokers should have."""
+        return self.cluster.spec.image or self.default_image
+
+    def pod(self, broker: Broker, former_image: str = "") -> Manifest:
+        """The pod of a broker, with another image than the cluster's if one is given.
+
+        Annotations have the hashes of its template and of its placement.
+        """
         name = broker_name(broker.spec.group, broker.spec.slot)
-        return pod(self.cluster, broker.spec, self.default_image, self.external_addresses.get(name, ""))
+        address = self.external_addresses.get(name, "")
+        return pod(self.cluster, broker.spec, self.default_image, address, former_image)
 
     def external_service(self, broker: str = "") -> Manifest:
         """The Service of a broker for clients outside; without a broker, the one to which they connect first."""
@@ -74,6 +83,10 @@ class ClusterChildren:
     def budget(self, group: str, disruptions_max: int) -> Manifest:
         """The disruption budget of a broker group; `disruptions_max` is 0 or 1."""
         return disruption_budget(self.cluster, group, disruptions_max)
+
+    def placement_hash(self) -> str:
+        """The placement hash that new pods get."""
+        return placement_hash(self.cluster)
 
     def template_hash(self) -> str:
         """The template hash that all pods should have."""

@@ -122,6 +122,25 @@ def template_hash(cluster: BrokerCluster, default_image: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
+def placement_hash(cluster: BrokerCluster) -> str:
+    """The hash of the fields that count only until a pod has a node and its image. `template_hash` has none of them."""
+    template = cluster.spec.pod_template.to_manifest()
+    text = json.dumps({name: template.get(name) for name in _PLACEMENT}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+_PLACEMENT = (
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "zoneKey",
+)
+
+
 def _tls_paths(prefix: str, directory: str) -> dict[str, str]:
     return {
         f"{prefix}_{what}": f"{CONFIG_PATH}/{directory}/{file}"

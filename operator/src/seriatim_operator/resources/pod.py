@@ -9,11 +9,12 @@ from typing import Any, Final
 from ..spec.broker import BrokerSpec
 from ..spec.cluster import BrokerCluster, PodTemplate
 from ..spec.settings import STOP_DEADLINE_DEFAULT_S, parse_settings
-from .config import template_hash
+from .config import placement_hash, template_hash
 from .names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
     ANNOTATION_EXTERNAL_ADDRESS,
+    ANNOTATION_PLACEMENT_HASH,
     ANNOTATION_TEMPLATE_HASH,
     BROKER_PORT,
     BROKER_PORT_NAME,
@@ -24,6 +25,7 @@ from .names import (
     EXTERNAL_ADDRESS_FILE,
     EXTERNAL_PORT,
     EXTERNAL_PORT_NAME,
+    FORMER,
     LINK_PORT,
     LINK_PORT_NAME,
     STATUS_FILE,
@@ -65,7 +67,9 @@ again. If a broker were killed because its machine is busy, the others would be 
 members are fenced."""
 
 
-def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str, external_address: str = "") -> Manifest:
+def pod(
+    cluster: BrokerCluster, broker: BrokerSpec, default_image: str, external_address: str = "", former_image: str = ""
+) -> Manifest:
     """The pod of one incarnation.
 
     Args:
@@ -74,12 +78,20 @@ def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str, external
         default_image: The image if the cluster names none.
         external_address: Where clients outside reach the broker. It is an annotation, and the broker reads it from a
             file, so that a later change needs no restart.
+        former_image: The image with which the broker is made instead, until it is known that the wanted template works.
 
     Raises:
         SettingsError: `spec.settings` cannot be given to a broker.
     """
-    template = cluster.spec.pod_template
-    annotations = {**template.annotations, ANNOTATION_TEMPLATE_HASH: template_hash(cluster, default_image)}
+    template, hash_ = cluster.spec.pod_template, template_hash(cluster, default_image)
+    if former_image:
+        cluster = cluster.model_copy(update={"spec": cluster.spec.model_copy(update={"image": former_image})})
+        hash_ = f"{FORMER}{template_hash(cluster, default_image)}"
+    annotations = {
+        **template.annotations,
+        ANNOTATION_TEMPLATE_HASH: hash_,
+        ANNOTATION_PLACEMENT_HASH: placement_hash(cluster),
+    }
     if cluster.spec.external is not None and external_address:
         annotations[ANNOTATION_EXTERNAL_ADDRESS] = external_address
     manifest = child(
@@ -125,12 +137,12 @@ def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str, external
 def pod_in_place(existing: Mapping[str, Any], wanted: Manifest) -> Manifest:
     """The manifest to apply to an existing pod. Only labels and annotations change, because the rest of a pod cannot.
 
-    The template hash stays as it was when the pod was made, because it says what the pod has. The spec is repeated as
-    it is, because server-side apply removes fields that a manager does not name any more.
+    The hashes stay as they were when the pod was made, because they say what the pod has. The spec is repeated as it
+    is, because server-side apply removes fields that a manager does not name any more.
     """
-    born_with = (existing["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE_HASH, "")
-    metadata = wanted["metadata"]
-    annotations = {**metadata.get("annotations", {}), ANNOTATION_TEMPLATE_HASH: born_with}
+    before, metadata = existing["metadata"].get("annotations") or {}, wanted["metadata"]
+    born_with = {name: before.get(name, "") for name in (ANNOTATION_TEMPLATE_HASH, ANNOTATION_PLACEMENT_HASH)}
+    annotations = {**metadata.get("annotations", {}), **born_with}
     return {**wanted, "metadata": {**metadata, "annotations": annotations}, "spec": existing["spec"]}
 
 

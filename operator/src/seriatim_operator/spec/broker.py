@@ -64,6 +64,15 @@ class Released(Model):
     """When the operator saw it."""
 
 
+class Served(Model):
+    """With what the broker served last."""
+
+    template: Annotated[str, Field(max_length=64)]
+    """The hash of its pod's template."""
+    image: Annotated[str, Field(max_length=512)]
+    """The image of its pod."""
+
+
 class BrokerStatus(Status):
     """The observed state of one incarnation."""
 
@@ -79,6 +88,8 @@ class BrokerStatus(Status):
     """The newest member run that the operator knows."""
     disk: Annotated[str, Field(max_length=512)] = ""
     """The names of its claim and its volume."""
+    served: Served | None = None
+    """With what it served last. If the wanted template does not work, a missing pod is made with this image."""
     disk_lost: DiskLost | None = None
     """Set once, when the operator marks the disk as lost."""
     released: Released | None = None

@@ -326,7 +326,11 @@ class SpreadConstraint(Model):
 
 
 class PodTemplate(Model):
-    """Settings for the brokers' pods: a selection of fields, not a whole pod."""
+    """Settings for the brokers' pods: a selection of fields, not a whole pod.
+
+    Fields that decide where a pod may run count when it is made. A change of them reaches pods that wait for a node or
+    for their image, and restarts no broker that runs.
+    """
 
     labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_LABEL] = Field(
         default_factory=dict

@@ -15,13 +15,14 @@ from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import ONE_MACHINE_HOLDS_ALL, group_to_place_anew, machine_that_holds_all, may_mend_at_s
 from ..resources.names import (
+    FORMER,
     bootstrap_address,
     broker_group_object_name,
     client_service_name,
     selector_labels,
     selector_text,
 )
-from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
+from ..spec.broker import Broker, BrokerStatus, DiskLost, Released, Served
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
 from ..spec.topic import TopicState
@@ -49,6 +50,9 @@ def time_of(now_s: float) -> datetime:
 REPORTED_S: Final = 60.0
 """Seconds after which the status is written although nothing has changed, so that people see that an operator acts."""
 
+WAITS_S: Final = 10.0
+"""Seconds for which a new pod may lack a node or its image until something is wrong."""
+
 WAITS_FOR_COORDINATOR = "waits for the coordinator"
 """The words with which a broker says that it cannot reach etcd (`Broker.not_ready`)."""
 
@@ -66,6 +70,9 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
     if member is not None and pod is not None and pod.is_ready and before.disk_lost is None:
         # Its pod is ready, so the brokers accept this disk in the slot.
         incarnation, run = member.incarnation, member.run
+    served = before.served
+    if pod is not None and pod.is_ready and (served is None or not pod.template_hash.startswith(FORMER)):
+        served = Served(template=pod.template_hash, image=pod.image)
     lost = before.disk_lost
     if lost is None and broker.name in plan.lost:
         lost = DiskLost(at=time_of(observed.now_s), proof=plan.lost[broker.name], incarnation=incarnation)
@@ -91,6 +98,7 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         incarnation=incarnation,
         run=run,
         disk=disk,
+        served=served,
         disk_lost=lost,
         released=released,
     )
@@ -135,7 +143,7 @@ def _broker_facts(
     elif pod is not None and pod.is_running:
         ready = Fact("Ready", "False", "Starting", pod.says)
     else:
-        ready = Fact("Ready", "False", "NotRunning", _kubelet_says(pod) if pod is not None else no_pod)
+        ready = Fact("Ready", "False", "NotRunning", pod.why_not_ready if pod is not None else no_pod)
     scheduled = (
         Fact("Scheduled", "False", "NoPod", no_pod)
         if pod is None
@@ -145,7 +153,7 @@ def _broker_facts(
             "Scheduled",
             "False",
             "NoNode",
-            "no node takes its pod: kubectl describe pod says which rule each node breaks",
+            pod.why_not_ready or "no node takes its pod: kubectl describe pod says which rule each node breaks",
         )
     )
     bound = (
@@ -158,13 +166,6 @@ def _broker_facts(
         )
     )
     return [ready, scheduled, bound, _disk_fact(observed, broker, pod, refusal, incarnation, is_lost=is_lost)]
-
-
-def _kubelet_says(pod: PodView) -> str:
-    """Why the container does not start; empty if the kubelet gives no reason."""
-    if pod.lacks_image:
-        return f"its image cannot be pulled: kubectl describe pod {pod.name} says why"
-    return f"the kubelet says {pod.waiting}" if pod.waiting else ""
 
 
 def _disk_fact(
@@ -370,15 +371,15 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
     degraded = _degraded(observed, plan, ready_groups == wanted)
     operation = operation_after(observed, plan)
     waits = "; ".join(plan.blocked_by)
-    lacking = "".join(f"; {pod.name} waits: {_kubelet_says(pod)}" for pod in _lacking_images(observed))
     if observed.cluster.spec.paused:
         progressing = Fact("Progressing", "False", "Paused", "spec.paused is set")
     elif operation is not None:
-        progressing = Fact("Progressing", "True", "Operating", f"{operation.kind} of {operation.object}{lacking}")
+        told = "; ".join([f"{operation.kind} of {operation.object}", *plan.blocked_by])
+        progressing = Fact("Progressing", "True", "Operating", told)
     elif waits:
-        progressing = Fact("Progressing", "True", "Waiting", waits + lacking)
+        progressing = Fact("Progressing", "True", "Waiting", waits)
     elif ready.status != "True":
-        progressing = Fact("Progressing", "True", "Applying", serving + lacking)
+        progressing = Fact("Progressing", "True", "Applying", serving)
     else:
         progressing = Fact("Progressing", "False", "AsWanted")
     quiesced = progressing.status == "False"
@@ -404,10 +405,6 @@ def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
     if unnamed := [] if named is None else [host for host in external.hosts if host not in named]:
         return Fact("ExternalReady", "False", "CertificatePending", f"not named yet: {', '.join(unnamed)}")
     return Fact("ExternalReady", "True", "AllHaveAddresses")
-
-
-def _lacking_images(observed: Observed) -> list[PodView]:
-    return sorted((pod for pod in observed.pods.values() if pod.lacks_image), key=lambda pod: pod.name)
 
 
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
@@ -479,13 +476,25 @@ def _member_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str
     gone = [broker.name for broker in observed.all_holders() if is_gone(observed, broker)]
     if gone:
         return [("NodeGone", f"the machine of {', '.join(gone)} is gone")]
-    started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
-    if all_ready or not started:
+    if all_ready:
         return []
+    if not (observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id):
+        return _start_troubles(observed)
     away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
     leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
     note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
     return [("MembersAway", note)]
+
+
+def _start_troubles(observed: Observed) -> list[tuple[str, str]]:
+    """What keeps pods of a cluster that never served from starting. Each pod lacks a node and an image for a moment."""
+    pods = [pod for broker in observed.all_holders() if (pod := observed.pods.get(broker.name)) is not None]
+    waiting = [pod for pod in pods if observed.now_s - pod.created_s >= WAITS_S]
+    return [
+        ("NoImage" if pod.lacks_image else "NoNode", f"{pod.name} does not start: {pod.why_not_ready}")
+        for pod in waiting
+        if pod.lacks_image or pod.no_node
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ CLUSTER: Final = {
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
         "CatchingUp": "one broker surely has the ends of segments of a topic: another copies them or is away",
+        "NoNode": "no node takes a pod of a cluster that never served; the message has the scheduler's words",
+        "NoImage": "the image of a pod cannot be pulled, and the cluster never served",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
