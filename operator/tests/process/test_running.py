@@ -39,7 +39,7 @@ def until(what: str, found: Callable[[], object]) -> object:
 
 @contextlib.contextmanager
 def operator(
-    server: ApiServer, directory: Path, lease: str = "seriatim-operator"
+    server: ApiServer, directory: Path, lease: str = "seriatim-operator", watched: str = "default"
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A running operator, and what its probe says."""
     port = free_port()
@@ -47,7 +47,7 @@ def operator(
     environment |= {
         "KUBECONFIG": str(server.kubeconfig),
         "SERIATIM_OPERATOR_METRICS_LISTEN": f"127.0.0.1:{port}",
-        "SERIATIM_OPERATOR_WATCH_NAMESPACES": "default",
+        "SERIATIM_OPERATOR_WATCH_NAMESPACES": watched,
         "SERIATIM_OPERATOR_LEASE_NAME": lease,
     }
     command = [sys.executable, "-c", "from seriatim_operator.running import run_operator; run_operator()"]

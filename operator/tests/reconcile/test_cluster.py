@@ -364,3 +364,19 @@ async def test_external_addresses_reach_pods_certificate_and_status() -> None:
     assert left == []
     [cluster] = place.kube.of("BrokerCluster")
     assert not cluster["status"].get("externalBootstrap")
+
+
+async def test_a_cluster_that_is_made_again_at_once_gets_its_secrets() -> None:
+    place = Place(tls={"enabled": True})
+    await place.run(until=lambda: len(place.pods()) == 4)
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    cluster = place.kube.objects["BrokerCluster", NAMESPACE, "orders"]
+    for secret in place.kube.of("Secret"):
+        del place.kube.objects["Secret", NAMESPACE, secret["metadata"]["name"]]  # with their owner
+    again = {**cluster, "metadata": {"name": "orders", "namespace": NAMESPACE, "uid": "of-the-next"}}
+    place.kube.put({name: value for name, value in again.items() if name != "status"})
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert ("Secret", NAMESPACE, "orders-broker-tls") in place.kube.objects

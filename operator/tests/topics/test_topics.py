@@ -11,7 +11,7 @@ from seriatim_operator.plan.topics import TOPIC_FINALIZER
 from seriatim_operator.reconcile.topic_pass import EVENTS_PER_MINUTE_MAX
 
 from ..spec.objects import good
-from .doubles import default_settings
+from .doubles import MemoryBrokers, default_settings
 from .world import ALL_LIVE, World
 
 
@@ -664,3 +664,20 @@ async def test_a_stream_that_a_newer_operator_overtook_ends_the_older_one(world:
     world.brokers.silence(are_silent=False)
     with pytest.raises(StaleOperatorError):
         await world.settle()
+
+
+async def test_topics_of_a_cluster_that_was_deleted_and_made_again_get_its_new_brokers(world: World) -> None:
+    world.topic()
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    old = world.brokers
+    old.silence(are_silent=True)
+    world.api.remove("BrokerCluster", "orders")
+    world.brokers = MemoryBrokers()  # the passes over the cluster have closed the client, and make another one
+    await world.settle()
+    assert world.reasons()["Ready"] == ("False", "ClusterNotFound")
+    world.api.put(good("BrokerCluster"))
+    await world.settle()
+    assert world.reasons()["Ready"] == ("True", "Accepting")
+    assert list(world.brokers.topics) == ["events"]
+    assert (old.watchers, world.brokers.watchers) == (0, 1)

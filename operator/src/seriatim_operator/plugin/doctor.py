@@ -11,7 +11,7 @@ from seriatim_api.v1 import broker_pb2, operations_pb2
 
 from ..cluster.connection import Connection, ConnectionFailedError
 from ..cluster.kube import Kube
-from . import certificate_checks, checks, member_checks
+from . import certificate_checks, checks, condition_checks, member_checks
 from .errors import PluginError
 from .findings import Finding, bad, unknown, well
 from .health import examine_pages
@@ -29,6 +29,7 @@ CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
     checks.check_network_policy,
     checks.check_topics,
     checks.check_consumer_groups,
+    condition_checks.check_conditions,
     certificate_checks.check_certificates,
     member_checks.check_pods,
     member_checks.check_disks,

@@ -152,6 +152,7 @@ class ClusterReconciler:
         self._refusals: dict[tuple[str, str], Refusals] = {}
         self._failing_since: dict[tuple[str, str], float] = {}  # by cluster: when its passes began to fail
         self._warned: dict[tuple[str, str], str] = {}  # by cluster: the reason of the last Event, if it was a Warning
+        self._uids: dict[tuple[str, str], str] = {}
         self._definitions = Definitions(api)
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
 
@@ -186,6 +187,10 @@ class ClusterReconciler:
             return None
         if manifest["metadata"].get("deletionTimestamp"):
             return None
+        uid = str(manifest["metadata"].get("uid"))
+        if self._uids.setdefault((namespace, name), uid) != uid:
+            await self._forget(namespace, name)  # a watch may tell of the next cluster of this name first
+            self._uids[namespace, name] = uid
         try:
             return await self._pass(cached, manifest)
         except InvalidManifestError as exc:
@@ -570,6 +575,7 @@ class ClusterReconciler:
         self._external_hosts.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
         self._warned.pop((namespace, name), None)
+        self._uids.pop((namespace, name), None)
         self._taken.pop((namespace, name), None)
         self._refusals.pop((namespace, name), None)
         self._failing_since.pop((namespace, name), None)

@@ -102,8 +102,13 @@ class TopicsReconciler:
             StaleOperatorError: A newer operator acts: this one must end.
         """
         place = (key.namespace, key.name)
+        brokers, before = self._brokers_of(*place), self._clusters.get(place)
+        if before is not None and before.brokers is not brokers:
+            # The cluster was deleted, and its client with it. If it is there again, it has other brokers.
+            del self._clusters[place]
+            await before.close()
         if place not in self._clusters:
-            brokers, holds = self._brokers_of(*place), key.namespace != self._home
+            holds = key.namespace != self._home
             access = ClusterAccess(self._api, self._cache, *place, brokers, self._clock, self._departed, holds)
             self._clusters[place] = _ClusterTopics(access, self._add, self._known)
         cluster = self._clusters[place]
@@ -171,7 +176,7 @@ class _ClusterTopics:
         self._known = known
         self._keys = (TopicsKey(at.namespace, at.cluster), ConsumerGroupsKey(at.namespace, at.cluster))
         self._api = at.api
-        self._brokers = at.brokers
+        self.brokers = at.brokers
         self._add = add
         self._mirror = TopicMirror()
         self._topics = TopicPass(at, self._mirror)
@@ -236,15 +241,19 @@ class _ClusterTopics:
 
     async def _follow(self) -> None:
         """Take what the brokers tell, until cancelled. A broken stream is opened again after 0.5 s."""
+        told = ""
         while True:
             self._mirror.begin()
             try:
-                async for response in self._brokers.watch_topics():
+                async for response in self.brokers.watch_topics():
                     self._take(response)
+                    told = ""
             except StaleOperatorError:
                 raise
             except SeriatimError as exc:
-                _log.info("topic_stream_ended", cluster=self._keys[0].name, error=str(exc))
+                if str(exc) != told:  # not twice a second while no broker answers
+                    told = str(exc)
+                    _log.info("topic_stream_ended", cluster=self._keys[0].name, error=told)
             self._mirror.end()
             self._wake_all()
             await asyncio.sleep(STREAM_PAUSE_S)
