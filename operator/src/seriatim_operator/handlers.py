@@ -1,7 +1,6 @@
-"""The operator's process: watches with kopf, the cache, the work queue and the Lease.
+"""The operator's process: watches, the cache, the work queue and the Lease.
 
 The handlers get events, put the objects into the cache, and add keys to the work queue. This module decides nothing.
-kopf only watches: it writes to no object and sets no finalizer.
 """
 
 from __future__ import annotations
@@ -9,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
 from typing import Any
 
-import kopf
 import structlog
 from seriatim_api.errors import StaleOperatorError
 
-from .cluster.kinds import CLAIM, NODE, OWN, POD, Kind
+from .cluster.kinds import API_VERSION, CLAIM, NODE, OWN, POD, Kind
 from .cluster.kube import Kube, KubeError
 from .cluster.lease import Leadership, LeaseLostError
 from .probes import Probes
@@ -34,6 +34,7 @@ from .resources.cluster_children import ClusterChildren
 from .resources.names import LABEL_CLUSTER
 from .settings import OperatorSettings
 from .spec.cluster import BrokerCluster
+from .watching import watch
 
 WATCHED: tuple[Kind, ...] = (*OWN, POD, CLAIM, NODE)
 
@@ -42,16 +43,18 @@ RELIST_S = 600.0
 
 LIST_AGAIN_S = 2.0
 
+KINDS_S = 3.0
+"""Seconds between two looks at which of our kinds the API server serves."""
+
+WATCH_FAILURES_MAX = 5
+WATCH_FAILURES_S = 60.0
+"""If watches fail more often than that in this time, the process ends and starts again."""
+
 FIRST_RELIST_S = 10.0
 """Seconds from the start to the second listing, because an object may be deleted between the first one and the watches.
 """
 
 _log = structlog.get_logger(__name__)
-
-
-def _login(**values: Any) -> kopf.ConnectionInfo | None:
-    """Log in as `Kube` does: with the pod's service account or, outside of a pod, with a kubeconfig."""
-    return kopf.login_with_service_account(**values) or kopf.login_with_kubeconfig(**values)
 
 
 class EndedByItselfError(Exception):
@@ -63,13 +66,11 @@ class Operator:
 
     Args:
         settings: The settings, which are valid.
-        take_signals: Makes signals set the event that `run` waits for. It is called again when kopf has begun, because
-            kopf then handles signals itself.
     """
 
-    def __init__(self, settings: OperatorSettings, take_signals: Callable[[], None]) -> None:
+    def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
-        self._take_signals = take_signals
+        self._kinds = WATCHED  # those that are served
         lease_api = Kube()
         identity = settings.identity or f"{os.environ.get('HOSTNAME', 'operator')}-{uuid.uuid4().hex[:8]}"
         self._lease = Leadership(lease_api, settings.namespace, settings.lease_name, identity)
@@ -116,9 +117,8 @@ class Operator:
             await self._until_one_ends(stopped, [*tasks, listing], expected=listing)
             if stopped.done():
                 return
-            tasks.append(asyncio.create_task(self._watch_all(), name="watches"))
+            tasks.append(asyncio.create_task(self._keep_watching(), name="watches"))
             tasks.append(asyncio.create_task(self.queue.run(), name="work queue"))
-            tasks.append(asyncio.create_task(self._relist(), name="relist"))
             await self._until_one_ends(stopped, tasks)
         finally:
             for task in (listing, *tasks):
@@ -147,44 +147,56 @@ class Operator:
 
     # ---- watching ----
 
-    async def _watch_all(self) -> None:
-        registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry)(_login)
-        for kind in WATCHED:
-            self._watch(registry, kind)
-        settings = kopf.OperatorSettings()
-        settings.peering.standalone = True
-        settings.posting.enabled = False
-        settings.scanning.disabled = bool(self._settings.watch_namespaces)
-        settings.watching.server_timeout = 300
-        settings.watching.client_timeout = 330
-        for kind in (POD, CLAIM):
-            settings.watching.label_selectors["v1", kind.plural] = LABEL_CLUSTER
-        namespaces = self._settings.watch_namespaces
-        begun = asyncio.Event()
-        taking_back = asyncio.create_task(self._take_signals_back(begun), name="signals")
-        try:
-            await kopf.operator(
-                registry=registry,
-                settings=settings,
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-                ready_flag=begun,
+    async def _keep_watching(self) -> None:
+        """Watch all kinds that are served, and begin again when a kind was deleted or is put back, or a watch failed.
+
+        Raises:
+            LeaseLostError: Another operator may act.
+            Exception: Watches fail again and again.
+        """
+        failed: deque[float] = deque(maxlen=WATCH_FAILURES_MAX)
+        while True:
+            self._kinds = await self._served()
+            watching = asyncio.create_task(
+                watch(self._kinds, self._settings.watch_namespaces, self._take_event), name="kopf"
             )
-        finally:
-            taking_back.cancel()
+            tasks = {
+                watching,
+                asyncio.create_task(self._relist(), name="relist"),
+                asyncio.create_task(self._until_kinds_change(), name="kinds"),
+            }
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {watching}:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            if watching in done:
+                error, now_s = watching.exception(), time.monotonic()
+                if len(failed) == WATCH_FAILURES_MAX and now_s - failed[0] < WATCH_FAILURES_S and error is not None:
+                    raise error
+                failed.append(now_s)
+                _log.warning("watch_failed", error=str(error))
+                await asyncio.sleep(LIST_AGAIN_S)
 
-    async def _take_signals_back(self, begun: asyncio.Event) -> None:
-        await begun.wait()
-        self._take_signals()
+    async def _served(self) -> tuple[Kind, ...]:
+        """The kinds that the API server serves now. If it does not tell, they are those that it served before."""
+        try:
+            served = await self._kube.served(API_VERSION)
+        except KubeError as exc:
+            _log.info("kinds_not_told", error=str(exc))
+            return self._kinds
+        return tuple(kind for kind in WATCHED if kind not in OWN or kind.plural in served)
 
-    def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
-        async def on_event(event: Any, **_: Any) -> None:
-            self._take_event(kind, event["type"], dict(event["object"]))
-
-        group, _, version = kind.api_version.rpartition("/")
-        kopf.on.event(group, version, kind.plural, registry=registry, id=f"see-{kind.plural}")(on_event)
+    async def _until_kinds_change(self) -> None:
+        while True:
+            await asyncio.sleep(KINDS_S)
+            served = await self._served()
+            if served != self._kinds:
+                _log.warning("kinds_changed", served=[kind.kind for kind in served if kind in OWN])
+                return
 
     def _take_event(self, kind: Kind, event_type: str | None, manifest: dict[str, Any]) -> None:
         """Take an event of a watch. Only here a deletion is proved: a listing shows only that an object is missing."""
@@ -223,7 +235,7 @@ class Operator:
 
     async def _list_all(self) -> None:
         """Read all watched objects from the API. This is done before the first plan, so that no plan lacks objects."""
-        for kind in WATCHED:
+        for kind in self._kinds:
             seen: set[tuple[str, str]] = set()
             async for manifest in self._listed(kind):
                 metadata = manifest["metadata"]

@@ -45,14 +45,9 @@ def run_operator() -> None:
 
 async def _run(settings: OperatorSettings) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def take_signals() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-
-    take_signals()
-    await Operator(settings, take_signals).run(stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Operator(settings).run(stop)
 
 
 def _configure_logs(level: str) -> None:

@@ -42,8 +42,8 @@ def home(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
 class _Watched(Operator):
     """Remembers of which kinds the watches told: what happens before a watch has begun is told by none."""
 
-    def __init__(self, settings: OperatorSettings, take_signals: Callable[[], None]) -> None:
-        super().__init__(settings, take_signals)
+    def __init__(self, settings: OperatorSettings) -> None:
+        super().__init__(settings)
         self.told: set[str] = set()
 
     def _take_event(self, kind: Kind, event_type: str | None, manifest: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ class _Watched(Operator):
 async def operator(brokers: MemoryBrokers) -> AsyncIterator[_Watched]:
     """One that lives there, and leads; its clusters' brokers are in memory."""
     settings = OperatorSettings(namespace=HOME, watch_namespaces=(HOME,), metrics_listen="127.0.0.1:0")
-    made = _Watched(settings, lambda: None)
+    made = _Watched(settings)
     made._topics._brokers_of = lambda _namespace, _name: brokers
     stop = asyncio.Event()
     running = asyncio.create_task(made.run(stop))

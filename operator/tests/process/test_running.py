@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from tools.ports import free_port
 
-from ..api_server import ApiServer
+from ..api_server import ROOT, ApiServer
 from ..spec.objects import good
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/seriatim-operator"
@@ -137,3 +138,26 @@ def test_a_second_operator_leaves_clusters_alone_until_the_first_ends(
             assert first.wait(timeout=30) == 0
             until("the second acts", lambda: noted() == "default/second")
             assert second.poll() is None
+
+
+@pytest.mark.parametrize("watched", ["", "default"])
+def test_a_kind_that_was_deleted_and_put_back_is_seen_again(
+    watched: str, nobody_holds_the_lease: ApiServer, tmp_path: Path
+) -> None:
+    server = nobody_holds_the_lease
+    path = "/apis/seriatim.dev/v1alpha1/namespaces/default/brokerclusters/shared"
+    log = tmp_path / "operator.log"
+
+    def reported() -> object:
+        return server.call("GET", path).body.get("status", {}).get("reportedAt")
+
+    server.kubectl("apply", "-f", "-", text=cluster("shared"))
+    with operator(server, tmp_path, watched=watched) as (process, _):
+        until("it acts", reported)
+        server.kubectl("delete", "crd", "brokerclusters.seriatim.dev")
+        until("the operator has seen it", lambda: re.search("kinds_changed|watch_failed", log.read_text()))
+        server.kubectl("apply", "-f", str(ROOT / "crds"))
+        text = cluster("shared")
+        until("the kind is served", lambda: server.try_kubectl("apply", "-f", "-", text=text).returncode == 0)
+        until("it acts again", reported)
+        assert process.poll() is None, log.read_text()

@@ -18,7 +18,7 @@ from ..spec.objects import good
 def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
     """One that lives in the namespace `shop`, and does not run."""
     monkeypatch.setattr(handlers, "Kube", lambda **_: MemoryKube())
-    return Operator(OperatorSettings(namespace="shop"), lambda: None)
+    return Operator(OperatorSettings(namespace="shop"))
 
 
 def topic(namespace: str = "shop") -> dict[str, Any]:

@@ -150,6 +150,16 @@ class Kube:
             if not token:
                 return items
 
+    async def served(self, api_version: str) -> frozenset[str]:
+        """The plurals of the kinds that the API server serves of an API version with a group."""
+        try:
+            answer = await self._call("GET", f"/apis/{api_version}")
+        except KubeError as exc:
+            if exc.status == 404:
+                return frozenset()
+            raise
+        return frozenset(str(each["name"]) for each in answer.get("resources") or ())
+
     # ---- writing ----
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
