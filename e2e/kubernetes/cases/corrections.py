@@ -47,15 +47,15 @@ async def placement_corrected(stage: Stage) -> None:
 
 async def child_refused(stage: Stage) -> None:
     """A node port outside of the range and a priority class that does not exist, while a pod is lost."""
-    async with _small_cluster(stage) as it:
-        await stage.wait_until("it is Ready", it.is_ready, CORRECTED_S)
-        await it.patch(external={"type": "NodePort", "bootstrap": {"nodePort": NODE_PORT}})
+    external = {"type": "NodePort", "bootstrap": {"nodePort": NODE_PORT}}
+    async with _small_cluster(stage, external=external) as it:
         await it.wait_told("ChildRefused", "provided port is not in the valid range")
+        await stage.wait_until("its pods serve", it.all_serve, CORRECTED_S)
         lost = (await it.pods())[0]["metadata"]["name"]
         await stage.place.kubectl("delete", "pod", lost)
         took_s = await stage.wait_until("the lost pod serves", lambda: it.serves(lost), CORRECTED_S)
         stage.figure("lost pod beside a refused Service after", took_s, limit=CORRECTED_LIMIT_S)
-        await it.correct("node port", external=None)
+        await it.correct("node port", external={"type": "NodePort", "bootstrap": None})
         await it.patch(podTemplate={"priorityClassName": "no-such"})
         await stage.place.kubectl("delete", "pod", lost)
         await it.wait_told("ChildRefused", "no PriorityClass with name no-such was found")
@@ -90,6 +90,10 @@ class _SmallCluster:
         found = await self._stage.place.get("pods", pod)
         is_going = found is None or bool(found["metadata"].get("deletionTimestamp"))
         return not is_going and is_true(found, "Ready", current=False)
+
+    async def all_serve(self) -> bool:
+        pods = await self.pods()
+        return len(pods) == 2 and all(is_true(pod, "Ready", current=False) for pod in pods)
 
     async def has_image(self, pod: Manifest, image: str) -> bool:
         found = await self._stage.place.get("pods", pod["metadata"]["name"])
