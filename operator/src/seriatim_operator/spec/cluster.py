@@ -127,6 +127,10 @@ class Tls(Model):
     """Days for which a certificate is valid. The operator renews it after two thirds of them, without a restart."""
 
 
+MEMORY_MIN: Final = "64Mi"
+"""Less than this is a mistake: a broker's process alone takes more."""
+
+
 class ResourceAmounts(Model):
     """What the container requests, and the most that it gets."""
 
@@ -136,6 +140,14 @@ class ResourceAmounts(Model):
             "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
             "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
             "a request is at most its limit: lower the request or raise the limit",
+        ),
+        *(
+            Rule(
+                f"!has(self.{kind}) || !('memory' in self.{kind}) || !isQuantity(string(self.{kind}['memory'])) || "
+                f"quantity(string(self.{kind}['memory'])).compareTo(quantity('{MEMORY_MIN}')) >= 0",
+                f"{kind}.memory is at least {MEMORY_MIN}: m means a thousandth of a byte; write Mi or Gi",
+            )
+            for kind in ("requests", "limits")
         ),
     )
 

@@ -64,6 +64,10 @@ class TopicSpec(Model):
             "quantity(self.unreadSizeMax).compareTo(quantity(self.retentionSize)) >= 0",
             "brokers keep unread messages at least as long as read ones: unreadSizeMax is at least retentionSize",
         ),
+        Rule(
+            "self.messageSizeBytesMax <= self.batchSizeBytesMax",
+            "a message goes into a batch: lower messageSizeBytesMax, or raise batchSizeBytesMax",
+        ),
     )
 
     cluster: ClusterName
