@@ -21,6 +21,7 @@ from e2e.kubernetes.cases import (
     pods,
     spark,
     states,
+    strangers,
     upgrading,
 )
 from e2e.kubernetes.stage import Stage
@@ -60,6 +61,9 @@ CASES: Final = (
     Case("image corrected", corrections.image_corrected),
     Case("placement corrected", corrections.placement_corrected),
     Case("child refused", corrections.child_refused),
+    Case("name taken", strangers.name_taken),
+    Case("other operator", strangers.other_operator),
+    Case("kind put back", strangers.kind_put_back),
     Case("node drained", nodes.node_drained),
     Case("operator dead", operators.operator_dead),
     Case("operator deleted", operators.operator_deleted),

@@ -25,7 +25,7 @@ NODE_PORT: Final = 80
 
 async def image_corrected(stage: Stage) -> None:
     """A new cluster with an image that is nowhere, then a roll to one, in which one more pod is lost."""
-    async with _small_cluster(stage, image=NOWHERE) as it:
+    async with small_cluster(stage, image=NOWHERE) as it:
         await it.wait_told("NoImage", NOWHERE)
         await it.correct("image", image=None)
         pods = await it.pods()
@@ -40,7 +40,7 @@ async def image_corrected(stage: Stage) -> None:
 
 async def placement_corrected(stage: Stage) -> None:
     """A new cluster with a node selector that no node meets."""
-    async with _small_cluster(stage, podTemplate={"nodeSelector": {"disk": "nowhere"}}) as it:
+    async with small_cluster(stage, podTemplate={"nodeSelector": {"disk": "nowhere"}}) as it:
         await it.wait_told("NoNode", "node affinity/selector")
         await it.correct("node selector", podTemplate=None)
 
@@ -48,7 +48,7 @@ async def placement_corrected(stage: Stage) -> None:
 async def child_refused(stage: Stage) -> None:
     """A node port outside of the range and a priority class that does not exist, while a pod is lost."""
     external = {"type": "NodePort", "bootstrap": {"nodePort": NODE_PORT}}
-    async with _small_cluster(stage, external=external) as it:
+    async with small_cluster(stage, external=external) as it:
         await it.wait_told("ChildRefused", "provided port is not in the valid range")
         await stage.wait_until("its pods serve", it.all_serve, CORRECTED_S)
         lost = (await it.pods())[0]["metadata"]["name"]
@@ -64,7 +64,7 @@ async def child_refused(stage: Stage) -> None:
         await it.correct("priority class", podTemplate=None)
 
 
-class _SmallCluster:
+class SmallCluster:
     """A cluster of one broker group."""
 
     def __init__(self, stage: Stage, name: str) -> None:
@@ -133,7 +133,7 @@ class _SmallCluster:
 
 
 @asynccontextmanager
-async def _small_cluster(stage: Stage, **spec: object) -> AsyncIterator[_SmallCluster]:
+async def small_cluster(stage: Stage, **spec: object) -> AsyncIterator[SmallCluster]:
     place, name = stage.place, f"small{stage.number}"
     installed = (await stage.cluster())["spec"]
     kept = {field: installed[field] for field in ("etcd", "storage")}
@@ -145,7 +145,7 @@ async def _small_cluster(stage: Stage, **spec: object) -> AsyncIterator[_SmallCl
     }
     await place.apply(manifest)
     try:
-        yield _SmallCluster(stage, name)
+        yield SmallCluster(stage, name)
     finally:
         await place.kubectl("delete", "brokercluster", name)
 

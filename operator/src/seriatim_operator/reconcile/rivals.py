@@ -56,9 +56,9 @@ class Rivals:
         self._me = me
         self._clock = clock
         self._claiming = asyncio.Lock()
-        self._mine: set[str] = set()  # UIDs of clusters on which this process has acted
-        self._signs: dict[str, tuple[str, float]] = {}  # by the cluster's UID: the last sign of life, and when it came
-        self._looked: dict[str, float] = {}  # by the cluster's UID: when the other operator's Lease was read
+        self._mine: set[tuple[str, str]] = set()  # clusters on which this process has acted
+        self._signs: dict[tuple[str, str], tuple[str, float]] = {}  # the other's last sign of life, and when it came
+        self._looked: dict[tuple[str, str], float] = {}  # when the other operator's Lease was read
 
     async def may_act(self, namespace: str, name: str) -> bool:
         """Whether this operator looks after a cluster, which it begins to do if no other operator does.
@@ -71,6 +71,7 @@ class Rivals:
             for _ in range(TRIES):
                 manifest = self._cache.get(BROKER_CLUSTER.kind, namespace, name)
                 if manifest is None:
+                    self._forget((namespace, name))
                     return True
                 try:
                     return await self._may_act(manifest)
@@ -82,13 +83,13 @@ class Rivals:
 
     async def _may_act(self, manifest: Manifest) -> bool:
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-        uid = manifest["metadata"]["uid"]
+        key = (namespace, name)
         other = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_OPERATOR, "")
         if other == self._me:
-            self._mine.add(uid)
+            self._mine.add(key)
             return True
         if other and await self._lives(other, manifest):
-            if uid in self._mine:
+            if key in self._mine:
                 raise LeaseLostError(f"the operator {other} looks after {namespace}/{name} now")
             return False
         patch: Manifest = {"metadata": {"annotations": {ANNOTATION_OPERATOR: self._me}}}
@@ -100,23 +101,23 @@ class Rivals:
             _log.info("cluster_not_annotated", cluster=name, error=str(exc))
             return True
         _log.info("cluster_begun", cluster=name, namespace=namespace, before=other)
-        self._mine.add(uid)
-        self._signs.pop(uid, None)
+        self._mine.add(key)
+        self._signs.pop(key, None)
         return True
 
     async def _lives(self, other: str, manifest: Manifest) -> bool:
-        uid, now_s = manifest["metadata"]["uid"], self._clock()
-        if now_s - self._looked.get(uid, float("-inf")) < LOOK_S:
+        key, now_s = (manifest["metadata"]["namespace"], manifest["metadata"]["name"]), self._clock()
+        if now_s - self._looked.get(key, float("-inf")) < LOOK_S:
             return True
         sign, limit_s = await self._sign_of(other, manifest)
         if not sign:
             return False
-        is_new = uid not in self._signs
-        if is_new or self._signs[uid][0] != sign:
-            self._signs[uid] = (sign, now_s)
-        if now_s - self._signs[uid][1] > limit_s:
+        is_new = key not in self._signs
+        if is_new or self._signs[key][0] != sign:
+            self._signs[key] = (sign, now_s)
+        if now_s - self._signs[key][1] > limit_s:
             return False
-        self._looked[uid] = now_s
+        self._looked[key] = now_s
         if is_new:
             _log.warning("left_to_another_operator", cluster=manifest["metadata"]["name"], other=other)
             note = (
@@ -125,6 +126,11 @@ class Rivals:
             )
             await self._api.event(manifest, "Warning", OTHER_OPERATOR, note)
         return True
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._mine.discard(key)
+        self._signs.pop(key, None)
+        self._looked.pop(key, None)
 
     async def _sign_of(self, other: str, manifest: Manifest) -> tuple[str, float]:
         """Something that changes while that operator lives, and for how long it may stay; empty if it has ended."""
