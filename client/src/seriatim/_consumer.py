@@ -130,7 +130,7 @@ class Consumer:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic, start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
-        self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, failed)
+        self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, self._inbox.interrupt, failed)
 
     def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
         config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
@@ -201,6 +201,8 @@ class Consumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
         """
         self._check_home()
@@ -227,6 +229,8 @@ class Consumer:
             BadRequestError: An argument is beyond its limits.
             SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
                 Messages that were returned before can still be acknowledged.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
 
@@ -265,6 +269,8 @@ class Consumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
 

@@ -348,7 +348,7 @@ class KeyedConsumer:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
-        self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, failed)
+        self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, self._runs.interrupt, failed)
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
         settings = self.settings
@@ -468,6 +468,8 @@ class KeyedConsumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is used with `receive`.
         """
@@ -500,6 +502,8 @@ class KeyedConsumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: An argument is beyond its limits.
             PreconditionError: The consumer is closed, or handlers or an iteration use it.
@@ -578,6 +582,7 @@ class KeyedConsumer:
                 return True
             if runs.is_closed or (deadline is not None and loop.time() >= deadline):
                 return False
+            runs.check_interruption()
             now_us = time.monotonic_ns() // 1000
             for subscription in self._subscriptions.values():
                 subscription.hurry(now_us)
@@ -681,6 +686,8 @@ class KeyedConsumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler
                 cannot be called in the pool.
@@ -718,6 +725,8 @@ class KeyedConsumer:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+                again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler is
                 no coroutine function.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import grpc
 import pytest
 import trustme
 from seriatim import Client, Tls, _client
+from seriatim._consuming import unserved
+from seriatim._transport import silence
 from seriatim_api import errors, tls
 
 from ..fake_broker import running, until
@@ -138,6 +143,88 @@ async def test_who_is_refused_is_told_why(tmp_path: Path, who: str, cause: str) 
                 await client.producer("t")
     assert raised.value.number == 603
     assert isinstance(raised.value, errors.UnavailableError)
+
+
+async def test_a_consumer_whose_brokers_changed_their_authority_raises_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "TLS_PATIENCE_S", 0.2)
+    monkeypatch.setattr(unserved, "LOOK_S", 0.1)
+    old, new = Authority(), Authority()
+    server = Server(old.configuration())
+    async with running(2, server.credentials) as cluster:
+        cluster.create_topic("t", 1)
+        addresses = [broker.address for broker in cluster.brokers]
+        async with (
+            Client.connect(addresses, tls=old.client(tmp_path / "c")) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g") as consumer,
+        ):
+
+            async def read() -> bytes:
+                async for message in consumer:
+                    await consumer.ack(message)
+                    return message.value
+                raise AssertionError("the consumer was closed")
+
+            await (await producer.send(b"a", partition=0))
+            async with asyncio.timeout(10):
+                assert await read() == b"a"
+            server.configuration = new.configuration()
+            for broker in cluster.brokers:
+                await broker.stop()
+                await broker.restart()
+            for _ in range(2):
+                async with asyncio.timeout(10):
+                    with pytest.raises(errors.TlsHandshakeError, match="not issued by the CA that was given"):
+                        await read()
+            new.client(tmp_path / "c")
+            delivery = await producer.send(b"b", partition=0)
+            async with asyncio.timeout(10):
+                await delivery
+                value = b""
+                while value != b"b":  # the first one may come again, because its acknowledgement was lost
+                    with suppress(errors.TlsHandshakeError):  # until a broker is reached again
+                        value = await read()
+
+
+@pytest.mark.parametrize("usage", ["iteration", "run", "receive"])
+async def test_a_keyed_consumer_raises_if_it_would_wait(monkeypatch: pytest.MonkeyPatch, usage: str) -> None:
+    monkeypatch.setattr(unserved, "LOOK_S", 0.01)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        async with Client.connect(cluster.brokers[0].address) as client:
+            error = errors.TlsHandshakeError("no broker answers")
+            monkeypatch.setattr(client._caller, "tls_error", lambda: error)
+            async with client.consumer("t", "g", mode="key_ordered") as consumer, asyncio.timeout(10):
+                calls: dict[str, Callable[[], Awaitable[object]]] = {
+                    "iteration": lambda: anext(aiter(consumer)),
+                    "run": lambda: consumer.run(print),
+                    "receive": consumer.receive,
+                }
+                for _ in range(2):
+                    with pytest.raises(errors.TlsHandshakeError):
+                        await calls[usage]()
+
+
+async def test_the_log_says_why_no_stream_to_the_server_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority()
+    servers = [Server(authority.configuration()), Server(authority.configuration("orders.example"))]
+    async with running(2) as cluster:
+        cluster.create_topic("t", 1)
+        for broker, server in zip(cluster.brokers, servers, strict=True):
+            await broker.stop()
+            broker.credentials = server.credentials
+            await broker.restart()
+        cluster.switch(cluster.partition("t"), cluster.brokers[1])
+        addresses = [broker.address for broker in cluster.brokers]
+        async with (
+            Client.connect(addresses, tls=authority.client(tmp_path / "c")) as client,
+            client.consumer("t", "g") as consumer,
+        ):
+            await until(lambda: "for other names than the one that was dialed" in consumer._subscriptions[0].waits_for)
+            assert addresses[1] in consumer._subscriptions[0].waits_for
+            assert await consumer.fetch(timeout_s=0) == [], "another broker answers"
 
 
 async def test_a_broker_whose_certificate_has_expired_is_named(tmp_path: Path) -> None:

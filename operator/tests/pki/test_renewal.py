@@ -12,6 +12,7 @@ from seriatim_operator.cluster.pki import (
     HeldSecret,
     LeafRequest,
     RenewalReason,
+    authority_ends,
     authority_is_due,
     broker_request,
     client_request,
@@ -112,6 +113,8 @@ def test_files_that_others_add_are_left_alone(authority: Authority) -> None:
 def test_own_authority_is_followed_in_time(authority: Authority) -> None:
     assert not authority_is_due(authority, NOW + 2400 * DAY)
     assert authority_is_due(authority, NOW + 2434 * DAY)
+    assert not authority_ends(authority, NOW + 3280 * DAY)
+    assert authority_ends(authority, NOW + 3290 * DAY)
 
 
 @pytest.mark.parametrize("only", [99, 1])
@@ -149,6 +152,24 @@ def test_replacement_takes_three_steps(authority: Authority, successor: Authorit
     now += SETTLE_TIME
     assert cluster.run(successor, now) == {}
     assert all(load_bundle(held.data) == successor.anchors for held in cluster.held.values())
+
+
+def test_replacement_waits_until_the_time_that_a_person_gave(authority: Authority, successor: Authority) -> None:
+    cluster = Cluster()
+    cluster.run(authority, NOW)
+    until = NOW + 5 * DAY
+    told = []
+    for now in (NOW + DAY, NOW + 4 * DAY, until, until + SETTLE_TIME / 2, until + SETTLE_TIME):
+        plan = plan_certificates(successor, WANTED, cluster.held, now, hold_until=until)
+        cluster.held.update(plan.writes)
+        told.append((len(plan.reasons), plan.former, plan.reissue_at, plan.forget_at))
+    assert told == [
+        (0, authority.anchors, until, until + SETTLE_TIME),
+        (0, authority.anchors, until, until + SETTLE_TIME),
+        (3, authority.anchors, None, until + SETTLE_TIME),
+        (0, authority.anchors, None, until + SETTLE_TIME),
+        (0, (), None, None),
+    ]
 
 
 def test_authority_that_has_ended_is_forgotten(authority: Authority) -> None:

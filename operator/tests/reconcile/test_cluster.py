@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -11,6 +11,7 @@ from cryptography import x509
 from seriatim_api.errors import UnavailableError
 from seriatim_operator.cluster.pki import (
     authority_data,
+    authority_id,
     broker_names,
     broker_request,
     load_authority,
@@ -21,7 +22,7 @@ from seriatim_operator.cluster.pki import (
 )
 from seriatim_operator.plan.chains import ChainsView
 from seriatim_operator.plan.observed import ANNOTATION_SPREAD_MENDED
-from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT
+from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT, ANNOTATION_REPLACE_AUTHORITY
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
 
@@ -234,6 +235,13 @@ async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_
     )
     old, trusted, names = await look("cluster.local")
     assert (trusted, names) == ({old}, before)
+    inside = frozenset(name for name in after if not name.endswith("corp.example"))
+    assert await look("corp.example") == (old, {old}, inside), "an authority is replaced only if a person says so"
+    degraded = place.condition("Degraded")
+    assert degraded["reason"] == "CertificateInvalid"
+    assert f"{ANNOTATION_REPLACE_AUTHORITY}={authority_id(old)}" in degraded["message"]
+    _annotate(place, **{ANNOTATION_REPLACE_AUTHORITY: authority_id(old)})
+    before = inside
     new, trusted, names = await look("corp.example")
     assert new != old
     assert (trusted, names) == ({old, new}, before), "its names are still such as the authority that signed it may give"
@@ -281,9 +289,87 @@ async def test_another_authority_signs_when_a_changed_secret_has_had_its_time(se
         await reconciler.reconcile(NAMESPACE, "orders")
         return names_in(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-broker-tls"]))
 
-    before = await look("cluster.local")
+    await look("cluster.local")
+    before = await look("corp.example")
+    authority = load_authority(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-ca"]), datetime.now(UTC))
+    _annotate(place, **{ANNOTATION_REPLACE_AUTHORITY: authority.id})
     assert await look("corp.example") == before, "peers do not know the other authority yet"
     assert (await look("corp.example") != before) == is_reissued
+
+
+def _annotate(place: Place, **annotations: str) -> None:
+    place.kube.objects["BrokerCluster", NAMESPACE, "orders"]["metadata"].setdefault("annotations", {}).update(
+        annotations
+    )
+
+
+async def _external_added(place: Place) -> Callable[[], Awaitable[str]]:
+    """Add access from outside. Return what makes some passes and then returns the authority's id."""
+    reconciler, cache = place.operator()
+
+    async def look() -> str:
+        for _ in range(6):
+            _give_node_ports(place)
+            place.refresh(cache)
+            await reconciler.reconcile(NAMESPACE, "orders")
+            place.machines.step()
+        return _authority_of(place)
+
+    place.edit(external={"type": "NodePort"})
+    return look
+
+
+def _authority_of(place: Place) -> str:
+    return load_authority(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-ca"]), datetime.now(UTC)).id
+
+
+async def test_access_from_outside_for_a_minute_leaves_the_authority() -> None:
+    place = await started(tls={"enabled": True})
+    before = _authority_of(place)
+    files = secret_files(place.kube.objects["Secret", NAMESPACE, "orders-client-tls"])
+    look = await _external_added(place)
+    assert await look() == before
+    external = place.condition("ExternalReady")
+    assert (external["status"], external["reason"]) == ("False", "AuthorityTooNarrow")
+    assert f"{ANNOTATION_REPLACE_AUTHORITY}={before}" in external["message"]
+    place.kube.objects["BrokerCluster", NAMESPACE, "orders"]["spec"].pop("external")
+    assert await look() == before
+    assert secret_files(place.kube.objects["Secret", NAMESPACE, "orders-client-tls"]) == files
+    settled = place.condition("AuthoritySettled")
+    assert (settled["status"], settled["reason"]) == ("True", "One")
+    assert before in settled["message"]
+
+
+async def test_an_authority_that_is_named_is_replaced_once_and_trusted_until_the_time_that_is_told() -> None:
+    place = await started(tls={"enabled": True})
+    before = _authority_of(place)
+    look = await _external_added(place)
+    until = datetime.now(UTC) + timedelta(days=2)
+    _annotate(place, **{ANNOTATION_REPLACE_AUTHORITY: f"{before}/{until.isoformat()}"})
+    after = await look()
+    assert after != before
+    assert await look() == after
+    settled = place.condition("AuthoritySettled")
+    assert (settled["status"], settled["reason"]) == ("False", "NewTrusted")
+    assert f"certificates of {before} until {until:%Y-%m-%d %H:%M} UTC" in settled["message"]
+    assert f"until {until + timedelta(minutes=5):%Y-%m-%d %H:%M} UTC" in settled["message"]
+    assert place.condition("ExternalReady")["reason"] == "CertificatePending"
+    notes = [note for _, _, reason, note in place.kube.events if reason == "AuthorityMade"]
+    assert f"because {ANNOTATION_REPLACE_AUTHORITY} asks to replace {before}" in notes[-1]
+
+
+@pytest.mark.parametrize("time", ["soon", "2026-01-01T00:00:00", "2999-01-01T00:00:00Z"])
+async def test_a_time_that_cannot_be_kept_replaces_nothing(time: str) -> None:
+    place = await started(tls={"enabled": True})
+    before = _authority_of(place)
+    _annotate(place, **{ANNOTATION_REPLACE_AUTHORITY: f"{before}/{time}"})
+    reconciler, cache = place.operator()
+    place.refresh(cache)
+    await reconciler.reconcile(NAMESPACE, "orders")
+    assert _authority_of(place) == before
+    settled = place.condition("AuthoritySettled")
+    assert (settled["status"], settled["reason"]) == ("False", "NotFollowed")
+    assert time in settled["message"]
 
 
 async def test_an_authority_that_is_given_and_may_not_name_the_brokers_is_told_and_left_alone() -> None:

@@ -102,6 +102,7 @@ class Inbox:
         self._fresh_until_s = 0.0  # the grant of that chunk certainly counts until then
         self._arrived = asyncio.Event()
         self._error: SeriatimError | None = None
+        self._interruption: SeriatimError | None = None
         self._closed = False
 
     # ---- from the streams ----------------------------------------------------------------------------
@@ -109,7 +110,14 @@ class Inbox:
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Add batches that came."""
         self.chunks.extend(chunks)
+        self._interruption = None
         self._arrived.set()
+
+    def interrupt(self, error: SeriatimError | None) -> None:
+        """Have one call of the application raise an error, if it would wait. The next one waits again."""
+        self._interruption = error
+        if error is not None:
+            self._arrived.set()
 
     def fail(self, error: SeriatimError) -> None:
         """Have each later call of the application raise an error: order cannot be kept, or a partition not be read."""
@@ -163,6 +171,7 @@ class Inbox:
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
+            TlsHandshakeError: It would wait, and no broker is reached.
             PreconditionError: The consumer is closed.
         """
         if self._opened is not None:
@@ -276,6 +285,9 @@ class Inbox:
         return chunk if chunk.subscription.is_current(chunk.grant) else None
 
     async def _wait(self, deadline: float | None) -> bool:
+        if self._interruption is not None:
+            error, self._interruption = self._interruption, None
+            raise error
         self._arrived.clear()
         try:
             async with asyncio.timeout_at(deadline):

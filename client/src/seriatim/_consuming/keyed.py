@@ -548,6 +548,7 @@ class WaitingGrants:
     def __init__(self, subscriptions: Mapping[int, KeyedSubscription]) -> None:
         self.error: SeriatimError | None = None
         self.is_closed = False
+        self._interruption: SeriatimError | None = None
         self._subscriptions = subscriptions
         self._frames: deque[GrantFrame] = deque()
         self._opened: Iterator[Message | Grant] = iter(())
@@ -568,6 +569,7 @@ class WaitingGrants:
     def put(self, frame: GrantFrame) -> None:
         """Add grants that came."""
         self._frames.append(frame)
+        self._interruption = None
         self._wake(1)
 
     def put_again(self, grant: Grant) -> None:
@@ -590,6 +592,22 @@ class WaitingGrants:
         if self.error is None:
             self.error = error
         self._wake(len(self._wakers))
+
+    def interrupt(self, error: SeriatimError | None) -> None:
+        """Have one call of the application raise an error, if it would wait. The next one waits again."""
+        self._interruption = error
+        if error is not None:
+            self._wake(1)
+
+    def check_interruption(self) -> None:
+        """A call would wait.
+
+        Raises:
+            SeriatimError: It is the one that is interrupted.
+        """
+        if self._interruption is not None:
+            error, self._interruption = self._interruption, None
+            raise error
 
     def close(self) -> None:
         """Give back what waits, and wake all who wait: nothing comes any more."""

@@ -135,11 +135,10 @@ class Streams:
 
     def consume_link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
         """A stream has ended."""
-        del reason  # not needed: each subscription asks for its server again, and then opens a stream if it needs one
         if self._links.get(link.address) is link:
             del self._links[link.address]
         for subscription in self._subscriptions.values():
-            subscription.link_down(link)
+            subscription.link_down(link, reason)  # it asks for its server again, and opens a stream if it needs one
 
     def arrived(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]

@@ -72,6 +72,12 @@ class Subscribed:
         self.core = core
         self._is_leaving = False
         self._served_count = 0  # deliveries, and ranges that were passed over or are gone
+        self._not_opened = ""  # why the last stream to the server could not be opened
+
+    @property
+    def waits_for(self) -> str:
+        """What this consumer waits for, and where and why, for people."""
+        return f"{self.core.waits_for}: {self._not_opened}" if self._not_opened else self.core.waits_for
 
     @property
     def is_active(self) -> bool:
@@ -126,11 +132,15 @@ class Subscribed:
         self._link_up(link)
 
     def _link_up(self, link: ConsumeLink) -> None:
+        self._not_opened = ""
         self._step(ct.Connected(link.address, link.stream, link.round_trip_us))
 
     @entry
-    def link_down(self, link: ConsumeLink) -> None:
+    def link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
         """A stream has ended, or could not be opened."""
+        place = self.core.place
+        if not link.is_up and place is not None and place.address == link.address:
+            self._not_opened = reason.message
         self._step(ct.Disconnected(link.address, link.stream if link.is_up else None))
 
     @entry

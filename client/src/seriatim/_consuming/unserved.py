@@ -1,4 +1,7 @@
-"""Says when a consumer is served nothing though messages wait, what it waits for, and when that is over."""
+"""Says when a consumer is served nothing though messages wait, what it waits for, and when that is over.
+
+If TLS is the cause that no broker answers, the calls that wait for messages raise.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ class UnservedWatch:
         topic: The topic's name.
         group: The consumer group's name, as brokers know it.
         subscriptions: The partitions by number. There may be more of them later.
+        interrupt: Called at each look: with the error that calls which wait for messages raise, or with None.
         failed: Called with an unexpected exception, which ends the watch.
     """
 
@@ -47,12 +51,14 @@ class UnservedWatch:
         topic: str,
         group: str,
         subscriptions: Mapping[int, Subscribed],
+        interrupt: Callable[[SeriatimError | None], None],
         failed: Callable[[BaseException], Any],
     ) -> None:
         self._caller = caller
         self._topic = topic
         self._group = group
         self._subscriptions = subscriptions
+        self._interrupt = interrupt
         self._failed = failed
         self._watch = ServiceWatch()
         self._task = asyncio.create_task(self._run(), name=f"unserved partitions of {topic}")
@@ -83,6 +89,7 @@ class UnservedWatch:
 
     async def look(self, clock: Callable[[], float]) -> None:
         """Look once, ask about the partitions that wait for long, and say what was found."""
+        self._interrupt(self._caller.tls_error())
         asked = self._watch.look(clock(), await self._waiting())
         self._tell_over(self._watch.take_over())
         if asked:
@@ -118,7 +125,7 @@ class UnservedWatch:
             count = "an unknown number of messages waits" if one.lag is None else f"{one.lag:,} messages wait"
             _log.warning(
                 "group %s was served nothing of %s/%d for %.0f s, and %s there: this consumer waits for %s",
-                self._group, self._topic, one.number, one.for_s, count, self._subscriptions[one.number].core.waits_for,
+                self._group, self._topic, one.number, one.for_s, count, self._subscriptions[one.number].waits_for,
             )  # fmt: skip
         if len(found) > LINES_MAX:
             _log.warning(

@@ -20,6 +20,10 @@ NOTICE_S: Final = 1.5
 """Seconds without any answer before the warning. It is longer than the time to pass over a frozen broker, and than the
 gap at the loss of a master."""
 
+TLS_PATIENCE_S: Final = 3.0
+"""Seconds without any answer, and with failures of TLS, before a call that reads raises. Waiting does not mend
+certificates, but a broker may be replacing its own at this moment."""
+
 SHOWN_MAX: Final = 4
 """The most addresses that a text names. It only counts the others."""
 
@@ -34,6 +38,7 @@ class Silence:
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
         self._tls_failures: set[str] = set()
+        self._tls_since_s: float | None = None
         self._addresses: tuple[str, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._is_told = False
@@ -53,6 +58,10 @@ class Silence:
         """A broker did not answer. `is_tls`: because the two sides could not agree on TLS."""
         self._reasons[address] = reason
         (self._tls_failures.add if is_tls else self._tls_failures.discard)(address)
+        if not self._tls_failures:
+            self._tls_since_s = None
+        elif self._tls_since_s is None:
+            self._tls_since_s = asyncio.get_running_loop().time()
 
     def note_late(self, address: str) -> str:
         """A broker did not answer in time. Returns the known reason.
@@ -69,6 +78,7 @@ class Silence:
         self.stop()
         self._reasons.clear()
         self._tls_failures.clear()
+        self._tls_since_s = None
         if self._is_told:
             self._is_told = False
             _log.warning("the broker at %s answers", address)
@@ -88,6 +98,16 @@ class Silence:
         asked = tuple(addresses)
         kind = TlsHandshakeError if asked and self._tls_failures.issuperset(asked) else UnavailableError
         return kind(self._text(asked))
+
+    def tls_error(self, addresses: Iterable[str]) -> TlsHandshakeError | None:
+        """The error for a call that waits without a deadline; None if it has reason to wait.
+
+        No broker has answered for `TLS_PATIENCE_S`, and at one or more of them TLS is the cause.
+        """
+        since_s = self._tls_since_s
+        if since_s is None or asyncio.get_running_loop().time() - since_s < TLS_PATIENCE_S:
+            return None
+        return TlsHandshakeError(self._text(tuple(addresses)))
 
     def _tell(self) -> None:
         self._timer = None

@@ -20,6 +20,7 @@ from seriatim_api.errors import (
     DeadlineExceededError,
     RoutingError,
     SeriatimError,
+    TlsHandshakeError,
     UnavailableError,
     UnsupportedVersionError,
 )
@@ -171,6 +172,10 @@ class Caller:
         if excess > 0:
             for address in [address for address in self._addresses if address not in self._bootstrap][:excess]:
                 del self._addresses[address]
+
+    def tls_error(self) -> TlsHandshakeError | None:
+        """The error for a call that waits without a deadline; see `Silence.tls_error`."""
+        return self._silence.tls_error(self._addresses)
 
     async def routing(
         self,

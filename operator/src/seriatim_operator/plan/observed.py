@@ -264,6 +264,33 @@ class ClassView:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorityView:
+    """The authority that signs the cluster's certificates, and those that are trusted beside it.
+
+    Attributes:
+        id: Names it, in the annotation that replaces it.
+        ends_at: When its own certificate ends.
+        is_due: Whether a person should replace it.
+        is_ours: Whether the operator made it, and so can replace it.
+        former: The ids of the authorities that are trusted beside it, while it is taking their place.
+        reissue_at: When it issues all certificates; None if it has issued them.
+        forget_at: From when on the former ones are not trusted any more; None without any.
+        refused_names: Names that brokers' certificates should have and that it may not give.
+        not_followed: Why the annotation that should replace it is not followed; empty if nothing is wrong with it.
+    """
+
+    id: str
+    ends_at: datetime
+    is_due: bool = False
+    is_ours: bool = True
+    former: tuple[str, ...] = ()
+    reissue_at: datetime | None = None
+    forget_at: datetime | None = None
+    refused_names: tuple[str, ...] = ()
+    not_followed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceView:
     """A Service for clients outside.
 
@@ -293,6 +320,7 @@ class Observed:
         chains: What the chains of all topics say; None until the brokers have told them.
         services: The Services for clients outside.
         certificate_names: The names that the brokers' certificate has; None without TLS.
+        authority: The authority that signs; None if it is not known, or without TLS.
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
         taken: Kinds and names of children that objects of others have, and to whom each belongs.
@@ -313,6 +341,7 @@ class Observed:
     last_settings: Mapping[str, str] | None = None
     chains: ChainsView | None = None
     certificate_names: frozenset[str] | None = None
+    authority: AuthorityView | None = None
     is_etcd_silent: bool = False
     spread_quiet_s: float = SPREAD_QUIET_S
     taken: Mapping[tuple[str, str], str] = field(default_factory=dict)

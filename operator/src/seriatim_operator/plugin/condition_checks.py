@@ -13,7 +13,17 @@ NAMED_MAX: Final = 5
 """How many objects with the same condition are named. The others are counted."""
 
 WELL: Final = frozenset(
-    {"Ready", "Stable", "ExternalReady", "Whole", "Scheduled", "StorageBound", "DiskHealthy", "ChainHealthy"}
+    {
+        "Ready",
+        "Stable",
+        "ExternalReady",
+        "AuthoritySettled",
+        "Whole",
+        "Scheduled",
+        "StorageBound",
+        "DiskHealthy",
+        "ChainHealthy",
+    }
 )
 """Conditions that should be True."""
 

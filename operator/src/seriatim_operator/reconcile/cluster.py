@@ -52,7 +52,7 @@ from ..plan.external import external_addresses
 from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, Observed
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
-from ..resources.names import BROKER_PORT, LABEL_CLUSTER
+from ..resources.names import ANNOTATION_REPLACE_AUTHORITY, BROKER_PORT, LABEL_CLUSTER
 from ..resources.ownership import belongs_to, tell_owner
 from ..resources.pod import pod_in_place
 from ..spec.base import Resource, Status
@@ -93,6 +93,8 @@ UNANSWERED_MAX = 2
 
 NOT_RENEWED_S = 10.0
 """Seconds for which passes fail until the statuses say that they are old."""
+
+CERTIFICATE_INVALID = "CertificateInvalid"
 
 CERTIFICATES = "Secrets with certificates"
 """The certificates among the writes that the API may refuse."""
@@ -220,7 +222,9 @@ class ClusterReconciler:
         live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
             self._known.note_live(namespace, name, live, is_told=observed.members is not None)
-        observed = replace(observed, certificate_names=certificates.broker_names)
+        observed = replace(observed, certificate_names=certificates.broker_names, authority=certificates.authority)
+        if certificates.problem and not problems:
+            problems.append((CERTIFICATE_INVALID, certificates.problem))
         plan.problems += [*problems, *await self._definitions.problems()]
         hosts = external_addresses(observed).hosts
         is_named = hosts == self._external_hosts.get((namespace, name), ())
@@ -512,7 +516,8 @@ class ClusterReconciler:
         key = (cluster.namespace, cluster.name)
         hosts = self._external_hosts.get(key, ())
         is_external = cluster.spec.external is not None
-        said = json.dumps([cluster.spec.tls.to_manifest(), is_external, hosts], sort_keys=True)
+        asked = cluster.metadata.annotations.get(ANNOTATION_REPLACE_AUTHORITY, "")
+        said = json.dumps([cluster.spec.tls.to_manifest(), is_external, hosts, asked], sort_keys=True)
         held = self._certificates.get(key)
         if held is not None and held[0] == said and self._clock() < held[1]:
             return held[2]
@@ -525,7 +530,7 @@ class ClusterReconciler:
         try:
             certificates = await ensure_certificates(self._api, cluster, self._domain, hosts, self._settle)
         except pki.PkiError as exc:
-            problems.append(("CertificateInvalid", str(exc)))
+            problems.append((CERTIFICATE_INVALID, str(exc)))
             return before
         except SecretTakenError as exc:
             taken[SECRET.kind, exc.name] = exc.owner

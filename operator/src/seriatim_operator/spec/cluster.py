@@ -542,7 +542,15 @@ class Operation(Model):
 class BrokerClusterStatus(Status):
     """The observed state of a cluster."""
 
-    CONDITIONS: ClassVar = ("Ready", "Progressing", "Degraded", "Quiesced", "Stable", "ExternalReady")
+    CONDITIONS: ClassVar = (
+        "Ready",
+        "Progressing",
+        "Degraded",
+        "Quiesced",
+        "Stable",
+        "ExternalReady",
+        "AuthoritySettled",
+    )
 
     groups: int = 0
     """How many broker groups have Broker objects."""

@@ -12,9 +12,10 @@ from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.external import ExternalAddresses, external_addresses
 from ..plan.loss import is_gone
-from ..plan.observed import ANNOTATION_PLACE_ANEW, BrokerGroupView, Ended, MemberView, Observed, PodView
+from ..plan.observed import ANNOTATION_PLACE_ANEW, AuthorityView, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import ONE_MACHINE_HOLDS_ALL, group_to_place_anew, machine_that_holds_all, may_mend_at_s
 from ..resources.names import (
+    ANNOTATION_REPLACE_AUTHORITY,
     FORMER,
     bootstrap_address,
     broker_group_object_name,
@@ -310,7 +311,11 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
     external = external_addresses(observed)
     is_taken = ("Service", client_service_name(cluster.name)) in observed.taken
-    facts = [*_cluster_facts(observed, plan, ready_groups), _external_ready(observed, external)]
+    facts = [
+        *_cluster_facts(observed, plan, ready_groups),
+        _external_ready(observed, external),
+        _authority_settled(observed),
+    ]
     status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
         conditions=settle(
@@ -403,8 +408,56 @@ def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
         return Fact("ExternalReady", "False", "AddressesPending", "; ".join(external.pending))
     named = observed.certificate_names
     if unnamed := [] if named is None else [host for host in external.hosts if host not in named]:
+        authority = observed.authority
+        if authority is not None and authority.is_ours and set(unnamed) & set(authority.refused_names):
+            return Fact("ExternalReady", "False", "AuthorityTooNarrow", _replace_it(authority, unnamed))
         return Fact("ExternalReady", "False", "CertificatePending", f"not named yet: {', '.join(unnamed)}")
     return Fact("ExternalReady", "True", "AllHaveAddresses")
+
+
+def _replace_it(authority: AuthorityView, unnamed: list[str]) -> str:
+    hosts = ", ".join(unnamed)[:300]
+    return (
+        f"authority {authority.id} may name only hosts inside Kubernetes, not {hosts}. To replace it, annotate the "
+        f"BrokerCluster with {ANNOTATION_REPLACE_AUTHORITY}={authority.id}; clients with copies of "
+        f"ca.crt need the new one, for which {ANNOTATION_REPLACE_AUTHORITY}={authority.id}/TIME gives them until TIME"
+    )
+
+
+def _authority_settled(observed: Observed) -> Fact:
+    """Whether all trust one authority. While one takes the place of another, it says until when which counts."""
+    authority = observed.authority
+    if not observed.cluster.spec.tls.enabled:
+        return Fact("AuthoritySettled", "True", "NoTls")
+    if authority is None:
+        return Fact("AuthoritySettled", "Unknown", "NotTold")
+    former, forget = ", ".join(authority.former), _minute(authority.forget_at)
+    if former and authority.reissue_at is not None:
+        reissue = _minute(authority.reissue_at)
+        text = (
+            f"{authority.id} takes the place of {former}. Brokers show certificates of {former} until {reissue}: by "
+            f"then clients with copies need the new ca.crt. Brokers accept certificates of {former} until {forget}: "
+            "between the two times clients with copies need the new tls.crt and tls.key"
+        )
+        return Fact("AuthoritySettled", "False", "NewTrusted", text)
+    if former:
+        text = (
+            f"brokers show certificates of {authority.id}, and accept those of {former} until {forget}: by then "
+            "clients with copies need the new tls.crt and tls.key"
+        )
+        return Fact("AuthoritySettled", "False", "NewSigns", text)
+    if authority.not_followed:
+        text = f"{ANNOTATION_REPLACE_AUTHORITY} is not followed: {authority.not_followed}"
+        return Fact("AuthoritySettled", "False", "NotFollowed", text)
+    told = f"{authority.id}, until {authority.ends_at:%Y-%m-%d}"
+    if authority.is_due:
+        text = f"{told}. Replace it: annotate the BrokerCluster with {ANNOTATION_REPLACE_AUTHORITY}={authority.id}"
+        return Fact("AuthoritySettled", "False", "Due", text)
+    return Fact("AuthoritySettled", "True", "One", told)
+
+
+def _minute(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:

@@ -63,7 +63,17 @@ CLUSTER: Final = {
         "NotAsked": "spec.external is not set, so clients outside cannot connect",
         "AllHaveAddresses": "there is an address to connect to first, and each broker has one for clients outside",
         "CertificatePending": "the brokers' certificate does not name all outer hosts yet; the message says which",
+        "AuthorityTooNarrow": "the operator's authority may not name outer hosts; the message says how to replace it",
         "AddressesPending": "a Service has no address for clients outside yet; the message says what it waits for",
+    },
+    "AuthoritySettled": {
+        "One": "all trust one authority; the message has its id and its end",
+        "NoTls": "spec.tls.enabled is not set",
+        "NotTold": "the certificates have not been looked at yet, or cannot be read",
+        "Due": "two thirds of the authority's life are over; the message says how to replace it",
+        "NotFollowed": "the annotation that should replace the authority is not followed; the message says why",
+        "NewTrusted": "another authority is trusted too, and does not sign yet; the message says until when",
+        "NewSigns": "another authority signs, and the one before is still trusted; the message says until when",
     },
 }
 

@@ -24,6 +24,7 @@ from .issuing import (
     LeafRequest,
     Purpose,
     authority_data,
+    authority_id,
     broker_names,
     broker_request,
     client_request,
@@ -31,21 +32,25 @@ from .issuing import (
     new_authority,
 )
 from .renewal import (
+    HOLD_MAX,
     SETTLE_TIME,
     CertificatePlan,
     HeldSecret,
     RenewalReason,
+    authority_ends,
     authority_is_due,
     names_in,
     needs_renewal,
     plan_certificates,
     renewal_due_at,
+    trusted_ids,
 )
 
 __all__ = [
     "CA_FILE",
     "CERTIFICATE_FILE",
     "DEFAULT_DOMAIN",
+    "HOLD_MAX",
     "KEY_FILE",
     "SETTLE_TIME",
     "Authority",
@@ -60,6 +65,8 @@ __all__ = [
     "Purpose",
     "RenewalReason",
     "authority_data",
+    "authority_ends",
+    "authority_id",
     "authority_is_due",
     "broker_names",
     "broker_request",
@@ -72,5 +79,6 @@ __all__ = [
     "new_authority",
     "plan_certificates",
     "renewal_due_at",
+    "trusted_ids",
     "write_bundle",
 ]

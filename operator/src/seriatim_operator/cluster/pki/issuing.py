@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -73,6 +73,15 @@ class LeafRequest:
     def names(self) -> frozenset[str]:
         """All subject alternative names as texts."""
         return frozenset((*self.dns_names, *self.addresses, self.uri))
+
+    def without(self, names: Iterable[str]) -> LeafRequest:
+        """The same certificate without some names."""
+        left_out = frozenset(names)
+        return replace(
+            self,
+            dns_names=tuple(name for name in self.dns_names if name not in left_out),
+            addresses=tuple(address for address in self.addresses if address not in left_out),
+        )
 
 
 def broker_names(cluster: str, namespace: str, domain: str = DEFAULT_DOMAIN) -> tuple[str, ...]:
@@ -140,6 +149,11 @@ class Authority:
         return self.identity.certificate
 
     @property
+    def id(self) -> str:
+        """Names the authority in annotations and messages."""
+        return authority_id(self.certificate)
+
+    @property
     def may_name_any(self) -> bool:
         """Whether no certificate of the chain has name constraints."""
         chain = (self.certificate, *self.identity.intermediates, *self.parents)
@@ -178,6 +192,11 @@ class Authority:
         )
         between = tuple(each for each in (signer, *self.identity.intermediates) if each.subject != each.issuer)
         return Identity(_sign(builder, self.identity.key), key, between)
+
+
+def authority_id(certificate: x509.Certificate) -> str:
+    """The first 16 hexadecimal digits of the certificate's SHA-256."""
+    return fingerprint(certificate).hex()[:16]
 
 
 def new_authority(

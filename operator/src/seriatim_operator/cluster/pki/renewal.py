@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -33,7 +34,7 @@ from .certificates import (
     load_identity,
     write_bundle,
 )
-from .issuing import Authority, LeafRequest
+from .issuing import Authority, LeafRequest, authority_id
 
 SETTLE_TIME: Final = timedelta(minutes=5)
 """A kubelet refreshes Secrets within its sync period and cache delay, by default 2 minutes. This is more than twice
@@ -42,6 +43,14 @@ that."""
 RENEWAL_FRACTION: Final = 2 / 3
 """The part of a certificate's life after which it is renewed. Of 90 days it leaves 30 in which an operator may be
 away."""
+
+
+LAST_YEAR: Final = timedelta(days=365)
+"""The operator replaces its own authority by itself when it ends in less than this time. A person could have done it
+for more than two years then."""
+
+HOLD_MAX: Final = timedelta(days=30)
+"""For so long at most a replacement waits for a time that a person gave."""
 
 
 class RenewalReason(enum.StrEnum):
@@ -77,11 +86,17 @@ class CertificatePlan:
         writes: The Secrets to write as a whole, by name, with the time to note on them.
         reasons: Why each new leaf is issued, by name. A Secret that gets only another bundle has none.
         next_look_at: When to plan again if nothing else happens.
+        former: The authorities that are trusted beside the one that signs. None if there are none.
+        reissue_at: When the authority issues all certificates; None if it has issued them.
+        forget_at: From when on the former authorities are not trusted any more; None without any.
     """
 
     writes: Mapping[str, HeldSecret] = field(default_factory=dict)
     reasons: Mapping[str, RenewalReason] = field(default_factory=dict)
     next_look_at: datetime | None = None
+    former: tuple[x509.Certificate, ...] = ()
+    reissue_at: datetime | None = None
+    forget_at: datetime | None = None
 
 
 def renewal_due_at(certificate: x509.Certificate) -> datetime:
@@ -91,8 +106,13 @@ def renewal_due_at(certificate: x509.Certificate) -> datetime:
 
 
 def authority_is_due(authority: Authority, now: datetime) -> bool:
-    """Whether the operator should replace its own authority. A user's own authority is replaced by the user."""
+    """Whether a person should replace the operator's own authority."""
     return now >= renewal_due_at(authority.certificate)
+
+
+def authority_ends(authority: Authority, now: datetime) -> bool:
+    """Whether the operator replaces its own authority without being asked: soon no certificate of it is valid."""
+    return now >= authority.certificate.not_valid_after_utc - LAST_YEAR
 
 
 def needs_renewal(
@@ -125,12 +145,22 @@ def names_in(data: Mapping[str, bytes]) -> frozenset[str]:
         return frozenset()
 
 
+def trusted_ids(held: Iterable[HeldSecret]) -> frozenset[str]:
+    """The ids of the authorities in the bundles of Secrets, as far as they can be read."""
+    found: set[str] = set()
+    for secret in held:
+        with suppress(PkiError):
+            found.update(authority_id(each) for each in load_bundle(secret.data))
+    return frozenset(found)
+
+
 def plan_certificates(
     authority: Authority,
     wanted: Mapping[str, LeafRequest],
     held: Mapping[str, HeldSecret],
     now: datetime,
     settle: timedelta = SETTLE_TIME,
+    hold_until: datetime | None = None,
 ) -> CertificatePlan:
     """Plan the writes after which every wanted leaf exists, is valid, and is trusted by all others.
 
@@ -140,9 +170,11 @@ def plan_certificates(
         held: Those of these Secrets that exist, by name.
         now: The time.
         settle: The time until a written Secret is in use everywhere.
+        hold_until: The authority issues no certificates in place of another one's before this time, because clients
+            with copies of `ca.crt` need time to get it; None: as soon as all have read it.
     """
     leaves = {name: _Leaf(request, held.get(name)) for name, request in wanted.items()}
-    bundle, may_reissue, wait = _bundle(authority, leaves, now, settle)
+    bundle, may_reissue, wait = _bundle(authority, leaves, now, settle, hold_until)
     writes: dict[str, HeldSecret] = {}
     reasons: dict[str, RenewalReason] = {}
     dues: list[datetime] = [] if wait is None else [wait]
@@ -160,7 +192,11 @@ def plan_certificates(
         if not leaf.holds(data):
             forgets_only = reason is None and {*bundle} < {*leaf.bundle}
             writes[name] = HeldSecret(data, leaf.changed_at if forgets_only else now)
-    return CertificatePlan(writes, reasons, min(dues, default=None))
+    own = {fingerprint(each) for each in authority.anchors}
+    former = tuple(each for each in bundle if fingerprint(each) not in own)
+    reissue_at = wait if former and not may_reissue else None
+    forget_at = (reissue_at + settle if reissue_at is not None else wait) if former else None
+    return CertificatePlan(writes, reasons, min(dues, default=None), former, reissue_at, forget_at)
 
 
 class _Leaf:
@@ -206,7 +242,11 @@ class _Leaf:
 
 
 def _bundle(
-    authority: Authority, leaves: Mapping[str, _Leaf], now: datetime, settle: timedelta
+    authority: Authority,
+    leaves: Mapping[str, _Leaf],
+    now: datetime,
+    settle: timedelta,
+    hold_until: datetime | None,
 ) -> tuple[tuple[x509.Certificate, ...], bool, datetime | None]:
     """The bundle that all should trust now, whether the new authority may issue leaves, and when that changes."""
     wanted = {fingerprint(each): each for each in authority.anchors}
@@ -217,13 +257,16 @@ def _bundle(
     both = (*authority.anchors, *others)
     present = [leaf for leaf in leaves.values() if leaf.identity is not None]
     if not all(wanted.keys() <= {fingerprint(each) for each in leaf.bundle} for leaf in present):
-        return both, False, now + settle
+        return both, False, max(now + settle, hold_until or now)
     times = [leaf.changed_at for leaf in present if leaf.changed_at is not None]
     settled_at = max(times) + settle if times else now
-    if now < settled_at:
-        return both, False, settled_at
     identities = [leaf.identity for leaf in present if leaf.identity is not None]
-    if not all(is_issued_by(identity.certificate, authority.certificate) for identity in identities):
+    is_reissued = all(is_issued_by(identity.certificate, authority.certificate) for identity in identities)
+    if not is_reissued and hold_until is not None:
+        settled_at = max(settled_at, hold_until)
+    if now < settled_at:
+        return both, is_reissued, settled_at
+    if not is_reissued:
         return both, True, now + settle
     return authority.anchors, True, None
 
