@@ -104,6 +104,13 @@ endpointsChange: {{ .Values.etcd.endpointsChange }}
 {{- end -}}
 {{- end }}
 
+{{/* The name of the CronJob that takes snapshots of etcd; empty if there is none. */}}
+{{- define "seriatim.etcd.snapshots" -}}
+{{- if and .Values.etcd.create .Values.etcd.snapshots.schedule -}}
+{{- printf "%s-etcd-snapshots" (include "seriatim.fullname" .) -}}
+{{- end -}}
+{{- end }}
+
 {{- define "seriatim.etcd.serverSecret" -}}
 {{- default (printf "%s-etcd-server-tls" (include "seriatim.fullname" .)) .Values.etcd.tls.serverSecret -}}
 {{- end }}

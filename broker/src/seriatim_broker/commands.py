@@ -175,3 +175,50 @@ def rebuild(
         yes,
     )
     raise SystemExit(run(request))
+
+
+@coordinator.command()
+@click.option("--file", "file", required=True, type=_FILE, help="The snapshot, as `etcdctl snapshot save` wrote it.")
+@click.option(
+    "--to",
+    required=True,
+    help="Where snapshots are kept: a directory, or s3://BUCKET/PREFIX (with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
+    "AWS_REGION and AWS_ENDPOINT_URL in the environment).",
+)
+@click.option(
+    "--keep", default=14, show_default=True, type=click.IntRange(1, 10_000), help="How many of the newest stay there."
+)
+def keep_snapshot(file: Path, to: str, keep: int) -> None:
+    """Store a snapshot of etcd under its time, and remove the oldest ones."""
+    from datetime import UTC, datetime
+
+    from .snapshot_command import keep as keep_it
+    from .snapshot_command import store_of
+
+    try:
+        name, removed = keep_it(file, store_of(to), keep, datetime.now(UTC))
+    except OSError as exc:
+        raise click.ClickException(f"the snapshot is not stored: {exc}") from exc
+    click.echo(f"stored {name} in {to}" + (f", removed {', '.join(removed)}" if removed else ""))
+
+
+@coordinator.command()
+@click.option("--from", "source", required=True, help="Where snapshots are kept, as in `keep-snapshot --to`.")
+@click.option("--name", default="", help="The name of the snapshot. Default: the newest.")
+@click.option("--file", "file", required=True, type=_FILE, help="Where to write it.")
+@click.option(
+    "--set-aside",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A data directory of etcd, in whose place it is to be restored: it gets another name.",
+)
+def get_snapshot(source: str, name: str, file: Path, set_aside: Path | None) -> None:
+    """Get a snapshot of etcd that `keep-snapshot` stored, for `etcdutl snapshot restore`."""
+    from datetime import UTC, datetime
+
+    from .snapshot_command import get, store_of
+
+    try:
+        found, aside = get(store_of(source), name, file, set_aside, datetime.now(UTC))
+    except OSError as exc:
+        raise click.ClickException(f"no snapshot was got from {source}: {exc}") from exc
+    click.echo(f"got {found}" + (f"; what was in {set_aside} is in {aside}" if aside is not None else ""))

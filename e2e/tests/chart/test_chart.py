@@ -148,6 +148,8 @@ def test_each_misspelt_value_is_refused_by_its_name(tmp_path: Path) -> None:
         ("etcd.settings=log-level", "/etcd/settings"),
         ("etcd.create=false,etcd.endpoints={https://etcd:2379}", "/etcd/endpoints/0"),
         ("etcd.tls.days=0", "/etcd/tls/days"),
+        ("etcd.snapshots.schedule=hourly", "/etcd/snapshots/schedule"),
+        ("etcd.snapshots.to=/backups", "/etcd/snapshots/to"),
         ("cluster.name=Orders", "/cluster/name"),
         ("cluster.spec.groups=0", "/cluster/spec/groups"),
         ("cluster.spec.changeApproval=manual", "/cluster/spec/changeApproval"),
@@ -175,6 +177,15 @@ def test_a_wrong_value_is_refused_at_its_place(setting: str, what: str) -> None:
         ("etcd.endpoints={etcd:2379}", "set etcd.create=false"),
         ("etcd.tlsSecret=x", "use etcd.tls.clientSecret"),
         ("etcd.tls.peerSecret=x", "give all three"),
+        ("etcd.settings.heartbeat-interval=120", "election-timeout (500 ms) must be at least five times"),
+        ("etcd.settings.election-timeout=499", "at least five times heartbeat-interval (100 ms)"),
+        ("etcd.settings.election-timeout=50001", "at most 50000"),
+        ("etcd.settings.heartbeat-interval=fast", "at least five times heartbeat-interval (0 ms)"),
+        ("etcd.snapshots.schedule=@daily", "needs etcd.snapshots.to"),
+        (
+            "etcd.create=false,etcd.endpoints={etcd:2379},etcd.snapshots.schedule=@daily,etcd.snapshots.to=x",
+            "needs backups of its own",
+        ),
         (
             "cluster.create=true,etcd.create=false,cluster.spec.storage.storageClassName=x",
             "set etcd.create=true, or etcd.endpoints",
@@ -319,6 +330,50 @@ def test_monitoring_comes_when_its_kinds_are_there_or_when_told() -> None:
     assert kinds(*known) == {"PodMonitor"}
     assert kinds(*known, "--set", "monitoring.podMonitors=Never") == set()
     assert kinds("--set", "monitoring.rules=Always") == {"PrometheusRule"}
+
+
+def test_snapshots_of_etcd_are_taken_without_a_shell_and_without_rights() -> None:
+    assert not of_kind(documents(), "CronJob"), "off unless a schedule is given"
+
+    def job(values: str) -> dict[str, Any]:
+        crons = of_kind(documents("--values", str(VALUES / values)), "CronJob")
+        [cron] = (item for name, item in crons.items() if name.endswith("-etcd-snapshots"))
+        spec: dict[str, Any] = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert "serviceAccountName" not in spec
+        assert spec["automountServiceAccountToken"] is False
+        take, check = spec["initContainers"]
+        assert take["command"] == ["/usr/local/bin/etcdctl"]
+        assert check["command"] == ["/usr/local/bin/etcdutl"]
+        assert take["args"][:3] == ["snapshot", "save", "/snapshot/etcd.db"]
+        for container in (take, check):
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        return spec
+
+    spec = job("first-try.yaml")
+    [keep] = spec["containers"]
+    assert "--to=/snapshots" in keep["args"]
+    claims = [volume["persistentVolumeClaim"] for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
+    assert claims == [{"claimName": "etcd-snapshots"}]
+    spec = job("production.yaml")
+    [keep] = spec["containers"]
+    assert "--to=s3://backups/seriatim" in keep["args"]
+    assert keep["envFrom"] == [{"secretRef": {"name": "backups"}}]
+    assert not [volume for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
+
+
+def test_a_restore_waits_for_a_person_and_keeps_what_was_there() -> None:
+    manifests = documents("--values", str(VALUES / "first-try.yaml"))
+    cron = of_kind(manifests, "CronJob")["seriatim-etcd-restore"]["spec"]
+    assert cron["suspend"] is True
+    spec = cron["jobTemplate"]["spec"]["template"]["spec"]
+    [get], [restore] = spec["initContainers"], spec["containers"]
+    assert "--set-aside=/var/lib/etcd/data" in get["args"]
+    assert restore["command"] == ["/usr/local/bin/etcdutl"]
+    assert {"--bump-revision=1000000000", "--mark-compacted", "--data-dir=/var/lib/etcd/data"} <= set(restore["args"])
+    settings = yaml.safe_load(of_kind(manifests, "ConfigMap")["seriatim-etcd"]["data"]["etcd.yaml"])
+    assert f"--initial-cluster-token={settings['initial-cluster-token']}" in restore["args"]
+    assert f"--initial-cluster={settings['initial-cluster'].split(',')[0]}" in restore["args"]
+    assert spec["automountServiceAccountToken"] is False
 
 
 # ---- Spark ----

@@ -18,9 +18,10 @@ from typing import Any
 import structlog
 from seriatim_api.errors import StaleOperatorError
 
-from .cluster.kinds import API_VERSION, CLAIM, NODE, OWN, POD, Kind
+from .cluster.kinds import API_VERSION, BROKER_CLUSTER, CLAIM, NODE, OWN, POD, Kind
 from .cluster.kube import Kube, KubeError
 from .cluster.lease import Leadership, LeaseLostError
+from .etcd.watched import WatchedEtcd
 from .probes import Probes
 from .reconcile.cache import Cache
 from .reconcile.cluster import ClusterReconciler
@@ -78,15 +79,22 @@ class Operator:
         self.cache = Cache()
         self.queue = WorkQueue(self._work)
         known = Known(self.queue.add)
+        self._etcd = WatchedEtcd(
+            self._kube, settings.namespace, settings.etcd_name, settings.etcd_members, settings.etcd_snapshots,
+            self._etcd_changed,
+        )  # fmt: skip
         self._clusters = ClusterReconciler(
             self._kube, self.cache, known, self._children, lambda: self._lease.epoch, settings.cluster_domain,
             settle=timedelta(seconds=settings.certificate_settle_s), spread_quiet_s=settings.spread_quiet_s,
+            etcd=self._etcd.view_for,
         )  # fmt: skip
         self._topics = TopicsReconciler(
             self._kube, self.cache, self._clusters.brokers_of, self.queue.add, known, settings.namespace
         )
         self._rivals = Rivals(self._kube, self.cache, f"{settings.namespace}/{settings.lease_name}")
-        self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
+        self._probes = Probes(
+            settings.metrics_listen, self.queue, self._lease, self.cache, lambda: self._etcd.snapshot_at
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. If the call is cancelled, it releases the Lease like at a stop.
@@ -119,6 +127,8 @@ class Operator:
                 return
             tasks.append(asyncio.create_task(self._keep_watching(), name="watches"))
             tasks.append(asyncio.create_task(self.queue.run(), name="work queue"))
+            if self._settings.etcd_name:
+                tasks.append(asyncio.create_task(self._etcd.run(), name="etcd"))
             await self._until_one_ends(stopped, tasks)
         finally:
             for task in (listing, *tasks):
@@ -265,6 +275,12 @@ class Operator:
         self._see(kind, found or manifest, is_gone=found is None)
 
     # ---- working ----
+
+    def _etcd_changed(self) -> None:
+        """A member of the release's etcd came or went: look at all clusters, whose statuses tell it."""
+        for manifest in self.cache.of(BROKER_CLUSTER.kind):
+            metadata = manifest["metadata"]
+            self.queue.add(ClusterKey(str(metadata["namespace"]), metadata["name"]))
 
     def _children(self, cluster: BrokerCluster) -> ClusterChildren:
         return ClusterChildren(cluster, self._settings.broker_image, self._settings.namespace)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -34,6 +35,7 @@ GOOD: Final = {
     "ChainHealthy": "True",
     "Degraded": "False",
     "DiskHealthy": "True",
+    "EtcdHealthy": "True",
     "ExternalReady": "True",
     "KeysParked": "False",
     "Quiesced": "True",
@@ -57,12 +59,19 @@ class OperatorMetrics:
         queue: Its passes and its depth are shown. From now on it reports passes that ended here.
         lease: Whether this process holds the Lease is shown.
         cache: The conditions of its objects are shown.
+        snapshot_at: When the newest snapshot of the release's etcd was taken; None: none is taken.
     """
 
-    def __init__(self, queue: WorkQueue, lease: Leadership, cache: Cache) -> None:
+    def __init__(
+        self,
+        queue: WorkQueue,
+        lease: Leadership,
+        cache: Cache,
+        snapshot_at: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Families(queue, lease, cache))
+        self._registry.register(_Families(queue, lease, cache, snapshot_at))
         self._took = HistogramMetric(
             "seriatim_operator_pass_seconds",
             "Seconds for one pass of the operator over a cluster, its topics, or its consumer groups",
@@ -94,10 +103,13 @@ class OperatorMetrics:
 
 
 class _Families(Collector):
-    def __init__(self, queue: WorkQueue, lease: Leadership, cache: Cache) -> None:
+    def __init__(
+        self, queue: WorkQueue, lease: Leadership, cache: Cache, snapshot_at: Callable[[], datetime | None]
+    ) -> None:
         self._queue = queue
         self._lease = lease
         self._cache = cache
+        self._snapshot_at = snapshot_at
 
     def collect(self) -> Iterator[Metric]:
         """Read all gauges now."""
@@ -123,6 +135,15 @@ class _Families(Collector):
             part, namespace, name = (getattr(key, field, "") for field in ("part", "namespace", "name"))
             began.add_metric([part, namespace, name], began_s + offset_s)
         yield began
+        snapshot = GaugeMetricFamily(
+            "seriatim_operator_etcd_snapshot_timestamp_seconds",
+            "When the newest snapshot of the release's etcd was taken (Unix time), or when the CronJob for them was "
+            "made; absent while none are taken",
+        )
+        taken_at = self._snapshot_at()
+        if taken_at is not None:
+            snapshot.add_metric([], taken_at.timestamp())
+        yield snapshot
         yield from self._conditions()
 
     def _conditions(self) -> Iterator[Metric]:

@@ -7,6 +7,9 @@ an alert can distinguish one pass that is stuck from many that are quick.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -27,13 +30,21 @@ class Probes:
         queue: Its passes and its depth are reported.
         lease: Whether this process holds the Lease is reported.
         cache: Its objects are counted, and their conditions shown.
+        snapshot_at: When the newest snapshot of the release's etcd was taken; None: none is taken.
     """
 
-    def __init__(self, listen: str, queue: WorkQueue, lease: Leadership, cache: Cache) -> None:
+    def __init__(
+        self,
+        listen: str,
+        queue: WorkQueue,
+        lease: Leadership,
+        cache: Cache,
+        snapshot_at: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
         self._listen = listen
         self._queue = queue
         self._lease = lease
-        self._shown = OperatorMetrics(queue, lease, cache)
+        self._shown = OperatorMetrics(queue, lease, cache, snapshot_at)
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:

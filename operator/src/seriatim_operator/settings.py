@@ -28,6 +28,9 @@ class OperatorSettings(BaseSettings):
         cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
         certificate_settle_s: Seconds that a kubelet may take to bring a changed Secret into a pod, with a margin. So
             long the steps of replacing a certificate authority are apart.
+        etcd_name: Name of the StatefulSet of the release's etcd; empty if it has none.
+        etcd_members: How many members that etcd has.
+        etcd_snapshots: Name of the CronJob that takes its snapshots; empty if there is none.
         spread_quiet_s: Seconds for which nothing else must be wrong with a cluster before its spread is mended, if
             `spec.spreadMending` is `Automatic`.
     """
@@ -43,6 +46,9 @@ class OperatorSettings(BaseSettings):
     log_level: str = "info"
     cluster_domain: Annotated[str, Field(pattern=_DOMAIN, max_length=100)] = DEFAULT_DOMAIN
     certificate_settle_s: Annotated[float, Field(ge=30, le=86_400)] = SETTLE_TIME.total_seconds()
+    etcd_name: str = ""
+    etcd_members: Annotated[int, Field(ge=1, le=9)] = 3
+    etcd_snapshots: str = ""
     spread_quiet_s: Annotated[float, Field(ge=10, le=86_400)] = SPREAD_QUIET_S
 
     @field_validator("watch_namespaces", mode="before")

@@ -117,7 +117,7 @@ async def test_passes_and_their_errors_are_counted() -> None:
 
 
 def test_it_is_said_of_each_type_of_condition_how_it_should_be() -> None:
-    tells = {"Progressing", "Drained", "DeadLettering"}
+    tells = {"Progressing", "Drained", "DeadLettering", "AuthoritySettled"}
     statuses = (BrokerClusterStatus, BrokerGroupStatus, BrokerStatus, TopicStatus, ConsumerGroupStatus)
     assert len(statuses) == len(KINDS)
     types = {type_ for status in statuses for type_ in status.CONDITIONS}

@@ -47,6 +47,7 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 EVENT = Kind("v1", "Event", "events")
 STORAGE_CLASS = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
 STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets")
+CRON_JOB = Kind("batch/v1", "CronJob", "cronjobs")
 BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
@@ -67,6 +68,7 @@ _ALL = (
     EVENT,
     STORAGE_CLASS,
     STATEFUL_SET,
+    CRON_JOB,
     BUDGET,
     NETWORK_POLICY,
     LEASE,

@@ -263,6 +263,37 @@ class ClassView:
     can_expand: bool
 
 
+ETCD_FILLING: Final = 0.8
+"""An etcd that uses more of its quota than this part will soon refuse writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdMember:
+    """A member of the release's etcd.
+
+    Attributes:
+        name: The name of its pod.
+        why_away: Why it does not serve; empty if it does.
+        used: The part of its quota that it uses; None if that is not known.
+    """
+
+    name: str
+    why_away: str = ""
+    used: float | None = None
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether it will soon refuse writes."""
+        return self.used is not None and self.used > ETCD_FILLING
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdView:
+    """The etcd of the operator's release. One member that serves proves a quorum."""
+
+    members: tuple[EtcdMember, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AuthorityView:
     """The authority that signs the cluster's certificates, and those that are trusted beside it.
@@ -320,6 +351,7 @@ class Observed:
         chains: What the chains of all topics say; None until the brokers have told them.
         services: The Services for clients outside.
         certificate_names: The names that the brokers' certificate has; None without TLS.
+        etcd: The etcd of the operator's release; None if the cluster has another one, or it was not seen.
         authority: The authority that signs; None if it is not known, or without TLS.
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
@@ -342,6 +374,7 @@ class Observed:
     chains: ChainsView | None = None
     certificate_names: frozenset[str] | None = None
     authority: AuthorityView | None = None
+    etcd: EtcdView | None = None
     is_etcd_silent: bool = False
     spread_quiet_s: float = SPREAD_QUIET_S
     taken: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -18,6 +18,7 @@ WELL: Final = frozenset(
         "Stable",
         "ExternalReady",
         "AuthoritySettled",
+        "EtcdHealthy",
         "Whole",
         "Scheduled",
         "StorageBound",

@@ -16,7 +16,7 @@ import hashlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -49,7 +49,7 @@ from ..plan.actions import (
 )
 from ..plan.cluster import plan as make_plan
 from ..plan.external import external_addresses
-from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, Observed
+from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, EtcdView, Observed
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
 from ..resources.names import ANNOTATION_REPLACE_AUTHORITY, BROKER_PORT, LABEL_CLUSTER
@@ -120,6 +120,7 @@ class ClusterReconciler:
         settle: The time until a written Secret is in use everywhere.
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         clock: Returns monotonic seconds.
+        etcd: Returns the view of the etcd with these endpoints, if it is that of the operator's release.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class ClusterReconciler:
         settle: timedelta = pki.SETTLE_TIME,
         spread_quiet_s: float = SPREAD_QUIET_S,
         clock: Callable[[], float] = time.monotonic,
+        etcd: Callable[[Iterable[str]], EtcdView | None] = lambda _: None,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -145,6 +147,7 @@ class ClusterReconciler:
         self._spread_quiet_s = spread_quiet_s
         self._connect = connect
         self._clock = clock
+        self._etcd = etcd
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
@@ -222,7 +225,12 @@ class ClusterReconciler:
         live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
             self._known.note_live(namespace, name, live, is_told=observed.members is not None)
-        observed = replace(observed, certificate_names=certificates.broker_names, authority=certificates.authority)
+        observed = replace(
+            observed,
+            certificate_names=certificates.broker_names,
+            authority=certificates.authority,
+            etcd=self._etcd(observed.cluster.spec.etcd.endpoints),
+        )
         if certificates.problem and not problems:
             problems.append((CERTIFICATE_INVALID, certificates.problem))
         plan.problems += [*problems, *await self._definitions.problems()]

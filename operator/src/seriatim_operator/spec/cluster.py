@@ -550,6 +550,7 @@ class BrokerClusterStatus(Status):
         "Stable",
         "ExternalReady",
         "AuthoritySettled",
+        "EtcdHealthy",
     )
 
     groups: int = 0

@@ -315,6 +315,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         *_cluster_facts(observed, plan, ready_groups),
         _external_ready(observed, external),
         _authority_settled(observed),
+        *_etcd_healthy(observed),
     ]
     status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -454,6 +455,26 @@ def _authority_settled(observed: Observed) -> Fact:
         text = f"{told}. Replace it: annotate the BrokerCluster with {ANNOTATION_REPLACE_AUTHORITY}={authority.id}"
         return Fact("AuthoritySettled", "False", "Due", text)
     return Fact("AuthoritySettled", "True", "One", told)
+
+
+def _etcd_healthy(observed: Observed) -> list[Fact]:
+    """Whether members, quorum and disks of the release's etcd are well; no fact about an etcd of others."""
+    if observed.etcd is None:
+        return []
+    members = observed.etcd.members
+    away = [f"{member.name} {member.why_away}" for member in members if member.why_away]
+    used = [member.used for member in members if member.used is not None]
+    told = f"{len(members) - len(away)} of {len(members)} members serve"
+    if used:
+        told += f", at most {max(used):.0%} of the quota used"
+    told = "; ".join([told, *away])
+    if len(away) == len(members):
+        return [Fact("EtcdHealthy", "False", "NoQuorum", told)]
+    if any(member.is_filling for member in members):
+        return [Fact("EtcdHealthy", "False", "Filling", told)]
+    if away:
+        return [Fact("EtcdHealthy", "False", "MemberAway", told)]
+    return [Fact("EtcdHealthy", "True", "AllMembers", f"{len(members)} of {len(members)} members serve")]
 
 
 def _minute(time: datetime | None) -> str:

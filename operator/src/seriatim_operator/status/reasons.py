@@ -66,6 +66,12 @@ CLUSTER: Final = {
         "AuthorityTooNarrow": "the operator's authority may not name outer hosts; the message says how to replace it",
         "AddressesPending": "a Service has no address for clients outside yet; the message says what it waits for",
     },
+    "EtcdHealthy": {
+        "AllMembers": "all members of the release's etcd serve, and their disks have room",
+        "MemberAway": "a member does not serve, and the others have a quorum; the message says why",
+        "NoQuorum": "no member serves: messages go on, and nothing can fail over; the message says why",
+        "Filling": "a member has used over 80 % of its quota: at all of it, etcd takes no more writes",
+    },
     "AuthoritySettled": {
         "One": "all trust one authority; the message has its id and its end",
         "NoTls": "spec.tls.enabled is not set",
