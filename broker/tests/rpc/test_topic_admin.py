@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc import topic_admin
+from seriatim_broker.rpc.admin import AdminServicer
+from seriatim_broker.rpc.services import Services
 from seriatim_broker.rpc.topic_admin import TopicAdmin
+from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.topic_feed import TopicFeed, WatchedTopics
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 
 async def test_a_quiet_stream_says_that_it_is_there_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +34,35 @@ async def test_a_quiet_stream_says_that_it_is_there_and_loses_nothing(monkeypatc
     assert [summary.topic.name for response in told for summary in response.changed] == ["t"]
     assert [response.is_whole for response in told] == [True]
     await stream.aclose()
+
+
+async def test_a_broker_group_that_was_removed_is_not_named_as_the_next_one() -> None:
+    keys, coordinator = Keys("c"), MemoryCoordinator(MemoryStore())
+    topic = records_pb2.TopicRecord(name="t", state=records_pb2.TOPIC_STATE_READY, partition_ids=[1])
+    segment = records_pb2.SegmentRecord(no=1, group="g0")
+    record = records_pb2.ChainRecord(partition_id=1, send_chain=["g0", "g3", "g1"], segments=[segment])
+    puts = [
+        Put(keys.topic("t"), topic.SerializeToString()),
+        Put(keys.chain(PartitionId(1)), record.SerializeToString()),
+    ]
+    await coordinator.txn((), puts)
+    there: dict[str, tuple[MemberId, ...]] = {}
+    services: Any = Services.__new__(Services)
+    services.coordinator, services.keys = coordinator, keys
+    services.directory = SimpleNamespace(broker_groups=lambda: there)
+    admin: Any = AdminServicer.__new__(AdminServicer)
+    admin._services = services
+    ask = broker_pb2.DescribeChainRequest(topic="t", partition=0)
+
+    async def told() -> list[list[str]]:
+        described = await admin.DescribeTopic(broker_pb2.DescribeTopicRequest(name="t"), None)
+        chain = await admin.DescribeChain(ask, None)
+        watched = await anext(admin.WatchChain(ask, None))
+        return [list(each.send_chain) for each in (described.chains[0], chain, watched)]
+
+    assert await told() == [["g0", "g3", "g1"]] * 3, "this broker has not heard of any broker group yet"
+    there.update({"g0": (), "g1": ()})
+    assert await told() == [["g0", "g1"]] * 3
 
 
 def _watching(mirror: WatchedTopics) -> Any:

@@ -31,7 +31,7 @@ from ..core.values.segment import SegmentState
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
-from ..runtime.records import join_pages, member_from_record
+from ..runtime.records import member_from_record
 from .consumer_group_keys import ConsumerGroupKeys
 from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, named, remaining_s, typed_errors
@@ -63,7 +63,7 @@ class AdminServicer(ConsumerGroupKeys):
         whole = await self._whole(item) if item is not None else None
         if whole is None:
             raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
-        return join_pages(whole.item.value, whole.pages)
+        return self._services.told(whole)
 
     async def _whole(self, item: KeyValue) -> WholeChain | None:
         """A chain with its pages, at the version of `item` or a later one; None if it was deleted meanwhile."""
@@ -81,7 +81,7 @@ class AdminServicer(ConsumerGroupKeys):
                 whole = await self._whole(item) if item is not None else None
                 if whole is None:
                     raise UnknownTopicError(f"topic {request.topic!r} is being deleted", topic=request.topic)
-                yield join_pages(whole.item.value, whole.pages)
+                yield self._services.told(whole)
                 with contextlib.suppress(CompactedError):
                     async for record in self._later_versions(key, max(result.revision, whole.item.mod_revision) + 1):
                         yield record
@@ -103,7 +103,7 @@ class AdminServicer(ConsumerGroupKeys):
                     if whole is None:
                         return
                     told = whole.item.mod_revision
-                    yield join_pages(whole.item.value, whole.pages)
+                    yield self._services.told(whole)
 
     async def _chain_key(self, request: broker_pb2.DescribeChainRequest) -> str:
         topic = await self._services.topic(request.topic, or_stage=True)

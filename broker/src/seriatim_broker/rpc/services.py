@@ -37,8 +37,8 @@ from ..runtime.driver import Driver, Reply
 from ..runtime.keys import Keys
 from ..runtime.membership import Identity
 from ..runtime.operators import Guard, guard_of, unguarded
-from ..runtime.pages import read_all_whole
-from ..runtime.records import parse_chain, parse_record
+from ..runtime.pages import WholeChain, read_all_whole
+from ..runtime.records import join_pages, parse_chain, parse_record
 from ..runtime.topic_limits import TopicLimits
 from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
@@ -94,6 +94,20 @@ class Services:
     is_alive: Callable[[RunId, float], Awaitable[bool]] | None = None
     disk_state: Callable[[MemberId], str] = lambda _member: ""
     quarantined_logs: Callable[[], list[tuple[PartitionId, int, int, int]]] = list
+
+    def told(self, whole: WholeChain) -> records_pb2.ChainRecord:
+        """A chain for a caller: its whole record, whose send chain names no broker group that was removed.
+
+        The record changes at the next switch only. Before the broker has heard of any broker group, all are named.
+
+        Raises:
+            CorruptionError: A value cannot be parsed, or the pages are not the record's.
+        """
+        record = join_pages(whole.item.value, whole.pages)
+        there = self.directory.broker_groups()
+        if there:
+            record.send_chain[:] = [group for group in record.send_chain if group in there]
+        return record
 
     async def ask_core(self, event_of: Callable[[int], Any], deadline_s: float) -> Reply:
         """Feed an event that has one reply, and wait for the reply.

@@ -16,7 +16,6 @@ from ..interfaces.coordinator import Get
 from ..runtime.controller import Controller
 from ..runtime.coordination import READS_PER_TXN
 from ..runtime.pages import read_all_whole
-from ..runtime.records import join_pages
 from ..runtime.topic_feed import TopicFeed
 from .limits import BATCH_BYTES_MAX
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
@@ -159,7 +158,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             result = await self._services.coordinator.txn((), gets[start : start + READS_PER_TXN])
             items = [found.item for found in result.responses if found.item is not None]
             for whole in await read_all_whole(self._services.coordinator, self._services.keys, items):
-                response.chains.append(join_pages(whole.item.value, whole.pages))
+                response.chains.append(self._services.told(whole))
         return response
 
     async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
