@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tools.kubernetes import programs
 from tools.kubernetes.errors import ClusterError, MachineError
-from tools.kubernetes.programs import HELM, KUBERNETES, Module, is_built, kubernetes_version, link_flags
+from tools.kubernetes.programs import COREDNS, HELM, KUBERNETES, Module, is_built, kubernetes_version, link_flags
 
 
 @pytest.fixture
@@ -44,8 +45,24 @@ def test_what_is_built_is_not_built_again(module: Module, tmp_path: Path) -> Non
     assert is_built(module, tmp_path / "bin")
 
 
-@pytest.mark.parametrize("name", ["go.mod", "go.sum"])
+def versions(module: Module) -> dict[str, str]:
+    """The version of each Go module that is built, by its path."""
+    text = (module.directory / "go.mod").read_text()
+    found = dict(re.findall(r"^(?:require )?\s*([\w./~-]+) (v\S+)", text, re.MULTILINE))
+    return found | dict(re.findall(r"^\s*([\w./~-]+) => \1 (v\S+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("module", [HELM, COREDNS], ids=lambda module: module.name)
+def test_what_kubernetes_needs_too_has_its_version_and_is_compiled_once(module: Module) -> None:
+    theirs = versions(KUBERNETES)
+    both = {path: version for path, version in versions(module).items() if path in theirs}
+    assert len(both) > 40
+    assert both == {path: theirs[path] for path in both}, "write these versions into `replace`"
+
+
+@pytest.mark.parametrize("name", ["go.mod", "go.sum", "main.go"])
 def test_a_changed_module_is_built_again(module: Module, tmp_path: Path, name: str) -> None:
+    (module.directory / "main.go").write_text("package main")
     pretend_built(module, tmp_path / "bin")
     (module.directory / name).write_text("changed")
     assert not is_built(module, tmp_path / "bin")
