@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from .cluster.lease import LeaseLostError
 from .handlers import EXIT_STATUS_LEASE_LOST, EndedByItselfError, Operator
+from .logs import configure_logs
 from .settings import OperatorSettings
 
 EXIT_STATUS_FAILED = 1
@@ -32,7 +32,7 @@ def run_operator() -> None:
         problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in exc.errors())
         click.echo(f"seriatim: {problems}", err=True)
         sys.exit(EXIT_STATUS_REFUSED)
-    _configure_logs(settings.log_level)
+    configure_logs(settings.log_level)
     try:
         asyncio.run(_run(settings))
     except LeaseLostError as exc:
@@ -48,18 +48,3 @@ async def _run(settings: OperatorSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await Operator(settings).run(stop)
-
-
-def _configure_logs(level: str) -> None:
-    number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-    )
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
