@@ -21,6 +21,12 @@ AT_MOST_ONCE_HAS_NO_RETRY: Final = (
 )
 """The text of the refusal, in clients and brokers."""
 
+SHARED_PARKS_NO_KEY: Final = (
+    "a group that is shared parks no key, because each of its messages is on its own and holds up nothing: after the "
+    "last attempt choose dead_letter or block, or choose the mode key_ordered"
+)
+"""The text of the refusal, in clients and brokers."""
+
 _DELAY_COUNTS: Final = {"fixed": (1, 1), "exponential": (2, 2), "list": (1, DELAY_COUNT_MAX)}
 _EXHAUSTED: Final = ("block", "park_key", "dead_letter")
 

@@ -14,6 +14,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import (
+    SETTINGS_DEFAULT,
     ConsumerGroupSettings,
     ConsumerMode,
     Exhausted,
@@ -370,6 +371,26 @@ def test_at_most_once_begins_in_a_new_group_epoch(before: bool, epoch: int) -> N
     event = configuring(WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True))
     after = operations.after(record, event, Serving().chain, Place(1, 3))
     assert (after.at_most_once, after.group_epoch) == (True, epoch)
+
+
+def test_a_shared_group_begins_to_park_keys_by_no_change() -> None:
+    parking = RetryPolicy(5, exhausted=Exhausted.PARK_KEY)
+    keyed, shared = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, parking), ConsumerGroupSettings(ConsumerMode.SHARED)
+    for change, before in (
+        (WantedSettings(ConsumerMode.SHARED), keyed),
+        (WantedSettings(None, parking), shared),
+        (WantedSettings(ConsumerMode.SHARED, parking), SETTINGS_DEFAULT),
+    ):
+        with pytest.raises(BadRequestError, match="parks no key"):
+            change.over(before)
+    assert WantedSettings(ConsumerMode.SHARED, RetryPolicy(5)).over(keyed).mode is ConsumerMode.SHARED
+    assert WantedSettings(ConsumerMode.SHARED, at_most_once=True).over(keyed).retry == RetryPolicy()
+
+
+def test_a_shared_group_that_parks_keys_since_an_earlier_version_can_be_changed() -> None:
+    before = ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(5, exhausted=Exhausted.PARK_KEY))
+    after = WantedSettings(None, RetryPolicy(9, exhausted=Exhausted.PARK_KEY)).over(before)
+    assert after.retry.attempts_max == 9
 
 
 def test_at_most_once_ends_the_retries_of_a_group_and_takes_no_new_ones() -> None:

@@ -54,7 +54,7 @@ def test_settings_go_there_and_back() -> None:
     for some in (
         SETTINGS_DEFAULT,
         ConsumerGroupSettings(
-            ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), False
+            ConsumerMode.KEY_ORDERED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), False
         ),
         ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(grant_ms=1_000), True),
         ConsumerGroupSettings(is_spread=False),
@@ -88,6 +88,7 @@ def test_a_change_names_only_what_changes() -> None:
         ({"spread": 9}, BadRequestError),
         ({"mode": KEYED, "at_most_once": True, "retry": policy(attempts_max=3)}, BadRequestError),
         ({"mode": KEYED, "at_most_once": True, "retry": policy(delays_ms=[1, 2])}, BadRequestError),
+        ({"mode": records_pb2.CONSUMER_MODE_SHARED, "retry": policy(exhausted=2, attempts_max=3)}, BadRequestError),
         ({"mode": records_pb2.CONSUMER_MODE_BROADCAST, "retry": policy(attempts_max=3)}, BadRequestError),
     ],
 )

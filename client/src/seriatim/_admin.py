@@ -32,6 +32,7 @@ from seriatim._consumer_group_settings import (
     Spread,
     check_delivery,
     check_mode,
+    check_parking,
     check_spread,
     settings_to_proto,
 )
@@ -262,9 +263,12 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             PreconditionError: The consumer group exists with other settings: use `configure_group`. Or a broker is of a
                 version that does not know them. Or the dead-letter topic has too few partitions.
             OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
-            BadRequestError: `start` is no place, or an offset comes without its one partition.
+            BadRequestError: `start` is no place, or an offset comes without its one partition. Or a shared group would
+                park keys.
         """
         check_partitions(partitions)
+        if settings is not None:
+            check_parking(settings.mode, settings.retry)
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions)
         if isinstance(start, str) and start in STARTS:
             request.start = STARTS[start]
@@ -317,7 +321,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             UnknownGroupError: The topic has no such consumer group.
             BadRequestError: Nothing is to be changed, there is no such mode or spread, or at-most-once delivery comes
-                with retries.
+                with retries. On a partition on which a shared group would park keys, the result has this error.
         """
         if mode is None and retry is None and at_most_once is None and spread is None:
             raise BadRequestError("nothing is to be configured: name a mode, a retry policy, at_most_once or a spread")

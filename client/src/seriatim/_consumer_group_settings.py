@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 
 from seriatim_api.errors import BadRequestError
 from seriatim_api.key_names import key_of_name, name_to_text
-from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, check_retry
+from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, SHARED_PARKS_NO_KEY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._arguments import takes_options
@@ -52,13 +52,15 @@ class RetryPolicy:
     """What happens to a message on which a consumer fails. Only for groups that are key_ordered or shared.
 
     Attributes:
-        attempts_max: How many attempts a message has, 1 to 1,000; 0: there is no limit.
+        attempts_max: How many attempts a message has, 1 to 1,000; 0: there is no limit. Then only a handler that raises
+            `GiveUp` makes an attempt the last one.
         back_off: How the delay grows with the attempts.
         delays_ms: In ms, each 1 ms to 7 days. `fixed`: the delay. `exponential`: the first delay and the longest one;
             each is twice the one before. `list`: 1 to 32 delays, of which the last one is used again.
         jitter_percent: A delay is longer or shorter by up to this part of it, 0 to 100.
         exhausted: What is done after the last attempt. `block`: the message is tried for ever, at the last delay.
-            `park_key`: its key waits until a person releases it. `dead_letter`: it goes to the dead-letter topic.
+            `park_key`: its key waits until a person releases it; only in groups that are key_ordered. `dead_letter`:
+            it goes to the dead-letter topic.
         dead_letter_topic: Only with `dead_letter`: the topic. Empty: `<topic>.<group>.dead`.
         grant_ms: How long a consumer has for the messages of a grant if it does not extend it, 1 s to 24 h. The
             consumers of this package extend their grants while a handler runs.
@@ -203,6 +205,18 @@ def check_delivery(retry: RetryPolicy | None, at_most_once: bool | None) -> None
     """
     if at_most_once and retry is not None and retry != RetryPolicy(grant_ms=retry.grant_ms):
         raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
+
+
+def check_parking(mode: str | None, retry: RetryPolicy | None) -> None:
+    """Refuse to park keys in a group that is shared.
+
+    `GroupSettings` do not refuse it, because a group may have got it from a broker of an earlier version.
+
+    Raises:
+        BadRequestError: A message without a key would be parked as one.
+    """
+    if mode == "shared" and retry is not None and retry.exhausted == "park_key":
+        raise BadRequestError(SHARED_PARKS_NO_KEY)
 
 
 def check_spread(spread: str) -> None:

@@ -54,6 +54,7 @@ from seriatim import (
     TopicSettings,
     WriterDescription,
 )
+from seriatim._consumer_group_settings import check_parking
 from seriatim._recording import Place, Recorder
 from seriatim_api.errors import (
     PositionUnknownError,
@@ -501,6 +502,7 @@ class MemoryAdmin:
     ) -> bool:
         assert partitions != ()
         if settings is not None:
+            check_parking(settings.mode, settings.retry)
             self._cluster.settings[topic, group] = settings
         created = (topic, group, 0) not in self._cluster.cursors
         begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0

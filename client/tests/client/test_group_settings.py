@@ -95,6 +95,14 @@ async def test_a_move_of_a_group_is_in_the_history_before_it_is_asked_for_and_wh
     assert told == [("move", 0, 0), ("move", 1, 0), ("move", 0, 1)]
 
 
+async def test_a_shared_group_that_parks_keys_is_refused_before_a_broker_is_asked() -> None:
+    admin = Admin(cast(Any, SimpleNamespace()), cast(Any, None))
+    parking = GroupSettings("shared", RetryPolicy(3, exhausted="park_key"))
+    with pytest.raises(BadRequestError, match="parks no key"):  # any call of the network would be another error
+        await admin.create_group("t", "g", settings=parking)
+    assert settings_of(settings_to_proto("shared", parking.retry, None)) == parking, "an earlier version took it"
+
+
 class Slow:
     """A cluster in which the making of a topic takes longer than the call."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from seriatim import Client, GroupKey, GroupSettings, Message, RetryPolicy
-from seriatim_api.errors import PreconditionError
+from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_local import LocalCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -99,10 +100,13 @@ async def test_a_failing_key_is_parked_outlives_its_server_and_is_released(clust
         await consumer.close()
         await running
 
-        (changed,) = await admin.configure_group("waiting", "g", mode="shared")
+        (refused,) = await admin.configure_group("waiting", "g", mode="shared")
+        assert refused.error_number == BadRequestError.number, "the policy parks keys"
+        blocks = replace(PARKS, exhausted="block")
+        (changed,) = await admin.configure_group("waiting", "g", mode="shared", retry=blocks)
         assert changed.error is None
         grown = await admin.update_topic("waiting", 3)
         assert grown.partition_count == 3
         rows = (await admin.describe_group("waiting", "g")).partitions
-        assert {row.settings for row in rows} == {GroupSettings("shared", PARKS)}
+        assert {row.settings for row in rows} == {GroupSettings("shared", blocks)}
         assert all(row.has_cursor for row in rows)

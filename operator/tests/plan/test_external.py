@@ -191,6 +191,15 @@ def test_the_status_tells_where_to_connect_and_what_is_pending() -> None:
     assert (not_asked.status, not_asked.reason) == ("True", "NotAsked")
 
 
+def test_settings_for_brokers_that_the_cluster_has_not_are_told() -> None:
+    brokers = [{"broker": "g0-0", "nodePort": 31001}, {"broker": "g1-0"}, {"broker": "g1-1"}]
+    observed = look(*NODE_PORTS, external={"type": "NodePort", "brokers": brokers})
+    found = cluster_status(observed, Plan(), "", "").condition("ExternalReady")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "AllHaveAddresses")
+    assert "also names g1-0, g1-1, which the cluster does not have" in found.message
+
+
 def test_what_the_api_says_is_read() -> None:
     ingress = [{"hostname": "lb.example"}, {"ip": "198.51.100.1"}]
     manifest = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_operator.plugin.condition_checks import check_conditions
+from seriatim_operator.plugin.condition_checks import WELL, check_conditions
 from seriatim_operator.plugin.findings import Level
+from seriatim_operator.spec import KINDS
 
 from .objects import broker, cluster, condition, consumer_group, group, healthy, topic
 
@@ -35,6 +36,12 @@ def test_a_condition_that_is_not_true_is_told(kind: str, type_: str, changes: di
     assert finding.about == f"{kind} {type_}"
     assert finding.level in (Level.BAD, Level.WARNING)
     assert finding.remedy.startswith("kubectl describe")
+
+
+def test_each_condition_of_a_kind_is_read_here_or_by_another_check() -> None:
+    elsewhere = {"Degraded", "Progressing", "Quiesced", "Drained", "KeysParked", "DeadLettering"}
+    found = {name for kind in KINDS for name in kind.model_fields["status"].annotation.CONDITIONS}  # type: ignore[union-attr]
+    assert found == WELL | elsewhere, "is it a condition that should be True?"
 
 
 def test_many_objects_with_one_reason_are_one_finding() -> None:

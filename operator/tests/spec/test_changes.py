@@ -57,6 +57,7 @@ REFUSED = [
     ("BrokerCluster", "spec.storage.size", "19000M", "a disk can grow, not shrink"),
     ("BrokerCluster", "spec.tls.enabled", False, "brokers with and without TLS"),
     ("BrokerCluster", "spec.etcd.tlsSecret", GONE, "cannot be added or removed"),
+    ("BrokerCluster", "spec.external", {"type": "NodePort", "brokers": [{"broker": "g2-0"}]}, "raise groups first"),
     ("BrokerGroup", "spec.cluster", "other", "make a new object"),
     ("BrokerGroup", "spec.group", "g1", "keeps its name"),
     ("Broker", "spec.slot", 2, "keeps its slot"),
@@ -124,6 +125,22 @@ def test_the_etcd_of_a_cluster_that_has_run_changes_only_with_a_word(api_server:
     assert update(api_server, changed(there, "spec.groups", 5)).complaint == ""
 
 
+def test_a_cluster_gets_fewer_groups_than_its_external_settings_name(api_server: ApiServer, kept: Any) -> None:
+    ports = {"type": "NodePort", "brokers": [{"broker": "g1-0", "nodePort": 31001}]}
+    there = kept(good("BrokerCluster", external=ports))
+    path = path_of("BrokerCluster", "orders")
+    seen = {"status": {"observedGeneration": 1}}
+    assert api_server.call("PATCH", f"{path}/status", seen, "application/merge-patch+json").complaint == ""
+    scaled = api_server.call("PATCH", f"{path}/scale", {"spec": {"replicas": 1}}, "application/merge-patch+json")
+    assert scaled.complaint == ""
+    there = api_server.call("GET", path).body
+    assert there["spec"]["groups"] == 1
+    more = [*ports["brokers"], {"broker": "g0-0", "nodePort": 31000}]
+    assert update(api_server, changed(there, "spec.external.brokers", more)).complaint == ""
+    others = [*more, {"broker": "g1-1"}]
+    assert "raise groups first" in update(api_server, changed(there, "spec.external.brokers", others)).complaint
+
+
 @pytest.mark.parametrize(("kind", "path", "value"), ALLOWED)
 def test_what_may_change_is_taken(kind: str, path: str, value: object, api_server: ApiServer, kept: Any) -> None:
     there = kept(FULL[kind])
@@ -171,7 +188,6 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
     group = kept(good("ConsumerGroup", mode="Shared", retry={}))["spec"]
     assert group["delivery"] == "AtLeastOnce"
     assert group["retry"] == {
-        "attempts": 0,
         "backOff": "Exponential",
         "delays": ["1s", "5m"],
         "jitterPercent": 20,

@@ -49,7 +49,7 @@ def test_limits_are_those_of_the_brokers() -> None:
 def check(spec: RetrySpec) -> None:
     """Ask whether brokers would take the policy."""
     retry.check_retry(
-        attempts_max=spec.attempts,
+        attempts_max=spec.attempts or 0,
         back_off=spec.back_off.lower(),
         delays_ms=spec.delays_ms,
         jitter_percent=spec.jitter_percent,

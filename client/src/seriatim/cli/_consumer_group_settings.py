@@ -102,8 +102,11 @@ class SettingsOptions:
         attempts = base.attempts_max if self.attempts is None else self.attempts
         if self.at_most_once and self.has_retries:
             raise click.UsageError(AT_MOST_ONCE_HAS_NO_RETRY)
-        if exhausted != "block" and not attempts:
-            raise click.UsageError(f"--when-exhausted {exhausted.replace('_', '-')} needs --attempts")
+        if exhausted not in ("block", base.exhausted) and self.attempts is None and not attempts:
+            raise click.UsageError(
+                f"--when-exhausted {exhausted.replace('_', '-')} needs --attempts: after so many failed attempts it "
+                "counts. With --attempts 0 only a handler that raises GiveUp brings it about"
+            )
         topic = self.dead_letter_topic or (base.dead_letter_topic if exhausted == "dead_letter" else "")
         return replace(
             base,
@@ -139,7 +142,8 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
         click.option(
             "--attempts",
             type=click.IntRange(0, 1000),
-            help="Attempts of a message; 0: no limit. [default in a new group: 0]",
+            help="Attempts of a message; 0: no limit, and only a handler that gives up ends them. "
+            "[default in a new group: 0]",
         ),
         click.option(
             "--back-off",
@@ -265,7 +269,12 @@ def _policy_lines(retry: RetryPolicy) -> list[str]:
         "park_key": "its key is parked",
         "dead_letter": f"it goes to {retry.dead_letter_topic or 'the dead-letter topic'}",
     }[retry.exhausted]
-    last = f"after them {then}" if retry.attempts_max else "the message is tried for ever"
+    if retry.attempts_max:
+        last = f"after them {then}"
+    elif retry.exhausted == "block":
+        last = then
+    else:
+        last = f"if a handler gives up on the message, {then}"
     return [f"retry  {count}, {apart}{jitter}", f"       {last}; a grant lasts {format_duration(retry.grant_ms)}"]
 
 

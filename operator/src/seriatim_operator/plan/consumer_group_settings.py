@@ -27,7 +27,10 @@ class RetrySettings:
     @property
     def text(self) -> str:
         """The policy in a few words, such as `5 attempts, then ParkKey; Exponential 1s 5m`."""
-        attempts = f"{self.attempts_max} attempts, then {self.exhausted}" if self.attempts_max else "no limit"
+        if self.attempts_max:
+            attempts = f"{self.attempts_max} attempts, then {self.exhausted}"
+        else:
+            attempts = "no limit" if self.exhausted == "Block" else f"no limit, {self.exhausted} after GiveUp"
         return f"{attempts}; {self.back_off} {' '.join(map(format_pause, self.delays_ms))}"
 
 
@@ -68,7 +71,7 @@ def wanted_settings(item: ConsumerGroup) -> ConsumerGroupSettings:
         retry=None
         if retry is None
         else RetrySettings(
-            attempts_max=retry.attempts,
+            attempts_max=retry.attempts or 0,
             back_off=retry.back_off,
             delays_ms=retry.delays_ms,
             jitter_percent=retry.jitter_percent,

@@ -77,6 +77,16 @@ def external_addresses(observed: Observed) -> ExternalAddresses:
     )
 
 
+def unused_names(observed: Observed) -> list[str]:
+    """The brokers that `spec.external.brokers` names and that the cluster has not, for example because it had more
+    broker groups before.
+    """
+    external, there = observed.cluster.spec.external, set(_brokers(observed))
+    groups, wanted = observed.cluster.spec.groups, () if external is None else external.brokers
+    named = (each.broker for each in wanted)
+    return [name for name in named if name not in there and int(name[1:].partition("-")[0]) >= groups]
+
+
 def _as_certified(host: str) -> str:
     """A host in the form that certificates have: a name in small letters, an IP address in its shortest form."""
     try:

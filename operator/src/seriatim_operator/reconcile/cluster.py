@@ -81,6 +81,9 @@ REAPPLY_S = 600.0
 CERTIFICATES_S = 60.0
 """Seconds between two looks at the certificates, unless one is due earlier."""
 
+ETCD_SECRET_FILES = ("ca.crt", "tls.crt", "tls.key")
+"""What the Secret of `spec.etcd.tlsSecret` has."""
+
 QUESTIONS_MAX = 8
 """The most rounds of questions and plans in one pass."""
 
@@ -151,6 +154,7 @@ class ClusterReconciler:
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
+        self._etcd_secrets: dict[tuple[str, str], tuple[str, float]] = {}  # the one that was whole, and until when
         self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
         self._taken: defaultdict[tuple[str, str], dict[tuple[str, str], str]] = defaultdict(dict)  # `Observed.taken`
@@ -214,6 +218,7 @@ class ClusterReconciler:
         refusals = self._refusals.setdefault((namespace, name), Refusals(self._clock))
         problems: list[tuple[str, str]] = []
         certificates = await self._ensure_certificates(cluster, manifest, problems, refusals)
+        problems += await self._etcd_secret_problems(cluster)
         brokers = self.brokers_of(namespace, name)
         self._reach(brokers, namespace, name, certificates)
         observed, plan, make = await self._plan(cached, brokers, namespace, name)
@@ -553,6 +558,26 @@ class ClusterReconciler:
         self._certificates[key] = (said, self._clock() + max(1.0, look_s), certificates)
         return certificates
 
+    async def _etcd_secret_problems(self, cluster: BrokerCluster) -> list[tuple[str, str]]:
+        """Whether the Secret for etcd is there: without it, no pod starts, and a pod only says that it is created."""
+        key, name = (cluster.namespace, cluster.name), cluster.spec.etcd.tls_secret
+        known, until_s = self._etcd_secrets.get(key, ("", 0.0))
+        if name is None or (name == known and self._clock() < until_s):
+            return []
+        try:
+            found = await self._api.get(SECRET, cluster.namespace, name)
+        except KubeError as exc:
+            _log.info("etcd_secret_not_read", cluster=cluster.name, error=str(exc))
+            return []
+        missing = [file for file in ETCD_SECRET_FILES if file not in ((found or {}).get("data") or {})]
+        if not missing:
+            self._etcd_secrets[key] = (name, self._clock() + CERTIFICATES_S)
+            return []
+        what = f"has no {', '.join(missing)}" if found is not None else "is not there"
+        files = ", ".join(ETCD_SECRET_FILES)
+        text = f"Secret {name} for etcd {what}: give it {files}, or name another Secret in spec.etcd.tlsSecret"
+        return [("EtcdSecretInvalid", text)]
+
     def _credentials_of(self, namespace: str, name: str) -> Credentials | None:
         held = self._certificates.get((namespace, name))
         return held[2].credentials if held is not None else None
@@ -585,6 +610,7 @@ class ClusterReconciler:
         if brokers is not None:
             await brokers.close()
         self._certificates.pop((namespace, name), None)
+        self._etcd_secrets.pop((namespace, name), None)
         self._external_hosts.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
         self._warned.pop((namespace, name), None)

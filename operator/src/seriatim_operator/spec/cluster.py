@@ -33,6 +33,9 @@ STORAGE_SIZE_MIN: Final = "4Gi"
 EXTERNAL_BROKERS_MAX: Final = 100
 """Brokers of a cluster with external access. All their hosts are in one certificate, and each has a Service."""
 
+BROKER_PATTERN: Final = "^g(0|[1-9][0-9]*)-(0|[1-9][0-9]*)$"
+"""The name of a broker among the brokers: its broker group and its slot."""
+
 AdvertisedHost = Annotated[
     str,
     Field(min_length=1, max_length=253),
@@ -116,6 +119,13 @@ class Storage(Model):
 
 class Tls(Model):
     """Encryption between brokers, clients and the operator."""
+
+    RULES: ClassVar = (
+        Rule(
+            "self.enabled || !has(self.caSecret)",
+            "without TLS no authority signs anything: leave caSecret out, or write enabled: true",
+        ),
+    )
 
     enabled: Annotated[
         bool, immutable("brokers with and without TLS do not understand each other; make a new cluster")
@@ -241,6 +251,11 @@ class NodeRequirement(Model):
         Rule(
             "(self.operator in ['Exists', 'DoesNotExist']) == (!has(self.values) || size(self.values) == 0)",
             "with Exists and DoesNotExist leave values out; the others need values",
+        ),
+        Rule(
+            "!(self.operator in ['Gt', 'Lt']) || !has(self.values) || size(self.values) == 0 || "
+            "(size(self.values) == 1 && self.values[0].matches('^[0-9]+$'))",
+            'Gt and Lt compare with one whole number: write values: ["8"]',
         ),
     )
 
@@ -380,6 +395,13 @@ class PodTemplate(Model):
 class NetworkPolicy(Model):
     """Which pods may connect to the brokers."""
 
+    RULES: ClassVar = (
+        Rule(
+            "self.enabled || !has(self.clientSelector)",
+            "without a NetworkPolicy all pods may connect: leave clientSelector out, or write enabled: true",
+        ),
+    )
+
     enabled: bool = True
     """Whether the operator makes a NetworkPolicy. It admits brokers, the operator, monitoring, and the clients of
     `clientSelector`."""
@@ -408,7 +430,7 @@ class ExternalBroker(ExternalService):
     broker: Annotated[
         str,
         Field(min_length=4, max_length=16),
-        matches("^g[0-9]+-[0-9]+$", "a broker is named by its broker group and slot, such as g0-1"),
+        matches(BROKER_PATTERN, "a broker is named by its broker group and slot, such as g0-1"),
     ]
     """The broker's name among the brokers, such as `g0-1`."""
 
@@ -420,6 +442,22 @@ class External(Model):
         Rule(
             "self.type == 'NodePort' || !has(self.nodeAddressType)",
             "nodeAddressType is for type: NodePort; a load balancer has an address of its own",
+        ),
+        Rule(
+            "!has(self.brokers) || self.brokers.all(a, !has(a.nodePort) || "
+            "(self.brokers.exists_one(b, has(b.nodePort) && "
+            "a.nodePort == b.nodePort) && (!has(self.bootstrap) || !has(self.bootstrap.nodePort) || "
+            "a.nodePort != self.bootstrap.nodePort)))",
+            "a node port is of one Service: give each broker and bootstrap another nodePort, or leave it out",
+        ),
+        Rule(
+            "!has(self.brokers) || self.brokers.all(a, !has(a.advertisedHost) || "
+            "(self.type == 'NodePort' && !has(a.advertisedPort)) || "
+            "self.brokers.exists_one(b, has(b.advertisedHost) && a.advertisedHost == b.advertisedHost && "
+            "has(a.advertisedPort) == has(b.advertisedPort) && "
+            "(!has(a.advertisedPort) || a.advertisedPort == b.advertisedPort)))",
+            "two brokers have the same address, and clients would reach one of them for both: give each another "
+            "advertisedHost or another advertisedPort",
         ),
     )
 
@@ -451,6 +489,13 @@ class BrokerClusterSpec(Model):
             f"!has(self.external) || self.groups * self.membersPerGroup <= {EXTERNAL_BROKERS_MAX}",
             f"at most {EXTERNAL_BROKERS_MAX} brokers can be reached from outside, each with a Service of its own",
         ),
+        Rule(
+            f"!has(self.external) || !has(self.external.brokers) || "
+            f"self.external.brokers.all(b, !b.broker.matches('{BROKER_PATTERN}') || "
+            "int(b.broker.substring(b.broker.lastIndexOf('-') + 1)) < self.membersPerGroup)",
+            "external.brokers names a slot that no broker group has: slots begin with 0, and there are as many as "
+            "membersPerGroup, so with 2 write g0-0 and g0-1",
+        ),
     )
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)]
@@ -472,7 +517,11 @@ class BrokerClusterSpec(Model):
         Annotated[
             str,
             Field(min_length=1, max_length=512),
-            matches("^[^ ]+$", "an image is written registry/name:tag, without spaces"),
+            matches(
+                "^(([A-Za-z0-9.-]+|[[][0-9A-Fa-f:]+[]])(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+                "(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[a-z0-9]+:[0-9a-f]+)?$",
+                "an image is written registry/name:tag, with small letters in the name, and without spaces or https://",
+            ),
         ]
         | None
     ) = None
@@ -579,6 +628,17 @@ class BrokerClusterStatus(Status):
     the status of all objects of the cluster may be as old as this."""
 
 
+_NO_EXTERNAL_OF = (
+    f"!has(self.spec.external) || !has(self.spec.external.brokers) || "
+    f"self.spec.external.brokers.all(b, !b.broker.matches('{BROKER_PATTERN}') || "
+    "int(b.broker.substring(1, b.broker.indexOf('-'))) < self.spec.groups{})"
+)
+_NO_SUCH_GROUP = (
+    "spec.external.brokers names a broker of a broker group that the cluster does not have: the first group is g0, and "
+    "there are as many as spec.groups says. Correct the name, or raise groups first"
+)
+
+
 class BrokerCluster(Resource):
     """A cluster of broker groups."""
 
@@ -612,6 +672,19 @@ class BrokerCluster(Resource):
             "!self.metadata.name.matches('-(brokers|external|g[0-9]+-[0-9]+)$')",
             "metadata.name: a cluster's name does not end with -brokers, -external, or -g0-1 with any numbers, because "
             "Services of the cluster without this ending have such names",
+        ),
+        # Names of external brokers that were right before stay: a cluster may get fewer broker groups, and later more.
+        Rule(
+            "(has(self.status) && has(self.status.observedGeneration) && self.status.observedGeneration > 0) || "
+            f"{_NO_EXTERNAL_OF.format('')}",
+            _NO_SUCH_GROUP,
+        ),
+        Rule(
+            _NO_EXTERNAL_OF.format(
+                " || (has(oldSelf.spec.external) && has(oldSelf.spec.external.brokers) && "
+                "oldSelf.spec.external.brokers.exists(o, o.broker == b.broker))"
+            ),
+            _NO_SUCH_GROUP,
         ),
         Rule(
             "!has(oldSelf.status) || !has(oldSelf.status.clusterId) || oldSelf.status.clusterId == '' || "

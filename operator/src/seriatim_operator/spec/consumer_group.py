@@ -9,13 +9,18 @@ from pydantic import Field
 from .base import Model, Resource, Status
 from .columns import AGE, Column, condition_columns
 from .fields import BROKER_NAME_LENGTH_MAX, ClusterName, DeletionPolicy, LegalName
-from .rules import Rule, immutable
+from .rules import Rule, immutable, matches
 from .values import PAUSE_PATTERN, parse_pause_ms
 
 PLACE_PATTERN: Final = (
-    r"^(Earliest|Latest|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2}))$"
+    "^(Earliest|Latest|[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    "([.][0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))$"
 )
-Place = Annotated[str, Field(pattern=PLACE_PATTERN, max_length=40)]
+Place = Annotated[
+    str,
+    Field(max_length=40),
+    matches(PLACE_PATTERN, "write Earliest, Latest, or a time with its zone, such as 2026-01-31T08:00:00Z"),
+]
 RewindState = Literal["Done", "Refused"]
 GroupMode = Literal["Exclusive", "KeyOrdered", "Shared"]
 Delivery = Literal["AtLeastOnce", "AtMostOnce"]
@@ -81,11 +86,16 @@ class RetrySpec(Model):
             "duration(self.delays[0]) <= duration(self.delays[1])",
             "the longest delay, which is the second one, is at least the first one",
         ),
+        Rule(
+            "self.whenExhausted == 'Block' || has(self.attempts)",
+            "ParkKey and DeadLetter need attempts: write after how many failed attempts they count, such as "
+            "attempts: 5. With attempts: 0 they count only for messages on which a consumer gives up",
+        ),
     )
 
-    attempts: Annotated[int, Field(ge=0, le=ATTEMPTS_MAX)] = 0
-    """How many attempts a message has. 0: there is no limit, and only a consumer can say that no other attempt is
-    needed (`GiveUp`)."""
+    attempts: Annotated[int, Field(ge=0, le=ATTEMPTS_MAX)] | None = None
+    """How many attempts a message has. 0, and without this field: there is no limit, and only a consumer can say that
+    no other attempt is needed (`GiveUp`). `ParkKey` and `DeadLetter` need this field."""
     back_off: BackOff = "Exponential"
     """How the delay before the next attempt grows. `Fixed`: not at all. `Exponential`: each delay is twice the one
     before. `List`: one after another, and the last one again and again."""
@@ -95,8 +105,8 @@ class RetrySpec(Model):
     """A delay is longer or shorter by up to this part of it, so that many keys do not come back at once."""
     when_exhausted: WhenExhausted = "Block"
     """What brokers do after the last attempt. `Block`: they try again for ever, with the last delay. `ParkKey`: the
-    messages of the key wait for a person, and other keys go on. `DeadLetter`: the message goes to the dead-letter
-    topic, and its key goes on."""
+    messages of the key wait for a person, and other keys go on; not in the mode `Shared`. `DeadLetter`: the message
+    goes to the dead-letter topic, and its key goes on."""
     grant: Grant = "30s"
     """How long a consumer has for the messages that it was given, unless it asks for more time. Then they are given
     out again."""
@@ -123,7 +133,14 @@ class RewindSpec(Model):
     to: Place
     """`Earliest`, `Latest`, or a time like `2026-01-31T08:00:00Z`: the first message that was appended then or later.
     """
-    request_id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    request_id: Annotated[
+        str,
+        Field(min_length=1, max_length=64),
+        matches(
+            "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            "a request's id has letters, digits, dots, _ and -, and begins with a letter or digit",
+        ),
+    ]
     """A text that you choose. To have the rewind carried out again, choose another one."""
 
 
@@ -153,7 +170,13 @@ class ConsumerGroupSpec(Model):
             "partitions: leave spread out",
         ),
         Rule(
-            "!has(self.retry) || self.delivery != 'AtMostOnce' || (self.retry.attempts == 0 && "
+            "!has(self.retry) || self.mode != 'Shared' || self.retry.whenExhausted != 'ParkKey'",
+            "a group in mode Shared parks no key, because each of its messages is on its own and holds up nothing: "
+            "write retry.whenExhausted: DeadLetter or Block, or mode: KeyOrdered",
+        ),
+        Rule(
+            "!has(self.retry) || self.delivery != 'AtMostOnce' || "
+            "((!has(self.retry.attempts) || self.retry.attempts == 0) && "
             "self.retry.whenExhausted == 'Block' && self.retry.backOff == 'Exponential' && "
             "self.retry.delays == ['1s', '5m'] && self.retry.jitterPercent == 20)",
             "AtMostOnce has no retry, because a message that fails is lost: leave out all of retry except grant, or "

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from ..plan.actions import CHILD_REFUSED, BeginOperation, EndOperation, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
-from ..plan.external import ExternalAddresses, external_addresses
+from ..plan.external import ExternalAddresses, external_addresses, unused_names
 from ..plan.loss import is_gone
 from ..plan.observed import ANNOTATION_PLACE_ANEW, AuthorityView, BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..plan.spread import ONE_MACHINE_HOLDS_ALL, group_to_place_anew, machine_that_holds_all, may_mend_at_s
@@ -413,7 +413,9 @@ def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
         if authority is not None and authority.is_ours and set(unnamed) & set(authority.refused_names):
             return Fact("ExternalReady", "False", "AuthorityTooNarrow", _replace_it(authority, unnamed))
         return Fact("ExternalReady", "False", "CertificatePending", f"not named yet: {', '.join(unnamed)}")
-    return Fact("ExternalReady", "True", "AllHaveAddresses")
+    unused = ", ".join(unused_names(observed))
+    note = f"all brokers have addresses; spec.external.brokers also names {unused}, which the cluster does not have"
+    return Fact("ExternalReady", "True", "AllHaveAddresses", note if unused else "")
 
 
 def _replace_it(authority: AuthorityView, unnamed: list[str]) -> str:

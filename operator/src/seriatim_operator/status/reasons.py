@@ -43,6 +43,7 @@ CLUSTER: Final = {
         "SettingsInvalid": "spec.settings has a wrong name or value; the last good settings stay in force",
         "TooFewNodes": "there are fewer usable nodes than members in a broker group",
         "CertificateInvalid": "the certificate authority or a certificate cannot be used",
+        "EtcdSecretInvalid": "the Secret with the certificate for etcd is not there, or lacks a file",
         "NameTaken": "an object of others has the name of a child, and the operator does not write to it",
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, BatchHeader, Checksum, make_header
 from seriatim_api.errors import BadRequestError
-from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
+from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, SHARED_PARKS_NO_KEY
 
 GRANT_MS_DEFAULT: Final = 30_000
 ERROR_BYTES_MAX: Final = 200
@@ -134,8 +134,8 @@ class WantedSettings:
         With at-most-once delivery nothing comes again. So of the policy, only the time of a grant stays.
 
         Raises:
-            BadRequestError: An exclusive consumer group would have a retry policy, or one with at-most-once delivery
-                would have retries. Or a group of another mode would have a spread.
+            BadRequestError: An exclusive consumer group would have a retry policy, one with at-most-once delivery would
+                have retries, or a shared one would park keys. Or a group of another mode would have a spread.
         """
         mode = settings.mode if self.mode is None else self.mode
         if self.retry is not None and not mode.is_keyed:
@@ -149,6 +149,10 @@ class WantedSettings:
             if self.retry is not None and not self.retry.has_only_grants:
                 raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
             retry = RetryPolicy(grant_ms=retry.grant_ms)
+        parks = ConsumerMode.SHARED, Exhausted.PARK_KEY
+        # A group that an earlier version let park keys in this mode keeps it, so that the rest of it can be changed.
+        if (mode, retry.exhausted) == parks != (settings.mode, settings.retry.exhausted):
+            raise BadRequestError(SHARED_PARKS_NO_KEY)
         if self.is_spread is not None and mode is not ConsumerMode.EXCLUSIVE:
             raise BadRequestError(
                 f"a group that is {mode.name.lower()} has no spread: each of its consumers gets messages of all "
