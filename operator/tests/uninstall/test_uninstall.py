@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from seriatim_operator.cluster.kube import Kube, KubeError
-from seriatim_operator.reconcile.uninstall import Survey, refusal, survey, take_finalizers_off, working_revision
+from seriatim_operator.reconcile.uninstall import (
+    Standing,
+    Survey,
+    refusal,
+    survey,
+    take_finalizers_off,
+    working_revision,
+)
 
 from ..api_server import ApiServer
 from ..memory_kube import MemoryKube
@@ -53,10 +60,25 @@ async def test_a_cluster_that_stands_is_named_with_what_hangs_on_it(api: Kube) -
     found = await survey(api, [NAMESPACE])
     text = said(found, takes_etcd=True)
     assert "the operator and the etcd of" in text
-    assert f"{NAMESPACE}/orders: 1 topics; its volumes stay when it is deleted" in text
+    assert f"{NAMESPACE}/orders: 1 topic with a Topic object, and those that programs" in text
+    assert "its volumes stay when it is deleted" in text
     assert f"kubectl -n {NAMESPACE} delete scluster orders" in text
     assert "helm -n apart rollback seriatim 3" in text
     assert "etcd" not in said(found, takes_etcd=False)
+
+
+@pytest.mark.parametrize(
+    ("objects", "topics", "told"),
+    [
+        (2, 12, "12 topics, 10 of them without a Topic object"),
+        (0, 1, "1 topic, 1 of them without a Topic object"),
+        (3, 3, "3 topics; "),
+        (3, 2, "3 topics; "),
+        (0, 0, "0 topics; "),
+    ],
+)
+def test_topics_are_counted_with_and_without_objects(objects: int, topics: int, told: str) -> None:
+    assert told in str(Standing("shop", "orders", objects, topics, "Retain", is_being_deleted=False))
 
 
 async def test_without_clusters_nothing_is_in_the_way(api: Kube) -> None:

@@ -79,6 +79,7 @@ class ChainsView:
         open_segments: Open segments by broker group.
         masters: Open segments by their master.
         segments: Segments by broker that has a copy, whole or not. Lost ones do not count.
+        topics: How many topics there are.
     """
 
     troubles: Mapping[TopicState, int] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class ChainsView:
     open_segments: Mapping[str, int] = field(default_factory=dict)
     masters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[str, int] = field(default_factory=dict)
+    topics: int = 0
 
     def told(self, state: TopicState) -> str:
         """The topics in a state, as `topics a, b and 3 more`."""
@@ -156,6 +158,7 @@ class ChainCounts:
             open_segments=+self._open_segments,
             masters=+self._masters,
             segments=+self._segments,
+            topics=len(self._shorts),
         )
 
     def _short(self, view: TopicView) -> _Short:

@@ -36,18 +36,33 @@ class Merger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A cluster that exists."""
+    """A cluster that exists.
+
+    Attributes:
+        objects: Its Topic objects.
+        topics: Topics that the brokers had when the operator reported last; None: it never reported that.
+    """
 
     namespace: str
     name: str
-    topics: int
+    objects: int
+    topics: int | None
     deletion_policy: str
     is_being_deleted: bool
 
     def __str__(self) -> str:
         volumes = "are deleted with it" if self.deletion_policy == "Delete" else "stay when it is deleted"
         state = ", being deleted" if self.is_being_deleted else ""
-        return f"{self.namespace}/{self.name}: {self.topics} topics; its volumes {volumes}{state}"
+        return f"{self.namespace}/{self.name}: {self._topics()}; its volumes {volumes}{state}"
+
+    def _topics(self) -> str:
+        """How many topics there are. An object may be newer than the report, or its topic not made yet."""
+        count = max(self.objects, self.topics or 0)
+        told = f"{count:,} topic{'' if count == 1 else 's'}"
+        if self.topics is None:
+            return f"{told} with a Topic object, and those that programs and commands made"
+        free = count - self.objects
+        return f"{told}, {free:,} of them without a Topic object" if free else told
 
 
 @dataclass(slots=True)
@@ -83,7 +98,10 @@ async def survey(api: Lister, namespaces: Sequence[str]) -> Survey:
         ]
         policy = cluster.get("spec", {}).get("deletionPolicy", "Retain")
         is_being_deleted = "deletionTimestamp" in metadata
-        found.clusters.append(Standing(metadata["namespace"], metadata["name"], len(topics), policy, is_being_deleted))
+        told = cluster.get("status", {}).get("topics")
+        found.clusters.append(
+            Standing(metadata["namespace"], metadata["name"], len(topics), told, policy, is_being_deleted)
+        )
     for kind in OWN:
         found.held += [(kind, item) for item in objects[kind.kind] if _ours(item)]
     return found

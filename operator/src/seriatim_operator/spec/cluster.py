@@ -606,6 +606,8 @@ class BrokerClusterStatus(Status):
     """How many broker groups have Broker objects."""
     ready_groups: int = 0
     """How many of the broker groups in `spec.groups` have all their members serving."""
+    topics: int | None = None
+    """How many topics the brokers have, also those without a Topic object. Left out until the brokers have told it."""
     selector: Annotated[str, Field(max_length=512)] = ""
     """A label selector for the brokers' pods. Autoscalers read it."""
     cluster_id: Annotated[str, Field(max_length=64)] = ""

@@ -324,6 +324,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         ),
         groups=len({broker.spec.group for broker in observed.brokers.values()}),
         ready_groups=ready_groups,
+        topics=before.topics if observed.chains is None else observed.chains.topics,
         selector=selector_text(selector_labels(cluster.name)),
         cluster_id=cluster_id or before.cluster_id,
         bootstrap="" if is_taken else bootstrap_address(cluster),
