@@ -155,6 +155,30 @@ def test_doctor_ends_with_what_it_found(run: Run) -> None:
     assert "remedy:" in result.output
 
 
+def test_doctor_without_a_name_examines_all_clusters(run: Run, server: ApiServer) -> None:
+    assert "orders in plugin" not in run("doctor", "--offline").output, "one cluster needs no heading"
+    bills = cluster().to_manifest()
+    bills["metadata"] = {"name": "bills", "namespace": NAMESPACE}
+    del bills["status"]
+    server.kubectl("apply", "-f", "-", text=json.dumps(bills))
+    try:
+        result = run("doctor", "--offline")
+        assert result.exit_code == 1
+        assert [line for line in result.output.splitlines() if line.endswith(" in plugin")] == [
+            "bills in plugin",
+            "orders in plugin",
+        ]
+        assert "bills in plugin" not in run("doctor", "orders", "--offline").output
+        everywhere = CliRunner().invoke(main, ["doctor", "-A", "--offline", "--kubeconfig", str(server.kubeconfig)])
+        assert "orders in plugin" in everywhere.output
+        assert "leave one of them out" in run("doctor", "orders", "-A").output
+    finally:
+        server.kubectl("delete", "brokercluster", "bills", "-n", NAMESPACE)
+    nothing = CliRunner().invoke(main, ["doctor", "-n", "default", "--kubeconfig", str(server.kubeconfig)])
+    assert nothing.exit_code == 2
+    assert "no BrokerCluster in namespace default. Remedy: --all-namespaces" in nothing.output
+
+
 def test_what_a_person_may_not_read_is_left_out(run: Run, server: ApiServer, tmp_path: Path) -> None:
     may = "--resource=brokerclusters.seriatim.dev,brokergroups.seriatim.dev,brokers.seriatim.dev,topics.seriatim.dev"
     server.kubectl("create", "serviceaccount", "reader", "-n", NAMESPACE)

@@ -124,6 +124,22 @@ async def find_cluster(kube: Kube, namespace: str, name: str | None) -> BrokerCl
     raise PluginError(f"there is no BrokerCluster {wanted} in namespace {namespace}; there is {', '.join(names)}")
 
 
+async def find_clusters(kube: Kube, namespace: str | None) -> list[BrokerCluster]:
+    """All clusters of a namespace, or (None) of all namespaces, by namespace and name.
+
+    Raises:
+        PluginError: There is no cluster, or the API cannot be read.
+    """
+    try:
+        manifests = await kube.list(BROKER_CLUSTER, namespace)
+    except KubeError as exc:
+        raise explain(exc) from exc
+    if not manifests:
+        where = "in any namespace" if namespace is None else f"in namespace {namespace}. Remedy: --all-namespaces"
+        raise PluginError(f"there is no BrokerCluster {where}")
+    return sorted(map(BrokerCluster.from_manifest, manifests), key=lambda each: (each.namespace, each.name))
+
+
 async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
     """Everything that concerns a cluster, read at once.
 

@@ -31,7 +31,7 @@ from ..spec.group import BrokerGroup
 from .chains import draw_topic, draw_topic_status, find_topic
 from .errors import PluginError
 from .findings import Level, draw_findings
-from .look import explain, find_cluster, look_at
+from .look import explain, find_cluster, find_clusters, look_at
 from .pictures import draw_plan, draw_status
 
 if TYPE_CHECKING:
@@ -291,18 +291,40 @@ async def is_told_to_drain(name: str) -> bool:
 @click.argument("cluster", required=False)
 @click.option("--offline", is_flag=True, help="Read only the Kubernetes API; ask no broker.")
 @click.option("-v", "--verbose", is_flag=True, help="Also name what is well.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Examine the clusters of all namespaces.")
 @_shared
 @click.pass_obj
 @_command
-async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool) -> int:
-    """Examine a cluster, and say what is wrong and what to do about it."""
+async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool, everywhere: bool) -> int:
+    """Examine a cluster, and say what is wrong and what to do about it. Without a name: all clusters of the namespace.
+
+    Exit status 1: something does not work in one of the clusters. 2: one of them could not be examined.
+    """
     from .doctor import examine
 
+    if cluster is not None and everywhere:
+        raise PluginError("a cluster's name and --all-namespaces together mean nothing: leave one of them out")
+    status = 0
     async with way.open() as (connection, kube, namespace):
-        look = await look_at(kube, await find_cluster(kube, namespace, cluster))
-        findings = await examine(connection, kube, look, with_brokers=not offline)
-    way.console.print(draw_findings(findings, verbose=verbose), soft_wrap=True)
-    return UNWELL if any(finding.level is Level.BAD for finding in findings) else 0
+        if cluster is not None:
+            clusters = [await find_cluster(kube, namespace, cluster)]
+        else:
+            clusters = await find_clusters(kube, None if everywhere else namespace)
+        for each in clusters:
+            if len(clusters) > 1 or everywhere:
+                way.console.print(f"{each.name} in {each.namespace}", style="bold")
+            try:
+                findings = await examine(connection, kube, await look_at(kube, each), with_brokers=not offline)
+            except (PluginError, SpecError, KubeError) as exc:
+                if len(clusters) == 1:
+                    raise
+                echo(f"error: {exc}", err=True)  # the others are examined all the same
+                status = REFUSED
+                continue
+            way.console.print(draw_findings(findings, verbose=verbose), soft_wrap=True)
+            is_bad = any(finding.level is Level.BAD for finding in findings)
+            status = max(status, UNWELL if is_bad else 0)
+    return status
 
 
 def _left(at: Progress) -> str:
