@@ -247,6 +247,11 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, sourc
     return f"{tag:34} {size:>8} {components:>5} {built_s:>6.1f} s {time.monotonic() - began:>6.1f} s"
 
 
+def _absolute(text: str) -> Path:
+    """A path from here. The programs that get it run in the directory of the sources."""
+    return Path(text).resolve()
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line. The environment gives the defaults, so that `make images BASE_IMAGE=…` works."""
     parser = argparse.ArgumentParser(prog="python -m images.build", description=__doc__)
@@ -258,7 +263,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--registry", default=REGISTRY, help=f"[default: {REGISTRY}]")
     parser.add_argument("--tag", default=version(), help="[default: the version, which is what the chart asks for]")
     parser.add_argument("--revision", default="", help="build the sources of this commit [default: the tree as it is]")
-    parser.add_argument("--output", type=Path, default=ROOT / ".local" / "images", help="archives, bills of materials")
+    parser.add_argument(
+        "--output", type=_absolute, default=ROOT / ".local" / "images", help="archives, bills of materials"
+    )
     parser.add_argument(
         "--no-archive", dest="archive", action="store_false", help="leave the images in the engine's store only"
     )

@@ -240,6 +240,30 @@ def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield spec
 
 
+def tolerated(*settings: str) -> dict[str, int | None]:
+    """How long the operator's pod stays on a node with each taint, in seconds."""
+    deployment = of_kind(documents(*settings), "Deployment")["seriatim-operator"]
+    return {
+        each["key"]: each.get("tolerationSeconds") for each in deployment["spec"]["template"]["spec"]["tolerations"]
+    }
+
+
+def test_the_operators_pod_leaves_a_lost_node_in_half_a_minute() -> None:
+    lost = {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    assert tolerated() == lost
+    own = "operator.tolerations[{}].{}={}".format
+    assert tolerated("--set", own(0, "key", "control")) == {"control": None, **lost}
+    mine = ",".join(
+        own(0, name, value)
+        for name, value in (
+            ("key", "node.kubernetes.io/unreachable"),
+            ("effect", "NoExecute"),
+            ("tolerationSeconds", 5),
+        )
+    )
+    assert tolerated("--set", mine) == {**lost, "node.kubernetes.io/unreachable": 5}
+
+
 def test_definitions_are_kept_unless_told_otherwise_and_can_be_left_out() -> None:
     kept = of_kind(documents(), "CustomResourceDefinition")
     assert len(kept) == len(list((ROOT / "crds").glob("*.yaml"))) == 5

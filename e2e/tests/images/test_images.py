@@ -45,6 +45,13 @@ def test_a_docker_without_its_daemon_is_passed_over(programs: Path) -> None:
     assert engines.find("buildah").name == "buildah"
 
 
+def test_a_relative_output_is_below_the_directory_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse(["--output", "out"]).output == tmp_path / "out", "uv, which writes there, runs in the checkout"
+
+
 def test_what_the_environment_says_of_buildah_stands(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_program(programs, "buildah", "exit 0")
     monkeypatch.setenv("STORAGE_DRIVER", "overlay")
