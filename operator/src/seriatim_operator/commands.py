@@ -90,9 +90,12 @@ def etcd_member(
     name: str, namespace: str, register: str, settings: Path, volume: Path, output: Path, tls: Path | None
 ) -> None:
     """Prepare the start of a member of the chart's etcd: on its log, as a new member, or in place of a lost disk."""
-    from .etcd.starting import Place, prepare_member  # as above
+    from .etcd.starting import Place, SettingsRefusedError, prepare_member  # as above
 
-    prepare_member(Place(name, settings, volume, output, tls), namespace, register)
+    try:
+        prepare_member(Place(name, settings, volume, output, tls), namespace, register)
+    except SettingsRefusedError as exc:
+        raise click.ClickException(str(exc)) from exc
 
 
 @operator.command()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
+import yaml
 from seriatim_operator.etcd.joining import (
     BeginAnew,
     Forget,
@@ -13,8 +18,10 @@ from seriatim_operator.etcd.joining import (
     TakeIn,
     Wait,
     began,
+    joined,
     next_step,
 )
+from seriatim_operator.etcd.starting import Place, SettingsRefusedError, prepare
 
 URLS = {"e-0": "http://e-0:2380", "e-1": "http://e-1:2380", "e-2": "http://e-2:2380"}
 ALL = "e-0=http://e-0:2380,e-1=http://e-1:2380,e-2=http://e-2:2380"
@@ -79,3 +86,25 @@ def test_a_member_that_is_added_later_is_not_taken_in() -> None:
     step = next_step(Situation("e-1", URLS, False, False, {"e-0": "http://e-0:2380"}, [member(0)]))
     assert isinstance(step, Wait)
     assert "set etcd.members back" in step.why
+
+
+@pytest.mark.parametrize(("heartbeat", "election"), [(120, 500), (100, 50_001), (0, 500), (300, None)])
+def test_settings_that_etcd_would_refuse_are_told(tmp_path: Path, heartbeat: int, election: int | None) -> None:
+    settings = {"initial-cluster": "a=http://a:2380", "heartbeat-interval": heartbeat}
+    file = tmp_path / "etcd.yaml"
+    file.write_text(yaml.safe_dump(settings if election is None else {**settings, "election-timeout": election}))
+    place = Place("a", file, tmp_path, tmp_path / "out.yaml", None)
+    with pytest.raises(SettingsRefusedError, match=f"heartbeat-interval {heartbeat} ms. Remedy: set etcd.settings"):
+        prepare(place, cast(Any, None))
+    assert not (tmp_path / "out.yaml").exists()
+
+
+def test_a_member_that_a_single_one_added_starts_although_no_majority_lists_it() -> None:
+    alone = (member(0),)
+    now = Situation("e-1", URLS, False, False, {"e-1": ALL}, alone)
+    assert next_step(now) == TakeIn()
+    joins = joined(now, (*alone, member(1, "")))
+    assert joins == "e-0=http://e-0:2380,e-1=http://e-1:2380"
+    assert next_step(replace(now, listed=None, joins=joins)) == Start("existing", joins)
+    assert next_step(replace(now, listed=alone, joins=joins)) == TakeIn(), "they removed it meanwhile"
+    assert isinstance(next_step(replace(now, listed=None)), Wait), "with another disk"

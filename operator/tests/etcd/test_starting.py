@@ -18,7 +18,7 @@ from seriatim_operator.etcd.starting import Place, prepare
 
 from ..api_server import find_program
 
-ETCD = find_program("etcd")
+ETCD, CTL, UTL = find_program("etcd"), find_program("etcdctl"), find_program("etcdutl")
 START_S = 60.0
 
 pytestmark = [
@@ -236,3 +236,29 @@ def test_members_that_are_added_to_one_neither_begin_beside_it_nor_take_its_majo
         for number in (1, 2):
             with pytest.raises(WouldWaitError):
                 members.prepare(number)
+
+
+@pytest.mark.skipif(CTL is None or UTL is None, reason="there is no etcdutl: `make tools` builds one (needs Go)")
+def test_a_restored_member_takes_in_the_others_one_after_another(members: Members, tmp_path: Path) -> None:
+    assert CTL is not None
+    assert UTL is not None
+    snapshot = tmp_path / "etcd.db"
+    subprocess.run([CTL, "--endpoints=http://127.0.9.1:24379", "snapshot", "save", snapshot], check=True)
+    for number in range(3):
+        members.lose_disk(number)
+    peer = "http://127.0.9.1:24380"
+    subprocess.run(
+        [UTL, "snapshot", "restore", snapshot, f"--data-dir={members.places[0].volume / 'data'}", "--name=e-0",
+         f"--initial-cluster=e-0={peer}", "--initial-cluster-token=test", f"--initial-advertise-peer-urls={peer}",
+         "--bump-revision=1000000000", "--mark-compacted"],
+        check=True,
+    )  # fmt: skip
+    assert members.prepare(0) == "existing"
+    members.start(0)
+    members.wait_serving(0)
+    for number in (1, 2):
+        assert members.prepare(number, patiently=True) == "existing"
+        members.start(number)
+        members.wait_serving(number)
+    assert {member.name for member in members.gateway(2).members()} == {"e-0", "e-1", "e-2"}
+    assert members.call(2, "/v3/kv/range", {"key": "a2V5"})["count"] == "1"

@@ -80,6 +80,17 @@ async def test_without_a_member_that_serves_there_is_no_quorum() -> None:
     release = Release()
     for name in NAMES[:2]:
         release.kube.put(pod(name, conditions=[{"type": "PodScheduled", "status": "False", "message": "no disk"}]))
+    release.kube.put(pod(NAMES[2], conditions=[{"type": "Ready", "status": "False"}]))
+    _, reason, message = await release.condition()
+    assert (reason, message.split("; ")) == (
+        "NoQuorum",
+        [
+            "0 of 3 members serve, at most 10% of the quota used",
+            "seriatim-etcd-0 has no node: no disk",
+            "seriatim-etcd-1 has no node: no disk",
+            "seriatim-etcd-2 is not ready",
+        ],
+    )
     del release.kube.objects["Pod", "shop", NAMES[2]]
     status, reason, message = await release.condition()
     assert (status, reason) == ("False", "NoQuorum")

@@ -38,19 +38,19 @@ class Gateway:
 
     def members(self) -> list[Member]:
         """The members that a majority lists."""
-        listing = self._call("list", {"linearizable": True})
-        return [
-            Member(str(item["ID"]), str(item.get("name", "")), tuple(item.get("peerURLs", ())))
-            for item in listing.get("members", [])
-        ]
+        return _members_in(self._call("list", {"linearizable": True}))
 
     def forget(self, member_id: str) -> None:
         """Remove a member from the cluster."""
         self._call("remove", {"ID": member_id})
 
-    def take_in(self, peer_url: str) -> None:
-        """Add a new member to the cluster. It counts for the majority at once, so it must start now."""
-        self._call("add", {"peerURLs": [peer_url]})
+    def take_in(self, peer_url: str) -> list[Member]:
+        """Add a new member to the cluster, and return all members.
+
+        It counts for the majority at once, so it must start now. Beside a single member there is no majority until it
+        does, so no list of the members is answered.
+        """
+        return _members_in(self._call("add", {"peerURLs": [peer_url]}))
 
     def _call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
         said = []
@@ -71,3 +71,10 @@ class Gateway:
             except (URLError, OSError, ValueError) as exc:
                 said.append(f"{url}: {exc}")
         raise GatewayError("; ".join(said) or "there are no other members")
+
+
+def _members_in(answer: Mapping[str, Any]) -> list[Member]:
+    return [
+        Member(str(item["ID"]), str(item.get("name", "")), tuple(item.get("peerURLs", ())))
+        for item in answer.get("members", [])
+    ]

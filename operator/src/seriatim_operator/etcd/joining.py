@@ -39,6 +39,8 @@ class Situation:
         has_decided: There is a mark on its disk that it may begin a new cluster, and no log yet.
         begun: The register: for each member that has begun, the peer URLs of the cluster that it began.
         listed: The members that a quorum of the others lists; None if no other member answers.
+        joins: The cluster that the others had when they added this member with this disk, which has never run; empty if
+            they did not.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Situation:
     has_decided: bool
     begun: Mapping[str, str]
     listed: Sequence[Member] | None
+    joins: str = ""
 
     @property
     def peer_url(self) -> str:
@@ -109,6 +112,10 @@ def next_step(now: Situation) -> Step:
         return Start("new", _written(now.configured))
     if now.listed is not None:
         return _beside_others(now, now.listed)
+    if now.joins:
+        # Without this rule: 1. A snapshot is restored as a cluster of one member. 2. It adds this one, which counts for
+        # the majority at once. 3. There is no majority, so no member answers the list, and this one never starts.
+        return Start("existing", now.joins)
     if not now.is_known and not now.is_left_out:
         return BeginAnew()
     if not now.is_known:
@@ -128,6 +135,11 @@ def _beside_others(now: Situation, listed: Sequence[Member]) -> Step:
         return Start("existing", _written(_names_of(now, listed)))
     # It is listed by name and has never begun: it is in a new cluster whose other members started before it.
     return Forget(mine.id) if now.is_known else BeginAnew()
+
+
+def joined(now: Situation, listed: Sequence[Member]) -> str:
+    """What a member notes on its disk when the others have added it, and list these members."""
+    return _written(_names_of(now, listed))
 
 
 def _names_of(now: Situation, listed: Sequence[Member]) -> dict[str, str]:

@@ -17,14 +17,25 @@ import yaml
 from ..cluster.kinds import CONFIG_MAP
 from ..cluster.kube import Kube, KubeError
 from .gateway import Gateway, GatewayError
-from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, began, next_step
+from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, began, joined, next_step
 
 AGAIN_S = 2.0
 
 DECIDED_FILE = "begins-anew"
 """A mark on the volume, beside the data: the disk was empty when its member was allowed to begin a cluster."""
 
+JOINS_FILE = "joins"
+"""A mark beside the data, with the members: the others added the member with this disk, which was empty."""
+
+ELECTION_BEATS_MIN = 5
+ELECTION_MS_MAX = 50_000
+"""etcd's own limits of the election timeout. With others it ends at each start, and says so only in its log."""
+
 _log = structlog.get_logger(__name__)
+
+
+class SettingsRefusedError(Exception):
+    """etcd would refuse its settings. The text says which, and what to do."""
 
 
 class Register(Protocol):
@@ -94,8 +105,12 @@ def prepare(place: Place, register: Register, sleep: Callable[[float], None] = t
         place: The member and its files.
         register: Which members have begun.
         sleep: Waits for a number of seconds.
+
+    Raises:
+        SettingsRefusedError: etcd would end with these settings.
     """
     settings = yaml.safe_load(place.settings.read_text())
+    _check_elections(settings)
     configured = dict(part.split("=", 1) for part in settings["initial-cluster"].split(","))
     gateway = Gateway(_others(place, configured), place.tls)
     told = ""
@@ -106,9 +121,11 @@ def prepare(place: Place, register: Register, sleep: Callable[[float], None] = t
             if isinstance(step, Start):
                 if now.has_data:
                     _remind(register, place.name)
+                    for mark in (DECIDED_FILE, JOINS_FILE):  # they are about an empty disk, and would be wrong later
+                        (place.volume / mark).unlink(missing_ok=True)
                 _write(place, settings, now.peer_url, step)
                 return
-            why = _do(step, place, configured, register, gateway)
+            why = _do(step, now, place, register, gateway)
         except (KubeError, GatewayError) as exc:
             why = str(exc)
         if why and why != told:
@@ -116,6 +133,16 @@ def prepare(place: Place, register: Register, sleep: Callable[[float], None] = t
             told = why
         if why:
             sleep(AGAIN_S)
+
+
+def _check_elections(settings: Mapping[str, Any]) -> None:
+    heartbeat_ms, election_ms = settings.get("heartbeat-interval", 100), settings.get("election-timeout", 1000)
+    if not (0 < ELECTION_BEATS_MIN * heartbeat_ms <= election_ms <= ELECTION_MS_MAX):
+        raise SettingsRefusedError(
+            f"election-timeout is {election_ms} ms and heartbeat-interval {heartbeat_ms} ms. Remedy: set etcd.settings "
+            f"of the chart so that the first is at least {ELECTION_BEATS_MIN} times the second, and at most "
+            f"{ELECTION_MS_MAX} ms"
+        )
 
 
 def _look(place: Place, configured: dict[str, str], register: Register, gateway: Gateway) -> Situation:
@@ -134,7 +161,9 @@ def _look(place: Place, configured: dict[str, str], register: Register, gateway:
     except GatewayError as exc:
         _log.info("others_silent", error=str(exc))
         listed = None
-    return Situation(place.name, configured, has_data, has_decided, begun, listed)
+    mark = place.volume / JOINS_FILE
+    joins = mark.read_text() if mark.exists() else ""
+    return Situation(place.name, configured, has_data, has_decided, begun, listed, joins)
 
 
 def _remind(register: Register, name: str) -> None:
@@ -148,8 +177,8 @@ def _remind(register: Register, name: str) -> None:
 
 def _do(
     step: BeginAnew | Forget | TakeIn | Wait,
+    now: Situation,
     place: Place,
-    configured: dict[str, str],
     register: Register,
     gateway: Gateway,
 ) -> str:
@@ -160,12 +189,12 @@ def _do(
     if isinstance(step, Forget):
         gateway.forget(step.id)
     elif isinstance(step, TakeIn):
-        gateway.take_in(configured[place.name])
+        _put(place.volume / JOINS_FILE, joined(now, gateway.take_in(now.peer_url)))
     else:
         # First the register, then the mark on the disk. In the other order: 1. The member writes the mark and crashes.
         # 2. It starts by the mark, and then loses its disk. 3. The register does not know it, so it begins a second
         # cluster. In this order a crash between the two leaves a member that the others must add.
-        register.write_down(place.name, began(configured))
+        register.write_down(place.name, began(now.configured))
         _put(place.volume / DECIDED_FILE, "")
     return ""
 
