@@ -339,10 +339,20 @@ def test_the_cluster_of_a_release_is_applied_by_a_hook_and_is_none_of_helms_own_
         },
     }
     hook = of_kind(manifests, "Job")["seriatim-cluster"]
-    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade,post-rollback"
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    back = of_kind(manifests, "Job")["seriatim-cluster-rollback"]
+    assert back["metadata"]["annotations"]["helm.sh/hook"] == "post-rollback"
+    flags = [each["spec"]["template"]["spec"]["containers"][0]["args"] for each in (hook, back)]
+    assert ["--remove-no-groups" in each for each in flags] == [False, True]
     account = hook["spec"]["template"]["spec"]["serviceAccountName"]
     rules = of_kind(manifests, "Role")[account]["rules"]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"create", "get", "patch"}
+
+
+def test_the_cluster_of_a_release_has_no_number_of_groups_that_nobody_named() -> None:
+    manifests = documents("--set", "cluster.create=true,cluster.spec.storage.storageClassName=local-path")
+    cluster = yaml.safe_load(of_kind(manifests, "ConfigMap")["seriatim-cluster"]["data"]["cluster.yaml"])
+    assert "groups" not in cluster["spec"], "another default in a later chart would change the number"
 
 
 def test_monitoring_comes_when_its_kinds_are_there_or_when_told() -> None:

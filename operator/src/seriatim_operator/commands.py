@@ -117,12 +117,14 @@ def remove_stranded_etcd(name: str, namespace: str, members: int) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="File with manifests, as YAML.",
 )
-def apply(path: Path) -> None:
+@click.option("--groups-if-new", type=int, default=3, help="Broker groups of a new BrokerCluster that names no number.")
+@click.option("--remove-no-groups", is_flag=True, help="Leave a BrokerCluster at least the broker groups that it has.")
+def apply(path: Path, groups_if_new: int, remove_no_groups: bool) -> None:
     """Apply manifests with server-side apply; the chart's hook does so with its BrokerCluster."""
     from .applying import apply_file  # as above
     from .cluster.kube import KubeError
 
     try:
-        apply_file(path)
+        apply_file(path, groups_if_new=groups_if_new, remove_no_groups=remove_no_groups)
     except KubeError as exc:
         raise click.ClickException(str(exc)) from exc

@@ -59,6 +59,30 @@ def test_what_is_said_is_set_what_is_no_longer_said_is_taken_back_and_others_wor
     assert "heal_after_s" not in spec.get("settings", {})
 
 
+def test_a_number_of_groups_that_is_not_said_stays_as_it_is(server: ApiServer, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    manifest = yaml.safe_load(path.read_text())
+    del manifest["spec"]["groups"]
+    path.write_text(yaml.safe_dump(manifest))
+    apply_file(path, groups_if_new=2)
+    assert spec_of(server)["groups"] == 2
+    apply_file(path, groups_if_new=3)  # a later chart has another default
+    assert spec_of(server)["groups"] == 2
+    server.call("PATCH", f"{PATH}/orders", {"spec": {"groups": 5}}, "application/merge-patch+json")
+    apply_file(path)
+    assert spec_of(server)["groups"] == 5
+
+
+def test_a_rollback_adds_groups_and_removes_none(server: ApiServer, tmp_path: Path) -> None:
+    apply_file(written(tmp_path, groups=4))
+    apply_file(written(tmp_path, groups=3, nodeLossTimeoutSeconds=90), remove_no_groups=True)
+    assert (spec_of(server)["groups"], spec_of(server)["nodeLossTimeoutSeconds"]) == (4, 90)
+    apply_file(written(tmp_path, groups=6), remove_no_groups=True)
+    assert spec_of(server)["groups"] == 6
+    apply_file(written(tmp_path, groups=3))
+    assert spec_of(server)["groups"] == 3, "an upgrade that names a number means it"
+
+
 def test_what_the_api_refuses_is_told_in_its_words_and_at_once(server: ApiServer, tmp_path: Path) -> None:
     apply_file(written(tmp_path))
     with pytest.raises(InvalidError, match="make a new cluster"):
