@@ -29,11 +29,16 @@ class MemoryKube:
     Args:
         namespace: The namespace of objects that name none.
         refuse: Called with the name of each call and its kind; the error that it returns is raised instead.
+        began: When objects are made that do not say it.
     """
 
     def __init__(
-        self, namespace: str = "default", refuse: Callable[[str, Kind], KubeError | None] = lambda _call, _kind: None
+        self,
+        namespace: str = "default",
+        refuse: Callable[[str, Kind], KubeError | None] = lambda _call, _kind: None,
+        began: datetime = BEGAN,
     ) -> None:
+        self._began = began
         self.namespace = namespace
         self.refuse = refuse
         self.objects: dict[Key, Manifest] = {}
@@ -55,13 +60,15 @@ class MemoryKube:
         self._call("get", kind)
         return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
 
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "") -> list[Manifest]:
         self._call("list", kind)
+        paths = [term.partition("=")[::2] for term in fields.split(",") if term]
         terms = [term.partition("=")[::2] for term in selector.split(",") if term]
 
         def is_meant(manifest: Manifest) -> bool:
             labels = manifest["metadata"].get("labels") or {}
-            return all(name in labels and value in ("", labels[name]) for name, value in terms)
+            has_fields = all(_at(manifest, path) == value for path, value in paths)
+            return has_fields and all(name in labels and value in ("", labels[name]) for name, value in terms)
 
         return [
             copy.deepcopy(manifest)
@@ -127,7 +134,7 @@ class MemoryKube:
             metadata.setdefault("namespace", self.namespace)
         metadata.setdefault("uid", f"uid-{number}")
         metadata.setdefault("generation", 1)
-        metadata.setdefault("creationTimestamp", (BEGAN - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        metadata.setdefault("creationTimestamp", (self._began - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ"))
         metadata["resourceVersion"] = str(number)
         is_gone = "deletionTimestamp" in metadata and not metadata.get("finalizers")
         if is_gone:
@@ -185,6 +192,13 @@ class MemoryKube:
 def _key(manifest: Manifest) -> Key:
     metadata = manifest["metadata"]
     return manifest["kind"], metadata.get("namespace") or "", metadata["name"]
+
+
+def _at(value: Any, path: str) -> Any:
+    """The field at a path such as `involvedObject.uid`."""
+    for name in path.split("."):
+        value = (value or {}).get(name)
+    return value
 
 
 def _merged(value: Any, patch: Any) -> Any:

@@ -18,9 +18,10 @@
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims, services, configmaps, secrets, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
+# Only a kubelet's Event says that a volume cannot be mounted.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

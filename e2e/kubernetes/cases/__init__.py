@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.kubernetes.cases import (
+    alarms,
     calm,
     changes,
     chart,
@@ -79,6 +80,9 @@ CASES: Final = (
     Case("disk older", disks.disk_older),
     Case("disk of others", disks.disk_of_others),
     Case("disk declared lost", disks.disk_declared_lost),
+    Case("node back without disks", disks.node_back_without_disks),
+    Case("planned acts", alarms.planned_acts),
+    Case("faults told", alarms.faults_told),
     Case("etcd member frozen", etcd.etcd_member_frozen),
     Case("etcd restarted", etcd.etcd_restarted),
     Case("etcd majority away", states.etcd_majority_away),

@@ -10,13 +10,16 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from seriatim_local import LocalCluster
 
+from e2e.kubernetes import coordinator
 from e2e.kubernetes.place import Manifest, condition, is_true
 from e2e.kubernetes.release import CLUSTER
+from e2e.kubernetes.sight import DOCTOR, output
 from e2e.kubernetes.stage import Stage
 from tools.kubernetes.errors import ClusterError
 
@@ -151,6 +154,55 @@ async def disk_declared_lost(stage: Stage) -> None:
             stage.figure("another disk serves after", time.monotonic() - began)
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def node_back_without_disks(stage: Stage) -> None:
+    """A machine is made again under its name, with empty disks. Its Node is Ready, and no volume can be mounted.
+
+    The operator says that the disks are gone, and what to annotate. A person does so for each, and gives etcd's member
+    another disk with the two commands that doctor shows. The Node object is deleted too, as with a new machine.
+    """
+    async with stage.traffic() as traffic:
+        operators = await stage.place.list("pods", "app.kubernetes.io/component=operator")
+        taken = {pod["spec"].get("nodeName") for pod in operators}
+        pods = await stage.pods()
+        node = next(name for name in sorted({pod["spec"]["nodeName"] for pod in pods}) if name not in taken)
+        names = sorted(pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == node)
+        brokers = {name: await _broker_of(stage, name) for name in names}
+        async with traffic.struck("a node comes back without its disks", f"{node}: {', '.join(names)}"):
+            await stage.machines.delete(node)
+            began = time.monotonic()
+            await stage.machines.start(node)
+            stage.figure("the node is Ready again after", time.monotonic() - began)
+            for name in names:
+                await _says_gone(stage, name)
+            doctor = await output(stage.place, DOCTOR)
+            (stage.directory / "doctor.txt").write_text(doctor)
+            for name in names:
+                incarnation = await _incarnation(stage, name)
+                if f"annotate sbroker {name} {ANNOTATION_LOST}={incarnation}" not in doctor.replace("\n", " "):
+                    stage.note(f"doctor does not have the command for {name} in one line")
+                began = time.monotonic()
+                await stage.place.kubectl("annotate", "broker", name, f"{ANNOTATION_LOST}={incarnation}")
+                await stage.wait_until("the disk is given up", partial(_is_given_up, stage, name), GONE_S)
+                followed = partial(_is_followed, stage, brokers[name], name)
+                await stage.wait_until("another disk serves", followed, REPLACED_S)
+                stage.figure("another disk serves after", time.monotonic() - began)
+            await coordinator.replace_lost_member(stage.place, node)
+        await stage.wait_healthy()
+        stage.figure("two copies again", await traffic.has_two_copies())
+
+
+async def _says_gone(stage: Stage, name: str) -> None:
+    seen: Manifest = {}
+
+    async def told() -> bool:
+        seen.update(await stage.broker_condition(name, "DiskHealthy"))
+        return (seen.get("status"), seen.get("reason")) == ("False", "NodeReplaced")
+
+    waited = await stage.place.wait_until(f"{name} says NodeReplaced", told, NAMED_S, lambda: str(seen))
+    stage.figure("NodeReplaced named after", waited)
+    stage.note(f"{name}: {seen.get('message')}")
 
 
 async def _incarnation(stage: Stage, name: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from seriatim_operator.plan.absence import WAITS_S
 from seriatim_operator.plan.actions import DeleteClaim, DeletePod
 from seriatim_operator.plan.cluster import OPERATION_S
 from seriatim_operator.plan.observed import ANNOTATION_PLACE_ANEW
 from seriatim_operator.plan.rolling import ANNOTATION_APPROVE
 from seriatim_operator.resources.names import FORMER
-from seriatim_operator.status.cluster import WAITS_S
 
 from .world import World, annotated, new_world
 

@@ -17,6 +17,7 @@ from seriatim_operator.status.cluster import (
     cluster_events,
     cluster_status,
     danger,
+    disk_events,
     member_events,
 )
 from seriatim_operator.status.disk_remedies import disk_remedy
@@ -296,3 +297,63 @@ def test_a_group_whose_members_are_live_and_not_linked_is_not_whole() -> None:
     assert (whole.status, whole.reason) == ("False", "NotLinked")
     assert whole.reason in GROUP["Whole"]
     assert "g0-1 has no link to g0-0" in whole.message
+
+
+GONE = 'MountVolume failed for volume "{}" : path "/mnt/disk-1" does not exist'
+
+
+def unmounted(world: World, name: str) -> None:
+    """The pod is made again, and its kubelet cannot mount its volume."""
+    words = GONE.format(world.claims[name].volume)
+    world.pods[name] = replace(world.pods[name], is_ready=False, is_running=False, ended=(), mount_fails=words)
+
+
+@pytest.mark.parametrize(("uid", "reason"), [("other", "NodeReplaced"), ("first", "MountFailed")])
+def test_a_volume_that_cannot_be_mounted_is_told_with_what_to_annotate(uid: str, reason: str) -> None:
+    world = new_world()
+    world.nodes = {name: replace(node, uid="first") for name, node in world.nodes.items()}
+    world.run()
+    name = min(world.pods)
+    assert world.brokers[name].status.node_uid == "first"
+    node = world.pods[name].node
+    world.nodes[node] = replace(world.nodes[node], uid=uid)
+    unmounted(world, name)
+    broker = world.brokers[name]
+    status = broker_status(world.observed(), broker, Plan())
+    found = status.condition("DiskHealthy")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", reason)
+    assert found.reason in BROKER["DiskHealthy"]
+    assert "does not exist" in found.message
+    assert f"annotate sbroker {name} seriatim.dev/disk-lost={broker.status.incarnation}" in found.message
+    assert status.node_uid == "first", "until it serves on the other one"
+    (event,) = disk_events(broker, status)
+    assert (event.type, event.reason) == ("Warning", reason)
+    assert name in event.note
+    assert disk_events(broker.model_copy(update={"status": status}), status) == []
+
+
+def test_another_volume_that_cannot_be_mounted_says_nothing_of_the_disk() -> None:
+    world = started()
+    name = min(world.pods)
+    unmounted(world, name)
+    world.pods[name] = replace(world.pods[name], mount_fails='volume "config": configmap "orders" not found')
+    status = broker_status(world.observed(), world.brokers[name], Plan())
+    assert status.is_true("DiskHealthy")
+    ready = status.condition("Ready")
+    assert ready is not None
+    assert "configmap" in ready.message
+
+
+def test_a_person_gives_up_a_disk_that_cannot_be_mounted() -> None:
+    world = started()
+    name = min(world.pods)
+    broker = world.pods[name].broker
+    world._end(broker)
+    unmounted(world, name)
+    world.a_pass()
+    assert world.brokers[name].status.disk_lost is None, "the words of a kubelet prove nothing"
+    world.annotate(name)
+    world.run()
+    assert world.brokers[name].status.released is not None
+    assert any(pod.broker == broker and pod.is_ready for pod in world.pods.values())

@@ -151,7 +151,7 @@ def etcd_pod(number: int = 0, *, ready: bool = True, waiting: str = "", preparin
     because = {"etcd": waiting or ("PodInitializing" if preparing else ""), "member": preparing}
     states = {name: {"waiting": {"reason": why}} if why else {} for name, why in because.items()}
     return {
-        "metadata": {"name": f"etcd-{number}", "namespace": "shop"},
+        "metadata": {"name": f"etcd-{number}", "namespace": "shop", "uid": f"uid-etcd-{number}"},
         "spec": {"subdomain": "etcd"},
         "status": {
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],

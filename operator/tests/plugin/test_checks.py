@@ -94,6 +94,15 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "etcd pod etcd-1",
         "not there",
     ),
+    "etcd member whose disk is gone": (
+        lambda: healthy(
+            etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="PodInitializing"), etcd_pod(2)),
+            mount_fails={"uid-etcd-1": "path /mnt/disk-1 does not exist"},
+        ),
+        Level.BAD,
+        "etcd pod shop/etcd-1",
+        "/mnt/disk-1 does not exist",
+    ),
     "etcd not ready": (
         lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="CrashLoopBackOff"))),
         Level.BAD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
@@ -31,7 +31,7 @@ class Place:
     """A cluster, its machines, and operators that come and go."""
 
     def __init__(self, nodes: int = 3, **spec: object) -> None:
-        self.kube = MemoryKube(NAMESPACE)
+        self.kube = MemoryKube(NAMESPACE, began=datetime.now(UTC))
         self.brokers = FakeBrokers(self.kube)
         self.machines = FakeMachines(self.kube, self.brokers, nodes)
         self.kube.put(storage_class())

@@ -73,8 +73,8 @@ class Api(Protocol):
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
         """Read one object from the API and not from a cache; None if it does not exist."""
 
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """List all objects of a kind that match the label selector, in one namespace or (None) in all."""
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "") -> list[Manifest]:
+        """List all objects of a kind that match the label and field selectors, in one namespace or (None) in all."""
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """Write an object with server-side apply, and return it as the API has it now.
@@ -131,14 +131,16 @@ class Kube:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """List all objects of a kind that match the label selector, in pages of 250."""
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "") -> list[Manifest]:
+        """List all objects of a kind that match the label and field selectors, in pages of 250."""
         items: list[Manifest] = []
         token = ""
         while True:
             query = {"limit": str(PAGE_ITEMS)}
             if selector:
                 query["labelSelector"] = selector
+            if fields:
+                query["fieldSelector"] = fields
             if token:
                 query["continue"] = token
             page = await self._call("GET", kind.path(namespace), query)

@@ -65,6 +65,7 @@ class DeleteClaim(Action):
     name: str
     uid: str
     reason: str
+    is_lost: bool = False
     is_disruptive: ClassVar[bool] = True
 
     @property

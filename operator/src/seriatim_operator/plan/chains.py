@@ -69,12 +69,24 @@ def state_of_topic(view: TopicView, live: Collection[str] | None) -> TopicState:
     return next((state for state in WORST_FIRST if state in states), "Unknown")
 
 
+def is_as_planned(view: TopicView, live: Collection[str] | None, planned: frozenset[str]) -> bool:
+    """Whether copies of a topic do not answer only because their brokers are away as planned.
+
+    Args:
+        view: The topic, whose state is `CopyAway`.
+        live: The brokers that answer, and their disks.
+        planned: Those that are away as planned.
+    """
+    return bool(planned) and live is not None and state_of_topic(view, planned.union(live)) != "CopyAway"
+
+
 @dataclass(frozen=True, slots=True)
 class ChainsView:
     """The chains of all topics of a cluster, in short.
 
     Attributes:
-        troubles: How many topics are in each state of `TROUBLES`; a state without topics is missing.
+        troubles: How many topics are in each state of `TROUBLES`; a state without topics is missing. Topics of which
+            copies are away as planned do not count.
         named: The first of these topics by name, at most `NAMED_MAX` for each state.
         open_segments: Open segments by broker group.
         masters: Open segments by their master.
@@ -105,6 +117,7 @@ class _Short:
     """The share of one topic in the counts."""
 
     state: TopicState
+    is_as_planned: bool
     open_segments: Counter[str]
     masters: Counter[str]
     segments: Counter[str]
@@ -115,10 +128,12 @@ class ChainCounts:
 
     Attributes:
         live: Names of the brokers that answer, and their disks; None: not known yet.
+        planned: Names of the brokers that are away as planned, and their disks.
     """
 
     def __init__(self) -> None:
         self.live: frozenset[str] | None = None
+        self.planned: frozenset[str] = frozenset()
         self._shorts: dict[str, _Short] = {}
         self._by_state: dict[TopicState, set[str]] = {}
         self._open_segments: Counter[str] = Counter()
@@ -126,27 +141,30 @@ class ChainCounts:
         self._segments: Counter[str] = Counter()
 
     def put(self, name: str, view: TopicView | None) -> bool:
-        """Count a topic as it is now; None: it is gone. Returns whether its state has changed."""
+        """Count a topic as it is now; None: it is gone. Returns whether its state, or its reason, has changed."""
         before = self._shorts.pop(name, None)
         if before is not None:
-            self._by_state[before.state].discard(name)
+            self._by_state.get(before.state, set()).discard(name)
             self._open_segments.subtract(before.open_segments)
             self._masters.subtract(before.masters)
             self._segments.subtract(before.segments)
         if view is None:
             return before is not None
         short = self._shorts[name] = self._short(view)
-        self._by_state.setdefault(short.state, set()).add(name)
+        if not short.is_as_planned:
+            self._by_state.setdefault(short.state, set()).add(name)
         self._open_segments.update(short.open_segments)
         self._masters.update(short.masters)
         self._segments.update(short.segments)
-        return before is None or before.state != short.state
+        return before is None or (before.state, before.is_as_planned) != (short.state, short.is_as_planned)
 
-    def see_live(self, live: frozenset[str] | None, topics: Mapping[str, TopicView]) -> list[str]:
-        """Take which brokers answer. Returns the names of topics whose state has changed by that."""
-        if live == self.live:
+    def see_live(
+        self, live: frozenset[str] | None, planned: frozenset[str], topics: Mapping[str, TopicView]
+    ) -> list[str]:
+        """Take which brokers answer or are away as planned. Returns the names of topics that have changed by that."""
+        if (live, planned) == (self.live, self.planned):
             return []
-        self.live = live
+        self.live, self.planned = live, planned
         return [name for name, view in topics.items() if self.put(name, view)]
 
     def view(self) -> ChainsView:
@@ -171,4 +189,6 @@ class ChainCounts:
             for holders, count in chain.copies.items():
                 for broker in holders.listed:
                     segments[broker] += count
-        return _Short(state_of_topic(view, self.live), open_segments, masters, segments)
+        state = state_of_topic(view, self.live)
+        planned = state == "CopyAway" and is_as_planned(view, self.live, self.planned)
+        return _Short(state, planned, open_segments, masters, segments)

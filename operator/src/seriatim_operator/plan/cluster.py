@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
 from ..spec.settings import SettingsError, parse_settings
-from . import certificates, cordon, external, loss, members, rolling, scaling, spread
+from . import absence, certificates, cordon, external, loss, members, rolling, scaling, spread
 from .actions import Action, Apply, BeginOperation, DeleteObject, EndOperation, MarkLost, Plan
 from .observed import Observed
 from .rolling import SETTINGS_INVALID
 
 RESYNC_S = 30.0
 """Seconds between two passes if no event comes, in case an event was missed."""
+
+TROUBLE_S = 2.0
+"""Seconds between two passes while something is away or not told."""
 
 OPERATION_S = 900.0
 """Seconds after which an operation does not hold up others any more. The conditions of each step still hold."""
@@ -49,7 +52,18 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     result.actions.sort(key=_urgency)
     _disrupt(observed, make, result)
     members.tell_waiting(observed, result)
+    _look_at_what_lasts(observed, result)
     return result
+
+
+def _look_at_what_lasts(observed: Observed, result: Plan) -> None:
+    """Look again soon while something is away or not told, because no event tells how long that lasts."""
+    chains = observed.chains
+    if (chains is not None and chains.troubles) or observed.members is None or absence.returning_names(observed):
+        result.look_again(TROUBLE_S)
+    pods = (observed.pods.get(broker.name) for broker in observed.all_holders())
+    if any(pod is None or not pod.is_ready for pod in pods):
+        result.look_again(TROUBLE_S)
 
 
 _FOR_PODS = ("ServiceAccount", "NetworkPolicy", "BrokerGroup", "Broker", "ConfigMap", "PersistentVolumeClaim")

@@ -84,7 +84,7 @@ def release_lost(observed: Observed, plan: Plan) -> None:
             plan.blocked_by.append(f"the claim of {broker.name} is kept until the end of its process is certified")
         elif claim is not None and not claim.is_deleting:
             plan.actions.append(
-                DeleteClaim(claim.name, claim.uid, f"its disk is lost: {broker.status.disk_lost.proof}")
+                DeleteClaim(claim.name, claim.uid, f"its disk is lost: {broker.status.disk_lost.proof}", is_lost=True)
             )
         plan.look_again(CONFIRM_S)
         return

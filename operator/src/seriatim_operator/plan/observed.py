@@ -69,6 +69,7 @@ class NodeView:
         addresses: Types and values of its addresses, in the order of its status.
         labels: Its labels.
         taints: Its taints.
+        uid: The UID of the Node object. A machine that is made again under its name has another one.
     """
 
     name: str
@@ -79,6 +80,7 @@ class NodeView:
     addresses: tuple[tuple[str, str], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class PodView:
         image: The image of its container.
         placement_hash: The hash of its placement; empty if an older operator made it.
         no_node: Why no node takes it, in the scheduler's words; empty if it has one, or the scheduler said nothing yet.
+        mount_fails: Why it cannot start with its volumes, in the kubelet's words; empty if the operator did not ask or
+            nothing is said of it.
     """
 
     name: str
@@ -154,6 +158,7 @@ class PodView:
     image: str = ""
     placement_hash: str = ""
     no_node: str = ""
+    mount_fails: str = ""
 
     @property
     def broker(self) -> str:
@@ -166,6 +171,12 @@ class PodView:
         return self.waiting in IMAGE_REASONS
 
     @property
+    def waits_for_volumes(self) -> bool:
+        """Whether its container has not started since the pod has a node, and not for want of an image."""
+        has_begun = self.is_running or self.ended or self.is_deleting or self.is_over
+        return self.is_scheduled and not has_begun and self.waiting in ("", "ContainerCreating", "PodInitializing")
+
+    @property
     def why_not_ready(self) -> str:
         """Why the pod is not ready, and what tells more; empty if nothing says why."""
         if not self.is_scheduled:
@@ -173,6 +184,8 @@ class PodView:
         if self.lacks_image:
             # The kubelet's own words alternate between two tries.
             return f"its image cannot be pulled ({self.image}): kubectl describe pod {self.name} says why"
+        if self.mount_fails:
+            return f"the kubelet cannot give it its volumes: {self.mount_fails}"
         if self.waiting:
             return f"the kubelet says {self.waiting}"
         return self.says
@@ -449,6 +462,10 @@ class Observed:
         name = pod.node if pod is not None and pod.node else broker.status.node
         return [self.nodes[name]] if name in self.nodes else []
 
+    def has_lost_node(self, pod: PodView) -> bool:
+        """Whether there is no Node of the pod's. Kubernetes deletes the pod later, and until then calls it running."""
+        return bool(self.nodes) and pod.is_scheduled and pod.node not in self.nodes
+
     @cached_property
     def live_brokers(self) -> frozenset[str]:
         """Names of the members that are live; empty if no broker answered."""
@@ -502,6 +519,7 @@ def node_view(manifest: Manifest) -> NodeView:
         addresses=tuple((a["type"], a["address"]) for a in (manifest.get("status") or {}).get("addresses") or ()),
         labels=metadata.get("labels") or {},
         taints=taints,
+        uid=str(metadata.get("uid") or ""),
     )
 
 

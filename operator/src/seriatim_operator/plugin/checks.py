@@ -20,7 +20,7 @@ from ..resources.names import (
 from ..spec.topic import TopicState
 from ..status.cluster import tells_of_last_copies
 from .findings import Finding, Level, bad, unknown, warning, well
-from .look import Look, etcd_hosts, etcd_services
+from .look import Look, etcd_hosts, etcd_services, is_ready
 
 KUBERNETES_MINOR_MIN: Final = 30
 """The first minor version in which the rules of our definitions (CEL with quantities) are a stable feature."""
@@ -53,7 +53,7 @@ def check_operator(look: Look) -> list[Finding]:
     about = "operator"
     if "Pod" in look.unreadable:
         return [unknown(about, "you may not read pods of other namespaces", "ask a person who may")]
-    ready = [pod for pod in look.operator_pods if _is_ready(pod)]
+    ready = [pod for pod in look.operator_pods if is_ready(pod)]
     if not look.operator_pods:
         return [
             bad(
@@ -122,7 +122,9 @@ def check_etcd(look: Look) -> list[Finding]:
             delete = f"kubectl -n {namespace} delete pod {name}"
             remedy = f"give the chart the right image; if this pod then still waits for the wrong one, {delete}"
             findings.append(bad(about, f"container {container} has no image ({waiting})", remedy))
-        elif not _is_ready(pod):
+        elif told := look.mount_fails.get(str(pod["metadata"].get("uid")), ""):
+            findings.append(bad(about, f"its kubelet cannot give it its volumes: {told}", _remedy_etcd_disk(look, pod)))
+        elif not is_ready(pod):
             told = "it is not ready" + (f" ({waiting})" if waiting else "")
             findings.append(bad(about, told, f"kubectl -n {namespace} describe pod {name}; kubectl logs of it"))
     named = {host.partition(".")[0] for host in etcd_hosts(look.cluster)}
@@ -131,6 +133,21 @@ def check_etcd(look: Look) -> list[Finding]:
         bad(f"etcd pod {name}", "it is not there", "kubectl describe its StatefulSet") for name in sorted(missing)
     ]
     return findings or [well("etcd", f"{len(look.etcd_pods)} members are ready")]
+
+
+def _remedy_etcd_disk(look: Look, pod: dict[str, Any]) -> str:
+    """What to do about a member whose disk is gone. Others must be a majority, because they take the next one in."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    ready, members = sum(map(is_ready, look.etcd_pods)), max(len(look.etcd_pods), len(etcd_hosts(look.cluster)))
+    if 2 * ready <= members:
+        return (
+            f"bring the disk back: {ready} of {members} members are ready, and without a majority none can be replaced"
+        )
+    delete = f"kubectl -n {namespace} delete pvc data-{name} --wait=false; kubectl -n {namespace} delete pod {name}"
+    return (
+        f"bring the disk back, or, if it is lost for good, {delete}: {ready} of {members} members are ready, which is "
+        "a majority, so they have all metadata and take the new member in"
+    )
 
 
 def check_class(look: Look) -> list[Finding]:
@@ -340,11 +357,6 @@ def _waiting(pod: dict[str, Any]) -> tuple[str, str]:
         if waiting:
             return str(each["name"]), str(waiting.get("reason") or "")
     return "", ""
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
 def _time(text: str | None) -> datetime:

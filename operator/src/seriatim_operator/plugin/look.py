@@ -29,6 +29,7 @@ from ..cluster.kinds import (
     Kind,
 )
 from ..cluster.kube import Kube, KubeError
+from ..cluster.mounting import why_not_mounted
 from ..plan.observed import ClassView, NodeView, PodView, VolumeView, class_view, node_view, pod_view, volume_view
 from ..resources.names import (
     APP,
@@ -64,6 +65,7 @@ class Look:
         brokers: The Brokers, without those whose disk was given up and released.
         claims, budgets, policies: Manifests of the namespace, by name.
         etcd_pods: Pods of the chart's etcd, if this cluster uses it; empty if it uses another etcd.
+        mount_fails: By UID of a pod of etcd without a container, why its kubelet cannot give it its volumes.
         secrets: The Secrets with certificates that exist, by name.
         leases: The Leases in the namespace of each operator, by `namespace/name`.
         unreadable: Kinds that this user may not read.
@@ -86,6 +88,7 @@ class Look:
     consumer_groups: tuple[ConsumerGroup, ...] = ()
     operator_pods: tuple[Manifest, ...] = ()
     etcd_pods: tuple[Manifest, ...] = ()
+    mount_fails: Mapping[str, str] = field(default_factory=dict)
     leases: Mapping[str, Manifest] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
 
@@ -169,6 +172,7 @@ async def _look(reader: _Reader, cluster: BrokerCluster) -> Look:
     members = await reader.all_in(etcd_services(cluster).values(), POD, _component(COMPONENT_ETCD))
     leases = await reader.all_in((str(pod["metadata"]["namespace"]) for pod in operators), LEASE)
     bound = {claim["spec"].get("volumeName") for claim in claims}
+    etcd_pods = _etcd_of(cluster, members)
     return Look(
         cluster=cluster,
         now=datetime.now(UTC),
@@ -186,7 +190,10 @@ async def _look(reader: _Reader, cluster: BrokerCluster) -> Look:
         topics=tuple(topic for topic in map(Topic.from_manifest, topics) if topic.spec.cluster == name),
         consumer_groups=tuple(g for g in map(ConsumerGroup.from_manifest, consumers) if g.spec.cluster == name),
         operator_pods=tuple(operators),
-        etcd_pods=_etcd_of(cluster, members),
+        etcd_pods=etcd_pods,
+        mount_fails={
+            str(pod["metadata"]["uid"]): await reader.mount_fails(pod) for pod in etcd_pods if not _has_begun(pod)
+        },
         leases={f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in leases},
         unreadable=frozenset(reader.refused),
     )
@@ -246,10 +253,27 @@ class _Reader:
             self._note(kind, exc)
             return None
 
+    async def mount_fails(self, pod: Manifest) -> str:
+        return await why_not_mounted(self._kube, pod["metadata"]["namespace"], pod["metadata"]["uid"])
+
     def _note(self, kind: Kind, exc: KubeError) -> None:
         if exc.status != 403:
             raise exc
         self.refused.add(kind.kind)
+
+
+def is_ready(pod: Manifest) -> bool:
+    """Whether a pod is ready."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _has_begun(pod: Manifest) -> bool:
+    """Whether any container of a pod has ever run."""
+    status = pod.get("status") or {}
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    states = [state for each in containers for state in (each.get("state") or {}, each.get("lastState") or {})]
+    return any("running" in state or "terminated" in state for state in states)
 
 
 def _component(name: str) -> str:

@@ -29,6 +29,7 @@ from ..cluster import pki
 from ..cluster.brokers import Brokers, Credentials
 from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, POD, SECRET, SERVICE, Kind, kind_of
 from ..cluster.kube import Api, ConflictError, KubeError
+from ..plan.absence import planned_names, returning_names
 from ..plan.actions import (
     CHILD_REFUSED,
     Action,
@@ -65,13 +66,14 @@ from ..status.cluster import (
     cluster_events,
     cluster_status,
     danger,
+    disk_events,
     member_events,
 )
 from .cache import Cache
 from .definitions import Definitions
 from .known import Known
 from .objects import NOT_RENEWED, StatusWriter
-from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
+from .observe import FromApi, FromCache, Source, ask_for_mounts, ask_gate, ask_members, ask_the_unready, observe
 from .refusals import Refusals
 from .secrets import Certificates, SecretTakenError, ensure_certificates
 
@@ -229,7 +231,8 @@ class ClusterReconciler:
             return None
         live = _answering(observed, self._known.told_live(namespace, name))
         if live is not None:
-            self._known.note_live(namespace, name, live, is_told=observed.members is not None)
+            planned, is_told = planned_names(observed), observed.members is not None
+            self._known.note_live(namespace, name, live, planned, is_told=is_told)
         observed = replace(
             observed,
             certificate_names=certificates.broker_names,
@@ -265,6 +268,7 @@ class ClusterReconciler:
         addresses = external_addresses(observed).brokers
         make = replace(self._make_children(observed.cluster_in_force), external_addresses=addresses)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
+        observed = await ask_for_mounts(observed, self._api)
         if observed.members is None and brokers.is_reachable:
             observed = replace(observed, is_etcd_silent=await brokers.is_any_there())
         result = Plan()
@@ -408,7 +412,8 @@ class ClusterReconciler:
                 grace_s = 0 if action.at_once else None
                 await self._delete(POD, cluster.namespace, action.name, action.uid, grace_s)
             elif isinstance(action, DeleteClaim):
-                await self._api.event(about, "Warning", "ClaimDeleted", f"claim {action.name}: {action.reason}")
+                type_ = "Warning" if action.is_lost else "Normal"
+                await self._api.event(about, type_, "ClaimDeleted", f"claim {action.name}: {action.reason}")
                 await self._delete(CLAIM, cluster.namespace, action.name, action.uid)
             elif isinstance(action, PlaceAnew):
                 await self._place_anew(about, action, cluster)
@@ -462,9 +467,11 @@ class ClusterReconciler:
             KubeError: The API refused a status; this is the first such error.
         """
         reports: list[tuple[Resource, Status]] = []
-        for broker in observed.brokers.values():
-            reports.append((broker, broker_status(observed, broker, plan)))
         events: list[ClusterEvent] = []
+        for broker in observed.brokers.values():
+            of_broker = broker_status(observed, broker, plan)
+            reports.append((broker, of_broker))
+            events += disk_events(broker, of_broker)
         for group in observed.groups.values():
             told = broker_group_status(observed, group)
             reports.append((group, told))
@@ -649,7 +656,7 @@ def _answering(observed: Observed, told: frozenset[str] | None) -> frozenset[str
     it, except those whose pod is not ready now.
     """
     if observed.members is not None:
-        return observed.live_brokers | observed.live_disks
+        return observed.live_brokers | observed.live_disks | returning_names(observed)
     if told is None or not observed.is_etcd_silent:
         return None
     ready = {pod.name for pod in observed.pods.values() if pod.is_ready}

@@ -25,11 +25,16 @@ class Known:
         self._add = add
         self._live: dict[tuple[str, str], frozenset[str]] = {}
         self._told: dict[tuple[str, str], frozenset[str]] = {}
+        self._planned: dict[tuple[str, str], frozenset[str]] = {}
         self._chains: dict[tuple[str, str], ChainsView] = {}
 
     def live(self, namespace: str, cluster: str) -> frozenset[str] | None:
         """Names of the brokers that answer, and their disks, as last heard; None if that was never heard."""
         return self._live.get((namespace, cluster))
+
+    def planned(self, namespace: str, cluster: str) -> frozenset[str]:
+        """Names of the brokers that are away as planned, and their disks."""
+        return self._planned.get((namespace, cluster), frozenset())
 
     def told_live(self, namespace: str, cluster: str) -> frozenset[str] | None:
         """Names of the brokers that answered when brokers last told it, and their disks; None if they never did."""
@@ -39,12 +44,23 @@ class Known:
         """What the chains say; None until the brokers have told all of them."""
         return self._chains.get((namespace, cluster))
 
-    def note_live(self, namespace: str, cluster: str, live: frozenset[str], *, is_told: bool = True) -> None:
-        """Note which brokers answer, and whether brokers told it or it was concluded from their pods."""
+    def note_live(
+        self,
+        namespace: str,
+        cluster: str,
+        live: frozenset[str],
+        planned: frozenset[str] = frozenset(),
+        *,
+        is_told: bool = True,
+    ) -> None:
+        """Note which brokers answer, which are away as planned, and whether brokers told the first or it was concluded
+        from their pods.
+        """
+        place = (namespace, cluster)
         if is_told:
-            self._told[namespace, cluster] = live
-        if self._live.get((namespace, cluster)) != live:
-            self._live[namespace, cluster] = live
+            self._told[place] = live
+        if (self._live.get(place), self.planned(*place)) != (live, planned):
+            self._live[place], self._planned[place] = live, planned
             self._add(TopicsKey(namespace, cluster), 0.0)
 
     def note_chains(self, namespace: str, cluster: str, chains: ChainsView) -> None:
@@ -58,6 +74,7 @@ class Known:
         """Forget a cluster that is gone."""
         self._live.pop((namespace, cluster), None)
         self._told.pop((namespace, cluster), None)
+        self._planned.pop((namespace, cluster), None)
         self._chains.pop((namespace, cluster), None)
 
 

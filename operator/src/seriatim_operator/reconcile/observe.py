@@ -27,13 +27,16 @@ from ..cluster.kinds import (
     Kind,
 )
 from ..cluster.kube import Api, KubeError
+from ..cluster.mounting import why_not_mounted
 from ..cluster.readiness import why_not_ready
 from ..plan.observed import (
     BrokerGroupView,
     ClassView,
     GateView,
     MemberView,
+    NodeView,
     Observed,
+    PodView,
     claim_view,
     class_view,
     node_view,
@@ -55,6 +58,9 @@ _View = TypeVar("_View")
 
 UNREADY_ASKED_MAX = 16
 """How many brokers that are not ready are asked in one look. If more are not ready, mostly for the same reason."""
+
+MOUNTS_S = 4.0
+"""Seconds that a kubelet may take to mount a new pod's volumes, before it is asked why it has not."""
 
 _log = structlog.get_logger(__name__)
 
@@ -137,20 +143,27 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
         for manifest in await source.all(SERVICE, namespace, name)
         if LABEL_EXTERNAL in manifest["metadata"]["labels"] and belongs_to(manifest, cluster)
     ]
+    nodes = _named(await _optional(source, NODE, name), node_view)
     return Observed(
         cluster=cluster,
         now_s=time.time(),
         groups=_named(await source.all(BROKER_GROUP, namespace, name), BrokerGroup.from_manifest),
         brokers=_named(await source.all(BROKER, namespace, name), Broker.from_manifest),
-        pods=_named(await source.all(POD, namespace, name), pod_view),
+        pods=_without_lost(_named(await source.all(POD, namespace, name), pod_view), nodes),
         claims=claims,
         volumes=_named(volumes, volume_view),
-        nodes=_named(await _optional(source, NODE, name), node_view),
+        nodes=nodes,
         services=_named(services, service_view),
         storage_class=await _class(source, cluster.spec.storage.storage_class_name),
         members=await ask_members(brokers, counts=counts),
         last_settings=await _last_settings(source, cluster),
     )
+
+
+def _without_lost(pods: dict[str, PodView], nodes: dict[str, NodeView]) -> dict[str, PodView]:
+    """The pods, of which none is ready whose Node is gone. Kubernetes says so only when it deletes the pod."""
+    lost = {name: pod for name, pod in pods.items() if nodes and pod.is_scheduled and pod.node not in nodes}
+    return {**pods, **{name: replace(pod, is_ready=False) for name, pod in lost.items()}}
 
 
 async def _last_settings(source: Source, cluster: BrokerCluster) -> dict[str, str] | None:
@@ -191,6 +204,16 @@ async def ask_the_unready(observed: Observed, credentials: Credentials | None) -
     says = await asyncio.gather(*(why_not_ready(pod.ip, credentials) for pod in asked[:UNREADY_ASKED_MAX]))
     told = {pod.name: replace(pod, says=text) for pod, text in zip(asked, says, strict=False)}
     return replace(observed, pods={**observed.pods, **told}) if told else observed
+
+
+async def ask_for_mounts(observed: Observed, api: Api) -> Observed:
+    """`observed`, with the kubelets' words about pods that have had a node for some seconds and no container yet."""
+    asked = [
+        pod for pod in observed.pods.values() if pod.waits_for_volumes and observed.now_s - pod.created_s >= MOUNTS_S
+    ][:UNREADY_ASKED_MAX]
+    told = await asyncio.gather(*(why_not_mounted(api, observed.cluster.namespace, pod.uid) for pod in asked))
+    pods = {pod.name: replace(pod, mount_fails=text) for pod, text in zip(asked, told, strict=True) if text}
+    return replace(observed, pods={**observed.pods, **pods}) if pods else observed
 
 
 async def ask_gate(brokers: Brokers, broker: str) -> GateView:

@@ -164,14 +164,15 @@ class TopicPass(ObjectPass[str, Topic]):
     async def _report(self, manifest: Manifest, topic: Topic, finding: Finding, *, is_long_silent: bool) -> None:
         if not self._is_due(topic, finding, is_long_silent=is_long_silent):
             return
-        live, letters = self._mirror.counts.live, self._letters.get(topic.topic_name, ())
-        status = topic_status(topic, finding, time.time(), live, letters)
+        live, planned = self._mirror.counts.live, self._mirror.counts.planned
+        letters = self._letters.get(topic.topic_name, ())
+        status = topic_status(topic, finding, time.time(), live, letters, planned)
         if is_in_danger(topic.status):
             self._warned.add(topic.topic_name)  # also by the operator before this one
         if is_news(topic.status, status):
             await self._write_status(manifest, status)
             is_warned = topic.topic_name in self._warned
-            for event in topic_events(topic.status, status, live, is_warned=is_warned):
+            for event in topic_events(topic.status, status, live, planned, is_warned=is_warned):
                 if self._may_tell():
                     await self._api.event(manifest, event.type, event.reason, event.note)
         if is_in_danger(status):

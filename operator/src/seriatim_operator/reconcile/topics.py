@@ -198,8 +198,9 @@ class _ClusterTopics:
         return self._parts[key]
 
     def see_live(self) -> None:
-        """Take which brokers answer. Topics whose state has changed by that are due."""
-        changed = self._mirror.counts.see_live(self._known.live(*self._place), self._mirror.topics)
+        """Take which brokers answer or are away as planned. Topics that have changed by that are due."""
+        live, planned = self._known.live(*self._place), self._known.planned(*self._place)
+        changed = self._mirror.counts.see_live(live, planned, self._mirror.topics)
         if changed:
             self._add(self._keys[0], self._topics.told(changed))
             self._tell_chains()

@@ -82,6 +82,8 @@ class BrokerStatus(Status):
     """The state in one word. `DiskLost` is followed only by `Released`, and `Released` is final."""
     node: Annotated[str, Field(max_length=253)] = ""
     """The node on which it runs, or ran last."""
+    node_uid: Annotated[str, Field(max_length=64)] = ""
+    """The UID of the Node object on which it served last. A node that was made again has another one."""
     incarnation: Annotated[str, Field(max_length=64)] = ""
     """The identity that is on its disk."""
     run: int | None = None

@@ -7,6 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from ..plan.absence import (
+    AS_PLANNED,
+    NOT_TOLD,
+    RETURNING,
+    WAITS_S,
+    absence,
+    is_starting,
+    planned_names,
+    returning_names,
+)
 from ..plan.actions import CHILD_REFUSED, BeginOperation, EndOperation, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
@@ -51,9 +61,6 @@ def time_of(now_s: float) -> datetime:
 REPORTED_S: Final = 60.0
 """Seconds after which the status is written although nothing has changed, so that people see that an operator acts."""
 
-WAITS_S: Final = 10.0
-"""Seconds for which a new pod may lack a node or its image until something is wrong."""
-
 WAITS_FOR_COORDINATOR = "waits for the coordinator"
 """The words with which a broker says that it cannot reach etcd (`Broker.not_ready`)."""
 
@@ -94,8 +101,9 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         conditions=settle(
             before.conditions, facts, reasons.BROKER, generation=broker.metadata.generation, now_s=observed.now_s
         ),
-        phase="Released" if released else "DiskLost" if lost else _phase(pod),
+        phase="Released" if released else "DiskLost" if lost else _phase(observed, pod),
         node=(pod.node if pod is not None else "") or before.node,
+        node_uid=_node_uid(observed, pod) or before.node_uid,
         incarnation=incarnation,
         run=run,
         disk=disk,
@@ -103,6 +111,12 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         disk_lost=lost,
         released=released,
     )
+
+
+def _node_uid(observed: Observed, pod: PodView | None) -> str:
+    """The UID of the Node on which the pod serves; empty if it does not serve."""
+    node = observed.nodes.get(pod.node) if pod is not None and pod.is_ready else None
+    return node.uid if node is not None else ""
 
 
 def _last_run(member: MemberView | None, incarnation: str, known: int | None) -> int | None:
@@ -115,9 +129,11 @@ def _last_run(member: MemberView | None, incarnation: str, known: int | None) ->
     return member.run if known is None else max(known, member.run)
 
 
-def _phase(pod: PodView | None) -> Any:
+def _phase(observed: Observed, pod: PodView | None) -> Any:
     if pod is None or not pod.is_scheduled:
         return "Pending"
+    if observed.has_lost_node(pod):
+        return "Stopped"
     return "Running" if pod.is_running else "Pending" if not pod.ended else "Stopped"
 
 
@@ -139,6 +155,10 @@ def _broker_facts(
         ready = Fact("Ready", "True", "Serving")
     elif refusal is not None:
         ready = Fact("Ready", "False", "Refused", refusal.text)
+    elif planned := absence(observed, broker):
+        ready = Fact("Ready", "False", planned)
+    elif pod is not None and observed.has_lost_node(pod):
+        ready = Fact("Ready", "False", "NodeGone", f"there is no Node {pod.node}")
     elif pod is not None and (node := observed.nodes.get(pod.node)) is not None and not node.is_ready:
         ready = Fact("Ready", "False", "NodeSilent", f"the kubelet of {node.name} does not answer")
     elif pod is not None and pod.is_running:
@@ -184,16 +204,33 @@ def _disk_fact(
             f"no Node has the host name {hosts}; the disk is given up after {timeout_s} s",
         )
     if refusal is not None and refusal.error in DISK_REASONS:
-        return Fact("DiskHealthy", "False", DISK_REASONS[refusal.error], _with_remedy(broker, refusal))
+        reason = DISK_REASONS[refusal.error]
+        return Fact("DiskHealthy", "False", reason, _with_remedy(broker, reason, refusal.text.partition(" Remedy:")[0]))
+    if pod is not None and (lacking := _lacks_its_disk(observed, broker, pod)) is not None:
+        return Fact("DiskHealthy", "False", lacking[0], _with_remedy(broker, *lacking))
     if incarnation or (pod is not None and pod.is_ready):
         return Fact("DiskHealthy", "True", "Accepted")
     return Fact("DiskHealthy", "Unknown", "NotJoined")
 
 
-def _with_remedy(broker: Broker, refusal: Ended) -> str:
-    """The broker's message, with the remedy for Kubernetes in place of the broker's own remedy."""
-    problem = refusal.text.partition(" Remedy:")[0]
-    return f"{problem} Remedy: {disk_remedy(broker, DISK_REASONS[refusal.error])}"
+def _lacks_its_disk(observed: Observed, broker: Broker, pod: PodView) -> tuple[str, str] | None:
+    """Reason and words if the kubelet cannot give the pod its disk."""
+    claim = observed.claims.get(broker.name)
+    if not pod.mount_fails or claim is None or not claim.volume or claim.volume not in pod.mount_fails:
+        return None
+    node, known = observed.nodes.get(pod.node), broker.status.node_uid
+    words = f"the kubelet of {pod.node} cannot mount volume {claim.volume} ({pod.mount_fails})"
+    if node is None or not known or node.uid == known:
+        return "MountFailed", words
+    return (
+        "NodeReplaced",
+        f"{words}, and {pod.node} is another Node object than the one on which it served: it was made again",
+    )
+
+
+def _with_remedy(broker: Broker, reason: str, problem: str) -> str:
+    """The problem with its remedy. The words of a broker have another one, which is not for Kubernetes."""
+    return f"{problem.removesuffix('.')}. Remedy: {disk_remedy(broker, reason)}"
 
 
 def _refusal(pod: PodView | None) -> Ended | None:
@@ -217,17 +254,22 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
     away = ", ".join(member.broker for member in members if not member.ready) or "members are missing"
     if observed.members is None:
         note = "etcd does not answer the brokers" if observed.is_etcd_silent else "no broker answers"
-        whole = Fact("Whole", "Unknown", "NotTold", note)
+        whole = Fact("Whole", "Unknown", NOT_TOLD, note)
     else:
-        is_whole = (
-            view is not None
-            and len(view.members) >= 2
-            and all(m.is_admitted and m.is_live and not m.is_certified for m in view.members)
-        )
+        missing = frozenset(m.broker for m in view.members if not _serves(m)) if view is not None else frozenset()
+        is_whole = view is not None and len(view.members) >= 2 and not missing
         alone = [member for member in view.members if member.unlinked] if view is not None else []
         if is_whole and alone:
             note = f"{alone[0].broker} has no link to {', '.join(alone[0].unlinked)}: check the network between them"
             whole = Fact("Whole", "False", "NotLinked", note)
+        elif missing and missing <= (returning := returning_names(observed)) | planned_names(observed):
+            names = ", ".join(sorted(missing))
+            is_returning = bool(missing & returning)
+            whole = (
+                Fact("Whole", "Unknown", RETURNING, names)
+                if is_returning
+                else Fact("Whole", "False", AS_PLANNED, names)
+            )
         else:
             whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
     drained = _drained(item, view, open_segments, segments)
@@ -243,6 +285,10 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
         heads=open_segments,
         segments=segments,
     )
+
+
+def _serves(member: MemberView) -> bool:
+    return member.is_admitted and member.is_live and not member.is_certified
 
 
 def _counts(observed: Observed, item: BrokerGroup, view: BrokerGroupView | None) -> tuple[int | None, int | None]:
@@ -496,14 +542,34 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     ]
     if troubles:
         return Fact("Degraded", "True", troubles[0][0], "; ".join(message for _, message in troubles))
+    if planned := [f"{name} ({why})" for name, why in _planned(observed).items()]:
+        return Fact("Degraded", "False", AS_PLANNED, f"{', '.join(planned)}: nothing else is wrong")
+    if not all_ready:
+        ready = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
+        text = f"{ready} of {len(observed.wanted_broker_groups)} groups serve, and the others start for the first time"
+        return Fact("Degraded", "False", "Starting", text)
     alone = machine_that_holds_all(observed)
     if alone and not observed.placed_anew:
         return Fact("Degraded", "False", ONE_MACHINE_HOLDS_ALL, _how_to_spread(observed, alone))
     return Fact("Degraded", "False", "Healthy")
 
 
+def _planned(observed: Observed) -> dict[str, str]:
+    """The Brokers that are not ready as planned, by name, and why."""
+    brokers = sorted(observed.brokers.values(), key=lambda broker: broker.name)
+    found = {broker.name: absence(observed, broker) for broker in brokers}
+    return {name: why for name, why in found.items() if why and not _is_pod_ready(observed, name)}
+
+
+def _is_pod_ready(observed: Observed, name: str) -> bool:
+    pod = observed.pods.get(name)
+    return pod is not None and pod.is_ready
+
+
 def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]:
-    waiting = [pod.says for pod in observed.pods.values() if WAITS_FOR_COORDINATOR in pod.says]
+    brokers = [b for b in observed.brokers.values() if not (is_starting(observed, b) or absence(observed, b))]
+    pods = [pod for broker in brokers if (pod := observed.pods.get(broker.name)) is not None]
+    waiting = [pod.says for pod in pods if WAITS_FOR_COORDINATOR in pod.says]
     remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
     if waiting and not all_ready:
         return [("EtcdUnreachable", f"{waiting[0]}: {remedy}")]
@@ -555,23 +621,32 @@ def _member_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str
         return [("NodeGone", f"the machine of {', '.join(gone)} is gone")]
     if all_ready:
         return []
-    if not (observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id):
-        return _start_troubles(observed)
-    away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
+    planned = _planned(observed)
+    away = [b for b in observed.all_holders() if not (_is_pod_ready(observed, b.name) or b.name in planned)]
+    faulty = [broker for broker in away if not is_starting(observed, broker)]
+    never = [told for broker in faulty if broker.status.served is None and (told := _start_trouble(observed, broker))]
+    names = [broker.name for broker in faulty] + _empty_slots(observed)
+    if not names:
+        return []
     leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
-    note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
-    return [("MembersAway", note)]
+    note = ", ".join(names) + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
+    return [*never, *([("MembersAway", note)] if len(never) < len(names) else [])]
 
 
-def _start_troubles(observed: Observed) -> list[tuple[str, str]]:
-    """What keeps pods of a cluster that never served from starting. Each pod lacks a node and an image for a moment."""
-    pods = [pod for broker in observed.all_holders() if (pod := observed.pods.get(broker.name)) is not None]
-    waiting = [pod for pod in pods if observed.now_s - pod.created_s >= WAITS_S]
-    return [
-        ("NoImage" if pod.lacks_image else "NoNode", f"{pod.name} does not start: {pod.why_not_ready}")
-        for pod in waiting
-        if pod.lacks_image or pod.no_node
-    ]
+def _empty_slots(observed: Observed) -> list[str]:
+    """Slots that had a disk and have none now. The first disk of a slot is made in the pass that finds none."""
+    had = {(broker.spec.group, broker.spec.slot) for broker in observed.brokers.values()}
+    held = {(broker.spec.group, broker.spec.slot) for broker in observed.all_holders()}
+    wanted = set(observed.wanted_broker_groups)
+    return [f"{group}-{slot} has no disk" for group, slot in sorted(had - held) if group in wanted]
+
+
+def _start_trouble(observed: Observed, broker: Broker) -> tuple[str, str] | None:
+    """What keeps a member from starting for the first time. Each pod lacks a node and an image for a moment."""
+    pod = observed.pods.get(broker.name)
+    if pod is None or observed.now_s - pod.created_s < WAITS_S or not (pod.lacks_image or pod.no_node):
+        return None
+    return "NoImage" if pod.lacks_image else "NoNode", f"{pod.name} does not start: {pod.why_not_ready}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,20 +684,30 @@ def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus, warn
     return [ClusterEvent("Normal", "Recovered", f"no longer: {warned}")] if warned and new.status == "False" else []
 
 
+def disk_events(broker: Broker, after: BrokerStatus) -> list[ClusterEvent]:
+    """An Event for a disk that its broker cannot use any more, with what a person can do about it."""
+    old, new = broker.status.condition("DiskHealthy"), after.condition("DiskHealthy")
+    if new is None or new.status != "False" or new.reason in ("GivenUp", "NodeGone"):
+        return []  # these have Events of their own
+    if old is not None and old.reason == new.reason:
+        return []
+    return [ClusterEvent("Warning", new.reason, f"{broker.name}: {new.message}")]
+
+
 def member_events(observed: Observed, item: BrokerGroup, after: BrokerGroupStatus) -> list[ClusterEvent]:
     """Events for members of a broker group that died, or are back."""
     old, new = item.status.condition("Whole"), after.condition("Whole")
-    if old is None or new is None or old.status == new.status:
+    if old is None or new is None or (old.status, old.reason) == (new.status, new.reason):
         return []
-    if new.status == "True":
+    if new.status == "True" and old.reason in ("Incomplete", "NotLinked"):
         return [ClusterEvent("Normal", "MembersBack", f"all members of broker group {item.spec.group} answer")]
-    live = observed.live_brokers
+    live = observed.live_brokers | planned_names(observed) | returning_names(observed)
     away = [
         f"{member.broker}{' (master)' if member.role == 'Master' else ''}"
         for member in item.status.members
         if f"{item.spec.group}-{member.slot}" not in live
     ]
-    if new.status != "False" or not away:
+    if new.reason != "Incomplete" or not away:
         return []
     note = f"{', '.join(away)} of broker group {item.spec.group} does not answer"
     return [ClusterEvent("Warning", "MemberAway", f"{note}: its open segments go to other broker groups")]

@@ -21,6 +21,8 @@ _REMEDIES: Final = {
     "LostDisk": "the disk was given up before and must not come back; " + _REPLACE,
     "NewerFormat": "run the newer image again: an older one cannot read this disk",
     "Corrupt": "see what the kernel says of the device; if the disk is lost for good, " + _REPLACE,
+    "MountFailed": "see what the node says of the disk, and bring it back; if it is lost for good, " + _REPLACE,
+    "NodeReplaced": "if the machine came back without its disks, they are gone: " + _REPLACE,
     "NodeGone": "bring the node back within nodeLossTimeoutSeconds, or do nothing: the operator replaces the disk",
 }
 

@@ -27,6 +27,8 @@ CLUSTER: Final = {
     },
     "Degraded": {
         "Healthy": "nothing is wrong",
+        "Starting": "members start for the first time, and nothing is wrong so far; the message says how many serve",
+        "AwayAsPlanned": "members are away because the operator restarts or removes them, or their node is drained",
         "MembersAway": "some members do not serve",
         "SegmentsUnsettled": "it is not known where segments of a topic end: consumers wait there",
         "SegmentsUnreachable": "no broker that has segments of a topic answers: consumers wait there",
@@ -34,8 +36,8 @@ CLUSTER: Final = {
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
         "CatchingUp": "one broker surely has the ends of segments of a topic: another copies them or is away",
-        "NoNode": "no node takes a pod of a cluster that never served; the message has the scheduler's words",
-        "NoImage": "the image of a pod cannot be pulled, and the cluster never served",
+        "NoNode": "no node takes a pod of a Broker that never served; the message has the scheduler's words",
+        "NoImage": "the image of a pod cannot be pulled, and its Broker never served",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
@@ -94,6 +96,8 @@ GROUP: Final = {
     "Whole": {
         "AllThere": "all members are admitted and live: segments can be opened here",
         "Incomplete": "a member is missing: no segment is opened here while another broker group is whole",
+        "AwayAsPlanned": "as Incomplete, and the member is away as planned",
+        "Returning": "etcd answers the brokers again, and members whose pods are ready register anew",
         "NotLinked": "all members are live, but two of them have no link: no segment is opened here",
         "NotTold": "no broker tells which members run: none answers, or etcd does not answer them",
         "NotRenewed": NOT_RENEWED,
@@ -110,7 +114,11 @@ BROKER: Final = {
     "Ready": {
         "Serving": "its pod is ready: it is admitted and serves",
         "Starting": "its container runs but does not serve yet",
+        "Restarting": "the operator restarts it, or it starts again after its node was drained",
+        "Drained": "its node is drained, and its pod waits until that is over",
+        "Removed": "its broker group is drained, and is being removed",
         "NodeSilent": "the kubelet of its Node does not answer, so it is not known whether its container runs",
+        "NodeGone": "the Node of its pod is gone",
         "NotRunning": "its container does not run",
         "Refused": "it refuses to start: DiskHealthy or the message says why",
         "DiskLost": "the operator gives up its disk",
@@ -138,6 +146,8 @@ BROKER: Final = {
         "LostDisk": "the disk was declared lost and must not come back",
         "NewerFormat": "the disk was written by a newer version",
         "Corrupt": "the disk's passport or log cannot be read",
+        "MountFailed": "the kubelet cannot mount the volume; the message has its words",
+        "NodeReplaced": "the kubelet cannot mount the volume, and its Node was made again: the disk is probably gone",
         "GivenUp": "the disk is proved lost, and another disk takes the slot",
     },
 }
@@ -161,6 +171,7 @@ TOPIC: Final = {
     "ChainHealthy": {
         "TwoCopies": "two brokers or more that answer have every segment, whole",
         "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
+        "AwayAsPlanned": "as CopyAway, and the other broker is away as planned",
         "CatchingUp": "one broker surely has the end of a segment: another copies it, or has just stopped answering",
         "OneCopy": "a sealed segment has one copy left",
         "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
@@ -232,8 +243,8 @@ CLUSTER_EVENTS: Final = {
     "AuthorityMade": "the operator made a certificate authority",
     "OtherOperator": "an operator leaves the cluster to another one, which looks after it; the note names the two",
 }
-"""Reasons of the Events on a BrokerCluster about its members, copies and certificates. Every reason of
-`Degraded` with status True is one as well."""
+"""Reasons of the Events on a BrokerCluster about its members, copies and certificates. Every reason of `Degraded` with
+status True is one as well, and every reason of a Broker's `DiskHealthy` with status False, except GivenUp."""
 
 CLUSTER_TOPIC_EVENTS: Final = {
     "TopicUnclaimed": "an operator made topics for objects that are gone: no object has these topics now",

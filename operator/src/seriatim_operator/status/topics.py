@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 from seriatim_api.ids import format_offset
 
-from ..plan.chains import WORST_FIRST, state_of_topic
+from ..plan.absence import AS_PLANNED
+from ..plan.chains import WORST_FIRST, is_as_planned, state_of_topic
 from ..plan.topics import ChainView, Finding
 from ..spec.base import Condition
 from ..spec.topic import CHAINS_SHOWN_MAX, SOURCES_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
@@ -35,6 +36,7 @@ def topic_status(
     now_s: float,
     live: Collection[str] | None,
     dead_letters_of: tuple[str, ...] = (),
+    planned: frozenset[str] = frozenset(),
 ) -> TopicStatus:
     """The status of the topic, from what the operator knows now.
 
@@ -44,6 +46,7 @@ def topic_status(
         now_s: Unix time in seconds.
         live: Names of the brokers that answer, and their disks; None: not known yet.
         dead_letters_of: The consumer groups whose dead letters the topic takes, as `<topic>/<group>`.
+        planned: Names of the brokers that are away as planned, and their disks.
     """
     before, view = topic.status, finding.view
     if finding.keeps_status:
@@ -55,7 +58,11 @@ def topic_status(
         return before.model_copy(update={"conditions": _settled(topic, facts, now_s), "state": state})
     generation = topic.metadata.generation
     state = state_of_topic(view, live) if view is not None else "Unknown"
-    conditions = _settled(topic, [_ready(finding), _chain_fact(state)], now_s)
+    copies = _chain_fact(state)
+    if view is not None and state == "CopyAway" and is_as_planned(view, live, planned):
+        text = "a broker that has a copy is away as planned: the brokers said before that this is safe"
+        copies = Fact("ChainHealthy", "False", AS_PLANNED, text)
+    conditions = _settled(topic, [_ready(finding), copies], now_s)
     if view is None:
         return TopicStatus(observed_generation=generation, conditions=conditions)
     chains = [view.chains[number] for number in sorted(view.chains)]
@@ -85,13 +92,21 @@ class TopicEvent:
 
 
 def is_in_danger(status: TopicStatus) -> bool:
-    """Whether there is a Warning about the copies of a topic with this status. To catch up is no danger."""
+    """Whether there is a Warning about the copies of a topic with this status. To catch up is no danger, nor is what
+    was planned.
+    """
     condition = status.condition("ChainHealthy")
-    return condition is not None and condition.status == "False" and status.state != "CatchingUp"
+    is_one = condition is not None and condition.status == "False" and condition.reason != AS_PLANNED
+    return is_one and status.state != "CatchingUp"
 
 
 def topic_events(
-    before: TopicStatus, after: TopicStatus, live: Collection[str] | None, *, is_warned: bool
+    before: TopicStatus,
+    after: TopicStatus,
+    live: Collection[str] | None,
+    planned: Collection[str] = (),
+    *,
+    is_warned: bool,
 ) -> list[TopicEvent]:
     """Events for what happened to the chains between two statuses: masters that died, copies in danger or back.
 
@@ -99,6 +114,7 @@ def topic_events(
         before: The older status.
         after: The newer one.
         live: The brokers that answer; None if that is not known.
+        planned: The brokers that are away as planned.
         is_warned: Whether the last Event about the copies was a Warning. Only then their end is news.
     """
     events = []
@@ -109,6 +125,7 @@ def topic_events(
         if chain.master != masters.get(chain.partition, chain.master)
         and live is not None
         and masters[chain.partition] not in live
+        and masters[chain.partition] not in planned
     }
     if left and before.incarnation == after.incarnation:
         numbers = [str(number) for number in left]
@@ -117,11 +134,17 @@ def topic_events(
         note = f"{away} does not answer: other brokers took over partition {', '.join(numbers[:PARTITIONS_NAMED_MAX])}"
         events.append(TopicEvent("Warning", "MasterAway", note + more))
     new = after.condition("ChainHealthy")
-    if new is not None and is_in_danger(after) and _is_worse(before.state, after.state):
+    if new is not None and is_in_danger(after) and _is_worse(_alarming(before), after.state):
         events.append(TopicEvent("Warning", new.reason, new.message))
     elif new is not None and new.status == "True" and is_warned:
         events.append(TopicEvent("Normal", "CopiesBack", "two brokers or more that answer have every segment again"))
     return events
+
+
+def _alarming(status: TopicStatus) -> TopicState:
+    """The state of a topic without what was planned."""
+    condition = status.condition("ChainHealthy")
+    return "Healthy" if condition is not None and condition.reason == AS_PLANNED else status.state
 
 
 def _is_worse(before: TopicState, after: TopicState) -> bool:
