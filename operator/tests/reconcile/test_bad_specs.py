@@ -79,3 +79,7 @@ async def test_the_secret_for_etcd_is_looked_at_until_it_is_whole() -> None:
     assert "has no tls.key" in await told()
     put_secret(place, **FILES)
     assert "etcd-tls" not in await told()
+    asked: list[tuple[str, str]] = []
+    place.kube.refuse = lambda call, kind: asked.append((call, kind.kind))  # type: ignore[func-returns-value]
+    assert "etcd-tls" not in await told()
+    assert ("get", "Secret") not in asked, "a whole one is not read in each pass"
