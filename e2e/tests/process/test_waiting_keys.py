@@ -13,6 +13,7 @@ from seriatim_local import LocalCluster
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
 PARKS = RetryPolicy(2, back_off="fixed", delays_ms=(50,), jitter_percent=0, exhausted="park_key")
+BLOCKS = replace(PARKS, exhausted="block")
 
 
 class Application:
@@ -70,7 +71,7 @@ async def test_a_failing_key_is_parked_outlives_its_server_and_is_released(clust
         assert row.settings == GroupSettings("key_ordered", PARKS)
         assert (row.parked_keys, row.aside_messages, len(row.consumers)) == (1, 3, 1)
         assert row.oldest_append_ms > 0
-        (refused,) = await admin.configure_group("waiting", "g", mode="shared")
+        (refused,) = await admin.configure_group("waiting", "g", mode="shared", retry=BLOCKS)
         assert refused.error is not None
         assert "is in group g" in refused.error
 
@@ -102,11 +103,10 @@ async def test_a_failing_key_is_parked_outlives_its_server_and_is_released(clust
 
         (refused,) = await admin.configure_group("waiting", "g", mode="shared")
         assert refused.error_number == BadRequestError.number, "the policy parks keys"
-        blocks = replace(PARKS, exhausted="block")
-        (changed,) = await admin.configure_group("waiting", "g", mode="shared", retry=blocks)
+        (changed,) = await admin.configure_group("waiting", "g", mode="shared", retry=BLOCKS)
         assert changed.error is None
         grown = await admin.update_topic("waiting", 3)
         assert grown.partition_count == 3
         rows = (await admin.describe_group("waiting", "g")).partitions
-        assert {row.settings for row in rows} == {GroupSettings("shared", blocks)}
+        assert {row.settings for row in rows} == {GroupSettings("shared", BLOCKS)}
         assert all(row.has_cursor for row in rows)
