@@ -18,7 +18,7 @@ from seriatim_local import LocalCluster
 
 from e2e.kubernetes import coordinator
 from e2e.kubernetes.place import Manifest, condition, is_true
-from e2e.kubernetes.release import CLUSTER
+from e2e.kubernetes.release import CLUSTER, NODE_LOSS_S
 from e2e.kubernetes.sight import DOCTOR, output
 from e2e.kubernetes.stage import Stage
 from tools.kubernetes.errors import ClusterError
@@ -26,6 +26,7 @@ from tools.kubernetes.errors import ClusterError
 NAMED_S: Final = 90.0
 GONE_S: Final = 90.0
 REPLACED_S: Final = 300.0
+LATE_LOSS_S: Final = 900
 HELD_S: Final = 20.0
 """For how long the case checks that a disk is not given up.
 
@@ -160,9 +161,10 @@ async def node_back_without_disks(stage: Stage) -> None:
     """A machine is made again under its name, with empty disks. Its Node is Ready, and no volume can be mounted.
 
     The operator says that the disks are gone, and what to annotate. A person does so for each, and gives etcd's member
-    another disk with the two commands that doctor shows. The Node object is deleted too, as with a new machine.
+    another disk with the two commands that doctor shows. The Node object is deleted too, as with a new machine. It is
+    back before `nodeLossTimeoutSeconds` proves its loss.
     """
-    async with stage.traffic() as traffic:
+    async with stage.traffic() as traffic, _late_loss(stage):
         operators = await stage.place.list("pods", "app.kubernetes.io/component=operator")
         taken = {pod["spec"].get("nodeName") for pod in operators}
         pods = await stage.pods()
@@ -191,6 +193,16 @@ async def node_back_without_disks(stage: Stage) -> None:
             await coordinator.replace_lost_member(stage.place, node)
         await stage.wait_healthy()
         stage.figure("two copies again", await traffic.has_two_copies())
+
+
+@asynccontextmanager
+async def _late_loss(stage: Stage) -> AsyncIterator[None]:
+    """Give a node that is gone more time than it needs to come back."""
+    await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"nodeLossTimeoutSeconds": LATE_LOSS_S}})
+    try:
+        yield
+    finally:
+        await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"nodeLossTimeoutSeconds": NODE_LOSS_S}})
 
 
 async def _says_gone(stage: Stage, name: str) -> None:
