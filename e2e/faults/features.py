@@ -452,7 +452,7 @@ class Features:
         return await self._configure(BY_KEY, retry=POLICIES[1])
 
     async def _change_mode(self, act: Act) -> None:
-        """Let the group in order be one by key for a while. It has no consumers while its mode changes.
+        """Let the group in order be one by key for some time. It has no consumers while its mode changes.
 
         Before its consumer leaves, it does not acknowledge any more. So some messages come again in the new mode.
         """

@@ -203,7 +203,7 @@ async def _etcd_majority_away(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pod_deleted_and_kept_away(stage: Stage) -> AsyncIterator[None]:
-    """A person deletes a pod of a broker without asking, and its node takes none back for a while."""
+    """A person deletes a pod of a broker without asking, and its node takes none back for some time."""
     pod = (await stage.pods())[0]
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     taint = "e2e.seriatim.dev/away"

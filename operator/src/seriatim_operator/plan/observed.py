@@ -172,7 +172,7 @@ class PodView:
 
     @property
     def waits_for_volumes(self) -> bool:
-        """Whether its container has not started since the pod has a node, and not for want of an image."""
+        """Whether its container has not started since the pod has a node, and its images are there."""
         has_begun = self.is_running or self.ended or self.is_deleting or self.is_over
         return self.is_scheduled and not has_begun and self.waiting in ("", "ContainerCreating", "PodInitializing")
 

@@ -94,7 +94,7 @@ UNREADABLE_S = 60.0
 earlier."""
 
 UNANSWERED_MAX = 2
-"""Steps of one pass that may wait for the API in vain. One webhook that hangs is enough for that."""
+"""Steps of one pass that may wait for the API without an answer. One webhook that hangs is enough for that."""
 
 NOT_RENEWED_S = 10.0
 """Seconds for which passes fail until the statuses say that they are old."""
