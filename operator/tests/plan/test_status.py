@@ -65,12 +65,21 @@ def test_brokers_that_wait_for_etcd_make_the_cluster_say_so() -> None:
     world = started()
     for name, pod in list(world.pods.items()):
         world.pods[name] = replace(pod, is_ready=False, says=f"{pod.broker} waits for the coordinator at etcd:2379")
-    found = cluster_status(world.observed(), Plan(), "", "").condition("Degraded")
+    found = cluster_status(replace(world.observed(), members=None), Plan(), "", "").condition("Degraded")
     assert found is not None
     assert (found.status, found.reason) == ("True", "EtcdUnreachable")
     assert found.reason in CLUSTER["Degraded"]
     assert "etcd:2379" in found.message
     assert "spec.etcd.endpoints" in found.message
+
+
+def test_one_broker_that_waits_for_etcd_beside_others_is_no_fault_of_etcd() -> None:
+    world = started()
+    name, pod = min(world.pods.items())
+    world.pods[name] = replace(pod, is_ready=False, says=f"{pod.broker} waits for the coordinator at etcd:2379")
+    found = cluster_status(world.observed(), Plan(), "", "").condition("Degraded")
+    assert found is not None
+    assert found.reason == "MembersAway"
 
 
 def test_a_roll_that_waits_for_an_image_says_so_and_says_one_thing_between_two_tries() -> None:
