@@ -1,12 +1,14 @@
 """ONCE, DONE: what a person does to a consumer group is carried out once, and the person is told so only if it was.
 
-I11: to rewind or skip a consumer group, or to change its mode, takes the next group epoch; a pause changes no place.
+I11: to rewind or skip a consumer group, or to change its mode, takes the next group epoch. A pause, or a change of
+other settings, changes no place.
 VOID, PAUSE: a broker delivers nothing in an epoch that a rewind or a skip has ended, and nothing in a pause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined
@@ -45,6 +47,10 @@ class Operations:
             seen.states.add("group paused" if new.paused else "group resumed")
             change = self._paused.add if new.paused else self._paused.discard
             change((group, partition))
+            return
+        kept = replace(old, retry=new.retry, at_most_once=new.at_most_once, is_spread=new.is_spread)
+        if new == replace(kept, requests=new.requests):
+            seen.states.add("settings changed")
             return
         if new.group_epoch != old.group_epoch + 1:
             seen.fail("I11", f"{what}: to be moved takes the next epoch")
