@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from seriatim_broker.core.values.events import (
     CursorRecord,
     OperateConsumerGroup,
 )
-from seriatim_broker.core.values.keyed import NOTHING_WANTED, ConsumerMode, WantedSettings
+from seriatim_broker.core.values.keyed import NOTHING_WANTED, ConsumerMode, Exhausted, WantedSettings
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .consumers import name_of
@@ -111,8 +111,8 @@ class People:
         """A consumer group without consumers gets another mode on each partition, and then its own mode again."""
         records, left = self._world.coordinator.records, 0
 
-        def back(partition: PartitionId, mode: ConsumerMode) -> None:
-            self._configure(partition, group, mode, done, must_be=True)
+        def back(partition: PartitionId, own: WantedSettings) -> None:
+            self._configure(partition, group, own, done, must_be=True)
 
         def done() -> None:
             nonlocal left
@@ -121,17 +121,19 @@ class People:
                 then()
 
         known = [(partition, records.cursor(partition, group)[0]) for partition in self._world.partitions]
-        modes = [(at, record.mode) for at, record in known if record is not None and not record.deleted]
-        left = len(modes) + 1
-        for partition, mode in modes:
-            self._configure(partition, group, ConsumerMode.SHARED, partial(back, partition, mode))
+        found = [(at, record) for at, record in known if record is not None and not record.deleted]
+        left = len(found) + 1
+        for partition, record in found:
+            shared = WantedSettings(ConsumerMode.SHARED, replace(record.retry, exhausted=Exhausted.BLOCK))
+            own = WantedSettings(record.mode, record.retry if record.mode.is_keyed else None)
+            self._configure(partition, group, shared, partial(back, partition, own))
         done()
 
     def _configure(
         self,
         partition: PartitionId,
         group: str,
-        mode: ConsumerMode,
+        wanted: WantedSettings,
         then: Callable[[], None],
         *,
         must_be: bool = False,
@@ -139,7 +141,7 @@ class People:
         rng = self._world.schedule.rng
         wish = Wish(
             partition, group, ConsumerGroupOperation.CONFIGURE, rng.randbytes(16), 0, 0, 0, 0, must_be=must_be,
-            wanted=WantedSettings(mode=mode), until_known=True, then=then,
+            wanted=wanted, until_known=True, then=then,
         )  # fmt: skip
         self._begin(wish, rng)
 

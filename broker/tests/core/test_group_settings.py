@@ -15,6 +15,7 @@ from seriatim_broker.core.values.keyed import (
     BackOff,
     ConsumerGroupSettings,
     ConsumerMode,
+    Exhausted,
     RetryPolicy,
     WantedSettings,
 )
@@ -97,6 +98,10 @@ class Configured(KeyedServing):
         return answer.error
 
 
+BLOCKS = replace(QUICK, exhausted=Exhausted.BLOCK)
+"""A group that is shared parks no key."""
+
+
 def served(keys: str = "aab", policy: RetryPolicy = QUICK) -> Configured:
     bench = Configured(keys, policy)
     bench.serve()
@@ -131,7 +136,7 @@ def test_new_mode_tells_of_what_was_dropped_before() -> None:
     bench.deliver()
     drops_below(bench, 1)
     left(bench)
-    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED, BLOCKS))
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.group_epoch, write.record.start_index) == (2, 1)
     assert write.record.dropped_from == make_offset(1, 0)
@@ -237,7 +242,7 @@ def test_another_mode_begins_a_group_epoch_at_the_first_message_that_is_not_ackn
     bench.acks(run, upto=1)
     bench.deliver()
     left(bench)
-    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED, BLOCKS))
     record = bench.all(fx.WriteCursor)[-1].record
     assert (record.mode, record.group_epoch, record.segment_no, record.start_index) == (ConsumerMode.SHARED, 2, 1, 1)
     assert record.term_base > 0, "tokens grow"
@@ -357,7 +362,7 @@ def test_exclusive_messages_in_another_mode_are_flagged(mode: ConsumerMode, at_m
     bench.begin()
     bench.deliver()
     assert flags(bench) == [(0, False), (1, False), (2, False)]
-    left(bench).operate(wanted=WantedSettings(mode, at_most_once=at_most_once))
+    left(bench).operate(wanted=WantedSettings(mode, None if at_most_once else BLOCKS, at_most_once))
     bench.end()
     assert begun_again(bench) == [(0, True), (1, True), (2, True)]
 
@@ -365,7 +370,7 @@ def test_exclusive_messages_in_another_mode_are_flagged(mode: ConsumerMode, at_m
 def test_flags_of_a_new_mode_end_where_the_log_ended() -> None:
     bench = served("abc")
     assert bench.part.consumer_groups[GROUP].ledger.reserved > 3, "reserved far ahead, and never given"
-    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED, BLOCKS))
     record = bench.all(fx.WriteCursor)[-1].record
     assert (record.repeated_to, record.repeated_index) == (0, 3)
 
@@ -385,7 +390,7 @@ def test_messages_after_a_rewind_are_first_attempts() -> None:
     for run in bench.runs()[:2]:
         bench.acks(run)
     bench.deliver()
-    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED, BLOCKS))
     bench.end()
     bench.operate(REWIND, operation_id=bytes(15) + b"2")
     bench.end()

@@ -216,6 +216,16 @@ async def test_a_record_of_another_epoch_is_not_written_over_though_its_revision
     await desk.work.close()
 
 
+async def test_a_later_record_is_not_the_first_one() -> None:
+    """A broker knows epoch 4 from its disk alone, and the coordinator came back empty."""
+    store = MemoryStore()
+    desk = Desk(MemoryCoordinator(store))
+    answers = await desk.write(WriteChain(PartitionId(7), 1, chain_of(7, epoch=5), 0, None))
+    assert answers[1].outcome is WriteOutcome.CONFLICT
+    assert KEYS.chain(PartitionId(7)) not in store.items
+    await desk.work.close()
+
+
 @pytest.mark.parametrize("count", [1, 3, 300])
 @given(epoch=st.integers(1, 2**64 - 1), newer=st.booleans())
 def test_the_value_of_a_chain_record_begins_with_its_epoch(count: int, epoch: int, newer: bool) -> None:
@@ -333,7 +343,7 @@ async def test_two_writes_of_one_partition_never_meet(desk: Desk) -> None:
 
 
 async def test_a_long_chain_is_written_and_read_with_its_pages(desk: Desk, coordinator: Coordinator) -> None:
-    chain = longer(300)
+    chain = replace(longer(300), epoch=1)  # as the first record of a partition
     partition = chain.partition
     pages = [KEYS.page(partition, number) for number in (0, 1)]
     first = await desk.write(WriteChain(partition, 1, chain, 0, None), *created([900, 901]))
@@ -362,7 +372,7 @@ async def test_a_long_chain_is_written_and_read_with_its_pages(desk: Desk, coord
 
 
 async def test_pages_are_read_at_the_revision_of_their_record(desk: Desk, coordinator: Coordinator) -> None:
-    chain = longer(300)
+    chain = replace(longer(300), epoch=1)  # as the first record of a partition
     partition = chain.partition
     first = await desk.write(WriteChain(partition, 1, chain, 0, None))
     old = await coordinator.get(KEYS.chain(partition))

@@ -270,33 +270,33 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
 
 
 async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None:
-    taker = Taker()
+    chain, taker = replace(CHAIN, epoch=1), Taker()
     work = CoordinatorWork(coordinator, KEYS, taker)
-    work.read_chain(ReadChain(CHAIN.partition))
+    work.read_chain(ReadChain(chain.partition))
     await taker.until_count(1)
-    assert taker.events[0] == ChainRead(CHAIN.partition, None, 0)
-    work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, 0, None))
+    assert taker.events[0] == ChainRead(chain.partition, None, 0)
+    work.write_chain(WriteChain(chain.partition, 1, chain, 0, None))
     await taker.until_count(2)
     written = taker.events[1]
     assert isinstance(written, ChainWritten)
     assert written.outcome is WriteOutcome.DONE
-    work.write_chain(WriteChain(CHAIN.partition, 2, CHAIN, 0, None))
+    work.write_chain(WriteChain(chain.partition, 2, chain, 0, None))
     await taker.until_count(3)
-    assert taker.events[2] == ChainWritten(CHAIN.partition, 2, WriteOutcome.CONFLICT, 0)
-    dead = RunId(CHAIN.segments[0].members[0], 4)
-    later = replace(CHAIN, epoch=CHAIN.epoch + 1)
-    work.write_chain(WriteChain(CHAIN.partition, 3, later, written.revision, dead))
+    assert taker.events[2] == ChainWritten(chain.partition, 2, WriteOutcome.CONFLICT, 0)
+    dead = RunId(chain.segments[0].members[0], 4)
+    later = replace(chain, epoch=chain.epoch + 1)
+    work.write_chain(WriteChain(chain.partition, 3, later, written.revision, dead))
     await taker.until_count(4)
-    assert taker.events[3] == ChainWritten(CHAIN.partition, 3, WriteOutcome.CONFLICT, 0)
+    assert taker.events[3] == ChainWritten(chain.partition, 3, WriteOutcome.CONFLICT, 0)
     await certify_death(coordinator, KEYS, dead, "test", "it says so")
-    work.read_certificate(ReadCertificate(CHAIN.partition, dead))
-    work.read_chain(ReadChain(CHAIN.partition))
+    work.read_certificate(ReadCertificate(chain.partition, dead))
+    work.read_chain(ReadChain(chain.partition))
     await taker.until_count(6)
     assert taker.events[4:] == [
-        CertificateRead(CHAIN.partition, dead, True),
-        ChainRead(CHAIN.partition, CHAIN, written.revision),
+        CertificateRead(chain.partition, dead, True),
+        ChainRead(chain.partition, chain, written.revision),
     ]
-    work.write_chain(WriteChain(CHAIN.partition, 4, later, written.revision, dead))
+    work.write_chain(WriteChain(chain.partition, 4, later, written.revision, dead))
     await taker.until_count(7)
     assert taker.events[6].outcome is WriteOutcome.DONE  # type: ignore[union-attr]
     await work.close()

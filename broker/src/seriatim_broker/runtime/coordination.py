@@ -450,12 +450,15 @@ class CoordinatorWork:
         # 1 opens segment 2 on broker group B, and a is acknowledged there. 3. Switcher 2 writes over it, and opens
         # segment 2 on broker group C. a is in no chain.
         compares = [mod_revision_is(key, effect.revision)]
-        if effect.revision:
+        if effect.revision or effect.chain.epoch > 1:
             # Rule `epoch-compare` (I7): a record is only written over the record of the chain epoch before. Without it:
             # 1. A broker knows the chain record at epoch 4 and revision 32. 2. The coordinator is restored as it was at
             # revision 20, and counts on from there. 3. A person rebuilds the record, at epoch 5. That is revision 32
             # again. 4. The broker, which has not read since, adds a member to an older segment: its transaction is
             # carried out, and the record that was rebuilt is lost, with the segments that this broker did not know.
+            # Likewise without a revision. 1. A broker starts, knows epoch 4 from its disk, and could not read so far.
+            # 2. The coordinator comes back empty. 3. The broker adds a member: where no record is, it writes epoch 5,
+            # and the rebuild finds a record that only this broker's disk vouches for.
             compares += is_of_epoch(key, effect.partition, effect.chain.epoch - 1)
         if effect.certificate is not None:
             # Rule `certificate-compare` (I7): a segment is opened over only while the certificate is there. Without

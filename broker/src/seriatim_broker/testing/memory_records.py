@@ -44,7 +44,7 @@ class MemoryRecords:
             The new revision; None if a compare did not hold.
         """
         known, known_revision = self.chain(chain.partition)
-        if known_revision != revision or (known is not None and known.epoch + 1 != chain.epoch):
+        if known_revision != revision or (known.epoch if known is not None else 0) + 1 != chain.epoch:
             return None
         if certificate is not None and certificate not in self._certificates:
             return None
