@@ -534,6 +534,9 @@ def cross(partition: FakePartition, group: FakeGroup) -> None:
 class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer):
     """One server on a port of its own."""
 
+    names_ports = True
+    """Whether others name its port for streams."""
+
     def __init__(self, cluster: FakeCluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
@@ -549,7 +552,6 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.credentials: Any = None  # for TLS
         self.tls: Callable[[], ssl.SSLContext] | None = None  # the same, for streams over TCP
         self.stream_port = 0
-        self.names_ports = True
         self.asked_for_port = 0
         self.takes_tcp = CARRIAGE.kind == "tcp"
         self.ranges: grpc.GenericRpcHandler | None = None  # None: as a version that does not know them

@@ -170,9 +170,8 @@ async def test_a_broker_of_an_older_version_gets_its_streams_over_grpc(
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", unknown)
+    monkeypatch.setattr(FakeBroker, "names_ports", False)
     async with running(2) as cluster:
-        for broker in cluster.brokers:
-            broker.names_ports = False
         cluster.create_topic("t", 2)
         async with Client.connect(cluster.brokers[0].address) as client:
             await send_and_read(client)

@@ -53,7 +53,10 @@ def streams_to(broker: FakeBroker) -> int:
 
 
 def asked_for_ports(monkeypatch: pytest.MonkeyPatch, *, silent: int = 0) -> list[str]:
-    """The brokers that were asked for their ports. The second one does not answer the first `silent` questions."""
+    """The brokers that were asked for their ports, because no broker names the ports of others.
+
+    The second one does not answer the first `silent` questions.
+    """
     asked: list[str] = []
     answer = FakeBroker.GetStreamPort
 
@@ -64,6 +67,7 @@ def asked_for_ports(monkeypatch: pytest.MonkeyPatch, *, silent: int = 0) -> list
         return await answer(broker, request, context)
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", noted)
+    monkeypatch.setattr(FakeBroker, "names_ports", False)
     return asked
 
 
