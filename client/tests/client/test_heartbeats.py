@@ -69,6 +69,17 @@ async def test_an_idle_consumer_asks_nobody(asked: list[int], monkeypatch: pytes
             assert len(asked) == before
 
 
+async def test_the_first_heartbeat_follows_the_first_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker takes a consumer that has sent none for one that never does, and waits for it without an end."""
+    monkeypatch.setattr(streams, "PING_S", 3600.0)
+    async with running() as cluster:
+        cluster.create_topic("t", 2)
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 2 and pings(broker) > 0)
+            assert pings(broker) == 1, "one for the stream"
+
+
 async def test_a_server_that_is_not_sure_of_its_right_is_asked_about(asked: list[int]) -> None:
     async with running() as cluster:
         cluster.create_topic("t", 2)

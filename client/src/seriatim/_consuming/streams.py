@@ -148,6 +148,10 @@ class Streams:
             self._answered(link, event.pong)
             return
         if event.HasField("joined") and event.joined.answers_pings:
+            if not link.answers_pings:
+                # A broker waits for ever for a consumer that has sent no heartbeat. Without this one: 1. A consumer
+                # joins, and is frozen within `PING_S`. 2. It stays the active one, and no standby is given anything.
+                link.ping(self._session_ms)
             link.answers_pings = True
             link.takes_many = event.joined.takes_many
         subscription = self._subscriptions.get(event.subscription >> 32)
