@@ -79,10 +79,6 @@ def _epoch_is_not_compared() -> list[Patch]:
     return [(coordination, "is_of_epoch", lambda *_: ())]
 
 
-def _cursor_is_not_compared() -> list[Patch]:
-    return [(coordination, "is_in_group_epoch", lambda *_: ())]
-
-
 def _registered_again() -> list[Patch]:
     return [(Seen, "is_ahead_of", lambda *_: False)]
 
@@ -138,14 +134,6 @@ MUTATIONS: dict[str, Mutation] = {
         world="brokers",
         layer="runtime",
         batch_count=100,
-    ),
-    "cursor-compare": Mutation(
-        "a write of a cursor compares the segment and the group epoch of the cursor that it follows",
-        _cursor_is_not_compared,
-        ("I11",),
-        "crossings",
-        world="brokers",
-        layer="runtime",
     ),
     "not-registered-again": Mutation(
         "a member record that lost a run is not overwritten",

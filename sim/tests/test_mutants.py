@@ -30,7 +30,6 @@ SLOW = {
     "back-is-flagged",
     "blind-goes-back",
     "conflict-done",
-    "cursor-compare",
     "epoch-compare",
     "first-reads",
     "folds-unsettled",
