@@ -349,7 +349,7 @@ def test_the_cluster_of_a_release_is_applied_by_a_hook_and_is_none_of_helms_own_
     assert {verb for rule in rules for verb in rule["verbs"]} == {"create", "get", "patch"}
 
 
-def test_the_cluster_of_a_release_has_no_number_of_groups_that_nobody_named() -> None:
+def test_the_number_of_groups_is_left_out_unless_it_is_named() -> None:
     manifests = documents("--set", "cluster.create=true,cluster.spec.storage.storageClassName=local-path")
     cluster = yaml.safe_load(of_kind(manifests, "ConfigMap")["seriatim-cluster"]["data"]["cluster.yaml"])
     assert "groups" not in cluster["spec"], "another default in a later chart would change the number"

@@ -169,7 +169,7 @@ def drain_and_back(it: Watched) -> None:
 
 
 def etcd_returns(it: Watched) -> None:
-    """Nobody tells who runs for 20 s. Then members are unheard for some seconds, though none has ended."""
+    """No broker tells who runs for 20 s. Then members are unheard for some seconds, though none has ended."""
     it.world.brokers_answer = False
     for _ in range(20):
         it.second()
@@ -358,7 +358,7 @@ def test_a_drained_node_that_stays_away_is_told_once() -> None:
 
 def test_a_cluster_that_starts_does_not_say_that_nothing_is_wrong() -> None:
     it = watched()
-    it.world.shunned |= set(it.world.nodes)  # no pod gets a node, and nobody says why
+    it.world.shunned |= set(it.world.nodes)  # no pod gets a node, and no event says why
     reasons = set()
     for _ in range(int(RESTART_S) + TOLD_S):
         it.second()

@@ -168,7 +168,7 @@ def test_a_corrected_image_needs_an_approval_only_where_a_member_served() -> Non
     assert _ready(world) == 5
     world.edit(image=BETTER)
     _passes(world, 10)
-    assert _ready(world) == 5, "another change, which nobody approved yet"
+    assert _ready(world) == 5, "another change, which no person approved yet"
     assert ANNOTATION_APPROVE in world.cluster.status.blocked_by
 
 
