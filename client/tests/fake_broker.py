@@ -128,6 +128,13 @@ class FakeCluster:
         self.waiting = 0
         """How many calls wait for news of a topic."""
         self.news = asyncio.Event()
+        self.behind_count = 0
+        """So many questions are answered that the coordinator has lost decisions."""
+
+    async def check_coordinator(self, context: Any) -> None:
+        if self.behind_count:
+            self.behind_count -= 1
+            await abort(context, errors.CoordinatorBehindError("the coordinator has lost decisions"))
 
     def tell(self) -> None:
         """Wake the calls that wait for news of a topic."""
@@ -646,6 +653,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             self.consume_streams.remove(stream)
 
     async def GetTopic(self, request: broker_pb2.GetTopicRequest, context: Any) -> broker_pb2.GetTopicResponse:  # noqa: N802
+        await self.cluster.check_coordinator(context)
         record = self.cluster.topics.get(request.topic)
         if record is None:
             await abort(context, errors.UnknownTopicError(f"no topic {request.topic}"))
@@ -699,6 +707,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
     async def ResolveConsumer(  # noqa: N802
         self, request: broker_pb2.ResolveConsumerRequest, context: Any
     ) -> broker_pb2.ResolveConsumerResponse:
+        await self.cluster.check_coordinator(context)
         partition = self.cluster.partitions[request.partition_id]
         if partition.id in self.cluster.deleted:
             await abort(context, errors.UnknownTopicError(f"there is no partition {partition.id}"))

@@ -12,11 +12,18 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, get_args, overload
 
-from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionError, UnsupportedModeError
+from seriatim_api.errors import (
+    BadRequestError,
+    CoordinatorBehindError,
+    IllegalNameError,
+    PreconditionError,
+    UnsupportedModeError,
+)
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._arguments import check_callback, check_partitions, check_text, check_whole, settings_of
+from seriatim._logs import guarded
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._recording import MessageIdOf, Recorder
 from seriatim._settings import (
@@ -54,6 +61,11 @@ STAGED_BATCH_BYTES: Final = 512 << 10
 
 TOPIC_DEADLINE_S: Final = 10.0
 """Seconds for the first question about a topic. A cluster that is just starting answers in this time."""
+
+REBUILD_PAUSE_S: Final = 0.5
+"""Seconds until a producer or consumer that begins asks again while the coordinator lacks decisions."""
+
+_log = guarded()
 
 
 class _Closable(Protocol):
@@ -204,8 +216,10 @@ class Client:
 
         Raises:
             BadRequestError: An option is over its limit. The call itself raises it.
-            UnknownTopicError: The cluster has no such topic. This and the next two are raised when the producer begins.
+            UnknownTopicError: The cluster has no such topic. This and the next three errors are raised when the
+                producer begins.
             IllegalNameError: A topic cannot have this name.
+            CoordinatorBehindError: The coordinator has lost the topic, and was not rebuilt within 10 s.
             UnavailableError: No broker answered within 10 s.
         """
         settings = settings_of(ProducerSettings, options, "a producer")
@@ -339,10 +353,11 @@ class Client:
                 raises it.
             BadRequestError: An option is over its limit (the call raises it), or `start` is an offset for more than one
                 partition.
-            UnknownTopicError: The cluster has no such topic. This error and the next three are raised when the consumer
+            UnknownTopicError: The cluster has no such topic. This error and the next four are raised when the consumer
                 begins.
             PartitionOutOfRangeError: The topic has fewer partitions.
             OffsetOutOfRangeError: `start` is no place in the topic, or a time in the future.
+            CoordinatorBehindError: The coordinator has lost the topic, and was not rebuilt within 10 s.
             UnavailableError: No broker answered within 10 s.
         """
         _check_group(group, mode, name)
@@ -598,11 +613,28 @@ class Client:
     async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
-        request = broker_pb2.GetTopicRequest(topic=name)
-        answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, TOPIC_DEADLINE_S)
+        answer = await self._ask_until_rebuilt(broker_pb2.GetTopicRequest(topic=name))
         self._caller.learn(broker.address for broker in answer.brokers)
         self._channels.carriages.learn(answer)
         return answer
+
+    async def _ask_until_rebuilt(self, request: broker_pb2.GetTopicRequest) -> broker_pb2.GetTopicResponse:
+        """Ask for a topic. While the coordinator has lost it, ask again: a person may be rebuilding it."""
+        loop, is_told = asyncio.get_running_loop(), False
+        until = loop.time() + TOPIC_DEADLINE_S
+        while True:
+            try:
+                answer: broker_pb2.GetTopicResponse = await self._caller.routing(
+                    "GetTopic", request, until - loop.time()
+                )
+                return answer
+            except CoordinatorBehindError as exc:
+                if until - loop.time() <= REBUILD_PAUSE_S:
+                    raise
+                if not is_told:
+                    _log.warning("%s; the client asks again for %.0f s", exc.message, until - loop.time())
+                is_told = True
+            await asyncio.sleep(REBUILD_PAUSE_S)
 
     async def _ask_and_load(self, topic: str, load: Callable[[], L]) -> tuple[broker_pb2.GetTopicResponse, L]:
         """Ask for a topic, and import in a thread what is needed then. So the event loop is not held up either.

@@ -47,7 +47,7 @@ from seriatim._core.consumer_types import (
     YieldEnded,
 )
 from seriatim._core.producer_types import ReplyError
-from seriatim_api.errors import OrderViolationError
+from seriatim_api.errors import CoordinatorBehindError, OrderViolationError
 from seriatim_api.ids import make_offset
 
 MS = 1000
@@ -238,6 +238,11 @@ def test_refused_for_good_ends() -> None:
     core = joining()
     error = ReplyError(124)
     assert core.step(Refused(1, error), 0) == [Ended(error)]
+
+
+def test_coordinator_that_is_rebuilt_is_waited_for() -> None:
+    core = joining()
+    assert core.step(Refused(1, ReplyError(CoordinatorBehindError.number)), 0) == [Resolve(None, None)]
 
 
 def test_revoked_asks_again() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import CoordinatorBehindError, SeriatimError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._core.consumer_types import Place, Resolve
@@ -49,7 +49,12 @@ class Servers:
         self._failed = failed
         self._mode = mode
         self._questions: set[asyncio.Task[None]] = set()
+        self._untold: dict[int, str] = {}  # why brokers could not tell the server, by partition id
         self._is_over = False
+
+    def why_untold(self, partition_id: int) -> str:
+        """Why the last question about a partition had no answer, for people; empty if it had one."""
+        return self._untold.get(partition_id, "")
 
     async def ask(
         self, partition_id: int, start: Start, failed_server_epoch: int | None, avoid: str | None
@@ -80,7 +85,11 @@ class Servers:
                 is_complaint=failed_server_epoch is not None,
             )
         except SeriatimError as exc:
-            if not exc.retriable:
+            self._untold[partition_id] = exc.message
+            # Rule `waits-for-a-rebuild` (I13): a consumer asks again while the coordinator lacks decisions. Without it:
+            #   1. The coordinator comes back as an older copy. Brokers answer that it has lost decisions.
+            #   2. A person rebuilds it, as the runbook says. All consumers that asked meanwhile have ended.
+            if not (exc.retriable or isinstance(exc, CoordinatorBehindError)):
                 self._fail(exc)
             return None
         except Exception:
@@ -92,6 +101,7 @@ class Servers:
                 exc_info=True,
             )
             return None
+        self._untold.pop(partition_id, None)
         self._caller.learn([answer.server_address])
         return Place(answer.segment, answer.server_address, answer.server_epoch, answer.confirmed)
 

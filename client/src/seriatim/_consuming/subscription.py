@@ -77,7 +77,9 @@ class Subscribed:
     @property
     def waits_for(self) -> str:
         """What this consumer waits for, and where and why, for people."""
-        return f"{self.core.waits_for}: {self._not_opened}" if self._not_opened else self.core.waits_for
+        is_resolving = self.core.phase is ConsumerPhase.RESOLVING
+        why = (is_resolving and self._shared.servers.why_untold(self.partition_id)) or self._not_opened
+        return f"{self.core.waits_for}: {why}" if why else self.core.waits_for
 
     @property
     def is_active(self) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from typing import Final, Literal
 
-from seriatim_api.errors import CATALOGUE, NotActiveError, StaleGroupEpochError
+from seriatim_api.errors import CATALOGUE, CoordinatorBehindError, NotActiveError, StaleGroupEpochError
 
 from .consumer_types import (
     Acknowledge,
@@ -389,7 +389,7 @@ class Joining(State):
         if not self._is_heard(event.subscription):
             return
         kind = CATALOGUE.get(event.error.number)
-        retriable = kind is not None and (kind.retriable or kind is StaleGroupEpochError)
+        retriable = kind is not None and (kind.retriable or kind in (StaleGroupEpochError, CoordinatorBehindError))
         if not retriable or kind is NotActiveError:
             self._end_grant(effects)
             self.phase = ConsumerPhase.ENDED

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
-from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
+from seriatim_api.errors import CoordinatorBehindError, DeadlineExceededError, SeriatimError, UnknownGroupError
 from seriatim_api.terminals import echo
 
 from seriatim.cli import _connect
@@ -338,7 +338,7 @@ class Consumption:
             except UnknownGroupError:
                 pass  # this is its first consumer, and it is still joining
             except SeriatimError as error:
-                if not error.retriable:
+                if not (error.retriable or isinstance(error, CoordinatorBehindError)):
                     raise
                 failure = f": {error}"
             if self._end is not None and not self._end.behind:

@@ -1,0 +1,88 @@
+"""Consumers and producers while the coordinator lacks decisions, until a person has rebuilt it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from seriatim import Client, _client
+from seriatim._consuming.servers import Servers
+from seriatim._core.consumer_types import Place
+from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnknownTopicError
+from seriatim_api.v1 import broker_pb2
+
+from ..fake_broker import running, until
+from .test_consumer import fill, read
+
+FOR_EVER = 1 << 30
+BEHIND = CoordinatorBehindError("the coordinator has lost decisions")
+
+
+class Caller:
+    """Answers with errors, and then with a server."""
+
+    def __init__(self, *errors: SeriatimError) -> None:
+        self._errors = list(errors)
+
+    async def routing(self, *_arguments: object, **_options: object) -> broker_pb2.ResolveConsumerResponse:
+        if self._errors:
+            raise self._errors.pop(0)
+        return broker_pb2.ResolveConsumerResponse(segment=2, server_address="a:1", server_epoch=5)
+
+    def learn(self, _addresses: object) -> None:
+        """It asks no broker."""
+
+
+async def test_a_question_is_asked_again_and_its_reason_kept_meanwhile() -> None:
+    ends: list[SeriatimError] = []
+    servers = Servers(cast(Any, Caller(BEHIND, UnknownTopicError("deleted"))), "g", ends.append, print)
+    assert await servers.ask(7, "earliest", None, None) is None
+    assert (ends, servers.why_untold(7), servers.why_untold(8)) == ([], BEHIND.message, "")
+    assert await servers.ask(7, "earliest", None, None) is None
+    assert [type(error) for error in ends] == [UnknownTopicError]
+    assert await servers.ask(7, "earliest", None, None) == Place(2, "a:1", 5)
+    assert servers.why_untold(7) == ""
+
+
+async def test_a_running_consumer_goes_on_after_the_rebuild() -> None:
+    async with running(2) as cluster:
+        cluster.create_topic("t")
+        server, other = cluster.brokers
+        async with (
+            Client.connect(other.address) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g") as consumer,
+        ):
+            await fill(producer, 0, 1)
+            await consumer.ack((await read(consumer, 1))[-1])
+            cluster.behind_count = FOR_EVER
+            await server.stop()
+            subscription = consumer._subscriptions[0]
+            await until(lambda: BEHIND.message in subscription.waits_for)
+            assert subscription.waits_for.startswith("brokers to tell its server")
+            await server.restart()
+            cluster.behind_count = 0
+            await fill(producer, 1, 2)
+            assert len(await read(consumer, 1)) == 1
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+async def test_a_beginning_waits_for_the_rebuild(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    monkeypatch.setattr(_client, "REBUILD_PAUSE_S", 0.001)
+    async with running() as cluster, Client.connect(cluster.brokers[0].address) as client:
+        cluster.create_topic("t")
+
+        def begin() -> Any:
+            return client.producer("t") if kind == "producer" else client.consumer("t", "g")
+
+        cluster.behind_count = 3
+        async with begin():
+            assert cluster.behind_count == 0
+        told = [line for line in caplog.messages if BEHIND.message in line]
+        assert len(told) == 1
+        cluster.behind_count = FOR_EVER
+        monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.05)
+        with pytest.raises(CoordinatorBehindError, match="lost decisions"):
+            await begin()
