@@ -6,7 +6,7 @@ The broker that answers reads them from the coordinator at the time of the call.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -340,9 +340,19 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         retry = await self._with_dead_letter_topic(topic, group, retry)
         rows = await self._rows_of(topic, group, partitions)
         written = settings_to_proto(mode, retry, at_most_once, spread)
-        return await self._operate(
+        if mode is not None:
+            self._record_mode(topic, group, [row.partition for row in rows])
+        done = await self._operate(
             topic, group, "configure", rows, uuid.uuid4().bytes, settings=written, drop_aside=drop_aside
         )
+        if mode is not None:
+            self._record_mode(topic, group, [row.partition for row in done if row.error is None], done=True)
+        return done
+
+    def _record_mode(self, topic: str, group: str, partitions: Iterable[int], *, done: bool = False) -> None:
+        for partition in partitions if self._recorder is not None else ():
+            assert self._recorder is not None
+            self._recorder.person("move", group, topic, partition, way="mode", done=done)
 
     async def _with_dead_letter_topic(self, topic: str, group: str, retry: RetryPolicy | None) -> RetryPolicy | None:
         """The policy with the name of its dead-letter topic, which is made if it is not there.

@@ -24,7 +24,7 @@ from seriatim_api.errors import (
     UnknownGroupError,
     make_error,
 )
-from seriatim_api.ids import OFFSET_MAX
+from seriatim_api.ids import OFFSET_MAX, make_offset
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from seriatim._arguments import check_partitions
@@ -158,7 +158,7 @@ class GroupOperations(BrokerGroupAdmin):
             text = f"nothing was changed: partition {first.group.partition}: {first.error}"
             raise make_error(first.error_number or PreconditionError.number, text)
         for move in plan.moves:
-            self._record_move(plan, move.group.partition)
+            self._record_move(plan, move)
         done: list[OperatedPartition] = []
         for name in ("rewind", "skip"):
             rows = [
@@ -170,14 +170,20 @@ class GroupOperations(BrokerGroupAdmin):
             ]
             id_ = os.urandom(16) if request_id is None else request_id
             done += await self._operate(plan.topic, plan.group, name, rows, id_, drop_aside=drop_aside)
-        for row in done:
-            if row.error is None:
-                self._record_move(plan, row.partition, done=True)
+        carried_out = {row.partition for row in done if row.error is None}
+        for move in plan.moves:
+            if move.group.partition in carried_out:
+                self._record_move(plan, move, done=True)
         return sorted(done, key=lambda row: row.partition)
 
-    def _record_move(self, plan: MovePlan, partition: int, *, done: bool = False) -> None:
+    def _record_move(self, plan: MovePlan, move: PlannedMove, *, done: bool = False) -> None:
         if self._recorder is not None:
-            self._recorder.person("move", plan.group, plan.topic, partition, done=done)
+            here, to = make_offset(move.group.segment, move.group.acked_index), move.to_offset
+            first, end = (here, to) if move.operation == "skip" else (to, None)
+            self._recorder.person(
+                "move", plan.group, plan.topic, move.group.partition, offset=first, end=end, way=move.operation,
+                done=done,
+            )  # fmt: skip
 
     async def rewind_group(
         self,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seriatim._producing.pending import Cut
     from seriatim._records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
-    from seriatim.history._writer import PersonAct, TopicAct
+    from seriatim.history._writer import PersonAct, TopicAct, Way
 from seriatim._logs import guarded
 
 _log = guarded()
@@ -185,11 +185,13 @@ class Recorder:
         offset: int | None = None,
         key: bytes | None = None,
         done: bool = False,
+        way: Way | None = None,
+        end: int | None = None,
     ) -> None:
         """Note what a program does for a person: before the request is sent, and with `done` when it was done."""
         self._record(
             lambda: self._history.person(
-                act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done
+                act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done, way=way, end=end
             )
         )
         self._flush()

@@ -88,11 +88,27 @@ async def test_a_move_of_a_group_is_in_the_history_before_it_is_asked_for_and_wh
         return broker_pb2.OperateGroupResponse(results=[rows[row.partition] for row in request.partitions])
 
     admin = Admin(cast(Any, SimpleNamespace(admin=operate)), cast(Any, None), Recorder(history, bytes.decode))
-    groups = [cast(Any, SimpleNamespace(partition=partition, group_epoch=1)) for partition in (0, 1)]
-    await admin.move_group(MovePlan("t", "g", tuple(PlannedMove(at, "skip", 1 << 40, 1, None) for at in groups)))
+    groups = [
+        cast(Any, SimpleNamespace(partition=partition, group_epoch=1, segment=1, acked_index=5)) for partition in (0, 1)
+    ]
+
+    def told() -> list[tuple[Any, ...]]:
+        events, history.events[:] = list(history.events), []
+        assert {event["x"] for event in events} == {"move"}
+        return [tuple(event.get(name, 0) for name in ("q", "d", "o", "z", "done")) for event in events]
+
+    await admin.move_group(MovePlan("t", "g", tuple(PlannedMove(at, "skip", 2 << 40, 1, None) for at in groups)))
     assert asked == [2]
-    told = [(event["x"], event["q"], event.get("done", 0)) for event in history.events]
-    assert told == [("move", 0, 0), ("move", 1, 0), ("move", 0, 1)]
+    assert told() == [(0, "skip", "1:5", "2:0", 0), (1, "skip", "1:5", "2:0", 0), (0, "skip", "1:5", "2:0", 1)]
+    await admin.move_group(MovePlan("t", "g", (PlannedMove(groups[0], "rewind", 1 << 40, 5, None),)))
+    assert told() == [(0, "rewind", "1:0", 0, 0), (0, "rewind", "1:0", 0, 1)]
+
+    async def rows_of(*_arguments: object) -> list[Any]:
+        return [broker_pb2.OperatedPartition(partition=partition) for partition in (0, 1)]
+
+    admin._rows_of = rows_of  # type: ignore[method-assign]
+    await admin.configure_group("t", "g", mode="shared", at_most_once=False)
+    assert told() == [(0, "mode", 0, 0, 0), (1, "mode", 0, 0, 0), (0, "mode", 0, 0, 1)]
 
 
 async def test_a_shared_group_that_parks_keys_is_refused_before_a_broker_is_asked() -> None:

@@ -225,12 +225,22 @@ def test_an_at_most_once_group_owes_nothing() -> None:
     passes(story)
 
 
-def test_a_rewound_group_gets_all_again() -> None:
+@pytest.mark.parametrize("way", [{}, {"way": "rewind", "offset": "1:0"}, {"way": "mode"}])
+def test_a_rewound_group_gets_all_again(way: dict[str, Any]) -> None:
     story = Story(1)
     story.done(0, 10)
     story.was_confirmed(0, 10)
-    story.person("move", **OF)
+    story.person("move", **way, **OF)
     story.done(0, TERM, group_epoch=2)
+    passes(story)
+
+
+def test_a_skip_leaves_what_is_under_way_and_what_is_set_aside() -> None:
+    story = Story(3)
+    story.came(0, 10)
+    story.person("move", way="skip", offset="1:1", end="1:2", **OF)
+    story.person("move", way="skip", offset="1:1", end="1:2", done=True, **OF)
+    story.done(2, TERM, group_epoch=2)
     passes(story)
 
 
@@ -631,6 +641,34 @@ def overlapped_after_a_rewind() -> tuple[Story, str]:
     return story, kind
 
 
+def again_below_the_place_of_a_rewind() -> tuple[Story, str]:
+    story = Story(2)
+    story.done(0, 10)
+    story.done(1, 11)
+    story.person("move", way="rewind", offset="1:1", **OF)
+    story.done(0, TERM, group_epoch=2)
+    return story, "repeated"
+
+
+def left_behind_the_place_of_a_rewind() -> tuple[Story, str]:
+    story = Story(1)
+    story.came(0, 10)
+    story.person("move", way="rewind", offset="1:0", **OF)
+    story.person("move", way="rewind", offset="1:0", done=True, **OF)
+    return story, "unfinished"
+
+
+def overlapped_behind_the_place_of_a_rewind() -> tuple[Story, str]:
+    story = Story(3)
+    story.done(1, 8)
+    story.came(0, 10)
+    story.person("move", way="rewind", offset="1:0", **OF)
+    story.done(2, TERM, group_epoch=2)
+    story.done(0, TERM + 1, group_epoch=2, maybe_repeated=True)
+    story.done(1, TERM + 2, group_epoch=2, maybe_repeated=True)
+    return story, "overlapped"
+
+
 def sent_after_a_skip_and_lost() -> tuple[Story, str]:
     story = Story(1)
     moved(story)
@@ -640,6 +678,7 @@ def sent_after_a_skip_and_lost() -> tuple[Story, str]:
 
 
 FAULTS = [
+    again_below_the_place_of_a_rewind, left_behind_the_place_of_a_rewind, overlapped_behind_the_place_of_a_rewind,
     lost_out_of_the_list_of_a_parked_key, lost_before_a_parked_message, delayed_and_never_again,
     confirmed_and_again_before_a_rewind, left_after_a_rewind,
     overlapped_after_a_rewind, sent_after_a_skip_and_lost,

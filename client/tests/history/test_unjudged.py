@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from seriatim.history import MemoryHistory, Report, check_events
+from seriatim.history import KINDS, HistoryFormatError, MemoryHistory, Report, check_events
 
 
 def sent(count: int = 4, topic: str = "orders") -> MemoryHistory:
@@ -93,3 +95,135 @@ def test_published_rows_are_sent_by_no_producer(is_told: bool) -> None:
     report = judged(history)
     assert report.counts["unsent"] == (0 if is_told else 1)
     assert len(report.unjudged) == is_told
+
+
+WHERE = {"group": "g", "topic": "orders", "partition": 0}
+
+
+def moved(history: MemoryHistory, way: str, first: int, end: int | None = None) -> None:
+    """A person moves the group, and the answer comes."""
+    place: dict[str, Any] = {"way": way, "offset": f"1:{first}", "end": None if end is None else f"1:{end}"}
+    history.person("move", **WHERE, **place)
+    history.person("move", done=True, **WHERE, **place)
+
+
+def findings(history: MemoryHistory) -> dict[str, int]:
+    report = judged(history)
+    assert not report.unjudged
+    return {kind: count for kind, count in report.counts.items() if kind in KINDS and count}
+
+
+def test_rewind_gives_all_from_its_place_on_once_more() -> None:
+    history = sent(6)
+    given(history, 0, 1, 2, 3)
+    moved(history, "rewind", 1)
+    given(history, 1, 2, 3, 4)
+    moved(history, "rewind", 2)
+    given(history, 2, 3, 4, 5)
+    assert findings(history) == {}
+
+
+@pytest.mark.parametrize(
+    ("again", "repeated"), [((0, 1, 2, 3), 1), ((1, 2, 3, 3), 1), ((1, 2, 1, 2, 3), 2), ((2, 3), 0)]
+)
+def test_rewind_explains_nothing_below_its_place_and_nothing_twice(again: tuple[int, ...], repeated: int) -> None:
+    history = sent()
+    given(history, 0, 1, 2, 3)
+    moved(history, "rewind", 1)
+    given(history, *again)
+    assert findings(history).get("repeated", 0) == repeated
+
+
+def test_rewind_explains_no_repeat_before_it() -> None:
+    history = sent()
+    given(history, 0, 1, 2, 2, 3)
+    moved(history, "rewind", 0)
+    assert findings(history) == {"repeated": 1}
+
+
+def test_rewind_to_the_time_before_the_group_puts_messages_behind_in_their_order() -> None:
+    history = sent(6)
+    given(history, 4, 5)
+    moved(history, "rewind", 0)
+    given(history, 0, 1, 2, 3, 4, 5)
+    assert findings(history) == {}
+    history = sent(6)
+    given(history, 4, 5)
+    moved(history, "rewind", 0)
+    given(history, 0, 2, 1, 3, 4, 5)
+    assert findings(history).keys() == {"reordered_offset", "reordered_producer", "reordered_realtime"}
+
+
+def test_order_before_a_rewind_is_judged() -> None:
+    history = sent()
+    given(history, 0, 2, 1, 3)
+    moved(history, "rewind", 0)
+    given(history, 0, 1, 2, 3)
+    assert "reordered_offset" in findings(history)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_skip_passes_what_is_between_its_places(is_answered: bool) -> None:
+    history = sent(6)
+    given(history, 0, 1)
+    moved(history, "skip", 2, 5)
+    if not is_answered:
+        history.events.pop()
+    given(history, 5)
+    assert findings(history) == {}
+
+
+@pytest.mark.parametrize(("first", "end", "lost"), [(2, 4, 1), (3, 5, 1), (2, 5, 0)])
+def test_skip_explains_no_loss_before_or_behind_it(first: int, end: int, lost: int) -> None:
+    history = sent(6)
+    given(history, 0, 1)
+    moved(history, "skip", first, end)
+    given(history, 5)
+    assert findings(history).get("lost", 0) == lost
+
+
+def test_rewind_explains_no_loss() -> None:
+    history = sent()
+    given(history, 0, 2, 3)
+    moved(history, "rewind", 2)
+    given(history, 2, 3)
+    assert findings(history) == {"lost": 1}
+
+
+def test_what_was_skipped_and_then_rewound_must_come() -> None:
+    history = sent(6)
+    given(history, 0)
+    moved(history, "skip", 1, 5)
+    moved(history, "rewind", 3)
+    given(history, 3, 5)
+    assert findings(history) == {"lost": 1}
+
+
+def test_message_of_another_consumer_may_come_late_below_a_skip_alone() -> None:
+    history = sent(6)
+    given(history, 0)
+    moved(history, "skip", 1, 4)
+    given(history, 4, 2, 5)
+    assert findings(history) == {}
+    history = sent(6)
+    given(history, 0)
+    moved(history, "skip", 1, 4)
+    given(history, 5, 4)
+    assert "reordered_offset" in findings(history)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"x": "move", "d": "sideways", "o": "1:1"},
+        {"x": "move", "d": "rewind"},
+        {"x": "move", "d": "skip", "o": "1:2"},
+        {"x": "move", "d": "skip", "o": "1:2", "z": "1:1"},
+        {"x": "release", "d": "mode"},
+    ],
+)
+def test_move_without_its_bounds_is_refused(fields: dict[str, str]) -> None:
+    history = sent()
+    history.events.append({"k": "person", "at": history.events[-1]["at"], "g": "g", "t": "orders", "q": 0, **fields})
+    with pytest.raises(HistoryFormatError, match="d is the way of a move"):
+        judged(history)

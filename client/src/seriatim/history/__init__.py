@@ -36,7 +36,8 @@ void       `g`, `c`, `t`, `q`, `u` list of tokens: the consumer knows that these
 parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` state: a broker listed this key
 dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
 person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`, `done`
-           (1: the answer came): what a person did. `move` is a rewind, or a skip to another place
+           (1: the answer came): what a person did. Of a `move` also `d`: `rewind` to `o`, `skip` from `o` to `z`, or
+           another `mode`. A move without `d` explains everything before its answer came
 topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
 gap, skip  `t`, `q`, `o` first offset, `z` first offset behind it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
@@ -87,7 +88,7 @@ two_hands           by token: two consumers had the same token, or one had a mes
 stale_token         by token: the tokens of a key fell within a consumer, or a message was acknowledged under a grant
                     that its consumer knew to have ended
 miscounted          by token: an attempt was counted that was not made, or attempts fell without a change of server
-dead_twice          a dead letter is stored at two places, and the group was not moved by a person that often
+dead_twice          a dead letter is stored at two places, and no person moved the group back that often
 dead_misplaced      a dead letter names a place at which another message is
 failed_delivered    reported as failed, and delivered
 misplaced           delivered at another offset or partition than acknowledged, under another key than sent, or one
@@ -103,8 +104,12 @@ server tells nothing of that. Then the first place must be in an earlier segment
 second place.
 
 The report says what the checker cannot judge, and judges all else: groups whose mode was changed, or that were deleted;
-repeats and order of a group in mode `exclusive` that a person moved, because its deliveries name no epoch of the group;
-deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.
+repeats and order of a group in mode `exclusive` that a person moved, if no line tells how; deliveries from a topic that
+was deleted; and whether messages were sent, in a topic in which rows were published.
+
+A move explains what it does, and no more. After a rewind each message from its place on may come once more as a first
+attempt, and behind later ones. What a skip passes need not come, and may come late from a consumer that had it before.
+Groups in mode `exclusive` that were moved are judged by their offsets, and not compared with other groups.
 
 "By token" are groups of modes `key_ordered` and `shared`. In mode `key_ordered` order counts within a key, and in mode
 `shared` not at all. A message may come again under a higher token, with the flag or a higher attempt, as long as the

@@ -34,6 +34,7 @@ from seriatim.history._collect import (
 )
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
+from seriatim.history._moves import Moves
 
 _SKIPPING: Final = ("skip", "dead_letter")
 
@@ -166,7 +167,7 @@ class KeyJudge:
                 was_released = _name(self._key_text(position), seen.offset[position]) in self._released
                 if attempt < seen.attempt[before] and is_same_server and not was_released:
                     self._two(kinds.MISCOUNTED, row, before, position, "has fewer attempts than before, by one server:")
-                if self._was_moved_between(before, position):
+                if self._was_asked_for(before, position):
                     continue
                 if self._at_most_once:
                     self._two(kinds.TWICE, row, before, position, "came twice, and the group is at most once:")
@@ -216,7 +217,7 @@ class KeyJudge:
                         continue  # of the same grant, or of an older one that the consumer still works on
                     del mine[earlier]
                     is_done = acked.get((earlier, under), math.inf) <= seen.at[position]
-                    if not (is_done or self._is_passed(earlier) or self._was_moved_between(at, position)):
+                    if not (is_done or self._is_passed(earlier) or self._was_left(at, position)):
                         text = f"came while {format_offset(earlier)} of its key was not done with:"
                         self._two(kinds.OVERLAPPED, row, at, position, text)
             if token >= mine.get(offset, (NONE, NONE))[0]:
@@ -227,9 +228,21 @@ class KeyJudge:
         gaps = self._history.gaps.get(self._stream, [])
         return offset in self.excuses.passed or covering(gaps, self._group, offset) is not None
 
-    def _was_moved_between(self, before: int, position: int) -> bool:
-        """Whether the later delivery came because a person moved the group: then there is no order between them."""
-        return self.excuses.moved_until > -math.inf and self._seen.epoch[before] != self._seen.epoch[position]
+    def _was_asked_for(self, before: int, position: int) -> bool:
+        """Whether a message came again because a person moved the group there."""
+        seen, moves = self._seen, self.excuses.moves
+        if seen.epoch[before] == seen.epoch[position]:
+            return False
+        if moves.is_vague or moves.changes_mode:
+            return True
+        return moves.times_again(seen.offset[position], seen.at[position]) > 0
+
+    def _was_left(self, earlier: int, position: int) -> bool:
+        """Whether a person moved the group on from the earlier message: then the later one does not wait for it."""
+        seen, moves = self._seen, self.excuses.moves
+        if seen.epoch[earlier] == seen.epoch[position]:
+            return False
+        return moves.changes_mode or moves.passes(seen.offset[earlier], seen.at[earlier], of_earlier_epoch=True)
 
     def _confirmations(self) -> None:
         """What brokers confirmed does not come again in the same epoch of the group, nor does anything before it."""
@@ -269,7 +282,7 @@ class KeyJudge:
         """Each dead letter is stored once, and its headers name the place of its message.
 
         A message that comes again because a person moved the group may fail again. So it may have one more dead letter
-        for each time that the group was moved.
+        for each time that the group was moved to its place, or to one before it.
         """
         places: dict[int, DeadLetter] = {}
         stored: dict[int, set[str]] = defaultdict(set)
@@ -283,7 +296,7 @@ class KeyJudge:
             is_twice = before.stored_at != letter.stored_at and not (letter.may_be_repeated or before.may_be_repeated)
             if (
                 is_twice
-                and len(stored[letter.offset]) > 1 + self.excuses.move_count
+                and len(stored[letter.offset]) > 1 + self.excuses.moves.times_again(letter.offset, math.inf)
                 and self._findings.wants(kinds.DEAD_TWICE)
             ):
                 both = f"{before.stored_at} and {letter.stored_at}"
@@ -312,7 +325,8 @@ class KeyJudge:
         for offset, position in sorted(newest.items()):
             if (offset, seen.token[position]) in self._settled.acked or self._is_passed(offset):
                 continue
-            if seen.at[position] <= self.excuses.moved_until or self._was_moved_between(position, newest_at):
+            is_earlier = seen.epoch[position] != seen.epoch[newest_at]
+            if self.excuses.moves.passes(offset, seen.at[position], of_earlier_epoch=is_earlier):
                 continue
             if self.excuses.is_parked(self._key_text(position), offset):
                 continue
@@ -361,8 +375,7 @@ class Excuses:
 
     Attributes:
         passed: The offsets of messages that were skipped, or became dead letters.
-        moved_until: The time until which a person may have moved the group. Infinite: an answer never came.
-        move_count: How often a person may have moved it.
+        moves: How people moved the group.
     """
 
     def __init__(self, history: History, group: str, stream: int) -> None:
@@ -370,10 +383,7 @@ class Excuses:
         acts = history.acts.get(place, ())
         self.passed = {act.offset for act in acts if act.act in _SKIPPING}
         self.passed.update(letter.offset for letter in history.dead.get(place, ()))
-        moves = [act for act in acts if act.act == "move"]
-        done = [act.at for act in moves if act.done]
-        self.move_count = len(moves) - len(done)
-        self.moved_until = math.inf if len(moves) > 2 * len(done) else max(done, default=-math.inf)
+        self.moves = Moves(acts, by_key=history.modes.get(group, (False, False))[0])
         goes_on: dict[KeyName, float] = defaultdict(lambda: -math.inf)  # since when
         for act in acts:
             if act.act in ("release", *_SKIPPING):

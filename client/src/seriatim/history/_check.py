@@ -17,12 +17,10 @@ from seriatim.history._by_key import Excuses, tell_copies_apart
 from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
+from seriatim.history._moves import ANY_OFFSET
 from seriatim.history._order import ConsumerGroupView, StreamJudge
 from seriatim.history._report import Report
 from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
-
-_OFFSET_END: Final = 1 << 63
-"""Behind all offsets: the place of a copy that was replayed, if it is not known."""
 
 FINDINGS_MAX: Final = 10
 """The findings that are shown of each kind: enough to see a pattern, few enough to read."""
@@ -81,12 +79,12 @@ class _Checker:
         named |= {end.group for end in history.ends if end.group is not None}
         self._deleted = {topic for topic, act in history.topic_acts if act == "delete"}
         self._without = history.unjudged
-        self._moved = _moved(history)
+        self._moved = _moved_vaguely(history)
         self._groups = tuple(sorted((named | set(groups)) - set(self._without)))
         count = history.messages.row_count
         none = array("i", [NONE])
         self._views = {name: ConsumerGroupView(name, none * count, none * count) for name in self._groups}
-        self._judge = StreamJudge(history, self._findings, copies, set(self._moved))
+        self._judge = StreamJudge(history, self._findings, copies)
         self._stream_count = len(history.streams.all())
         self._run_starts = [run.first_line for run in history.runs]
         self._in_gaps = 0
@@ -111,7 +109,7 @@ class _Checker:
         for group, stream, row, act in self._judge.copies.missing:
             if group in self._without or self._topic(stream) in self._deleted:
                 continue
-            if not self._is_excused(group, stream, row, _OFFSET_END, act.at) and self._findings.wants(kinds.LOST):
+            if not self._is_excused(group, stream, row, ANY_OFFSET, act.at) and self._findings.wants(kinds.LOST):
                 text = f"the dead letter of message {self._findings.ids[row]!r} was replayed, and no copy was delivered"
                 self._findings.keep(kinds.LOST, text, [(act.line, NONE)], row=row, group=group, stream=stream)
         for group in self._groups:
@@ -203,7 +201,7 @@ class _Checker:
             judge = self._judge.by_key.get(place)
             self._excuses[place] = judge.excuses if judge is not None else Excuses(self._history, group, stream)
         excuses, number = self._excuses[place], self._messages.key[row]
-        if offset in excuses.passed or at <= excuses.moved_until:
+        if offset in excuses.passed or excuses.moves.passes(offset, at):
             return True
         return excuses.is_parked(None if number == NONE else self._keys[number], offset)
 
@@ -352,14 +350,15 @@ class _Checker:
         return tuple(sorted(found))
 
 
-def _moved(history: History) -> dict[str, int]:
-    """The groups that a person moved, and the line of that, if their deliveries name no epoch of the group.
+def _moved_vaguely(history: History) -> dict[str, int]:
+    """The groups that a person moved in a way that no line tells, and the line of that, unless they are by key.
 
-    In mode `exclusive` a message that comes again after a rewind cannot be told from one that comes again by itself.
+    Their deliveries name no epoch of the group. So a message that comes again after such a move cannot be told from one
+    that comes again by itself.
     """
     found: dict[str, int] = {}
     for (group, _), acts in history.acts.items():
-        moves = [act.line for act in acts if act.act == "move"]
+        moves = [act.line for act in acts if act.act == "move" and not act.way]
         if moves and not history.modes.get(group, (False, False))[0]:
             found.setdefault(group, moves[0])
     return found

@@ -188,7 +188,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class PersonAct:
-    """A `person` line: what a person did to the message at `offset`, or to a key; `done`: the answer came."""
+    """A `person` line: what a person did to the message at `offset`, or to a key; `done`: the answer came.
+
+    Of a `move`, `way` is its kind; empty: no line tells it. A rewind leads to `offset`, a skip from `offset` to `end`.
+    """
 
     act: str
     offset: int  # NONE: to all of the partition
@@ -196,6 +199,8 @@ class PersonAct:
     done: bool
     at: float
     line: int
+    way: str = ""
+    end: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +469,12 @@ class History:
             raise ValueError(f"people do {', '.join(f.PERSON_ACTS)}, not {act!r}")
         offset = f.parse_offset(event["o"]) if "o" in event else NONE
         key = _text(event, "y")
-        done = PersonAct(str(act), offset, key, bool(event.get("done")), at, line)
+        way = event.get("d", "")
+        end = f.parse_offset(event["z"]) if "z" in event else NONE
+        is_placed = offset != NONE and (way != f.SKIP_TO or end >= offset)
+        if way and (act != "move" or way not in f.WAYS or (way in f.PLACED_WAYS and not is_placed)):
+            raise ValueError("d is the way of a move: a rewind to o, a skip from o to z, or a change of the mode")
+        done = PersonAct(str(act), offset, key, bool(event.get("done")), at, line, str(way), end)
         if act == "delete":
             self.unjudged.setdefault(_name(event, "g"), ("it was deleted", line))
         self.acts.setdefault((_name(event, "g"), self._stream(event)), []).append(done)

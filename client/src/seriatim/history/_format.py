@@ -40,6 +40,13 @@ TERM_BITS_BELOW: Final = 40
 PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move", "delete")
 """What people do to a consumer group. `move`: a rewind, or a skip to another place. `delete`: it begins anew."""
 
+REWIND: Final = "rewind"
+SKIP_TO: Final = "skip"
+MODE: Final = "mode"
+PLACED_WAYS: Final = (REWIND, SKIP_TO)
+WAYS: Final = (*PLACED_WAYS, MODE)
+"""How a person moves a consumer group: to a place, which the line names, or by giving it another mode."""
+
 TOPIC_ACTS: Final = ("delete", "publish")
 """What people do to a topic: delete it, so that its offsets begin anew; or publish rows, which no producer sends."""
 
@@ -68,6 +75,7 @@ _WORDS: Final = {
     "v": "group_epoch",
     "b": "at_most_once",
     "w": "stored_at",
+    "d": "way",
 }
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
@@ -31,6 +31,7 @@ from seriatim.history._by_key import Copies, KeyJudge
 from seriatim.history._collect import NONE, OK, Deliveries, History, covering, merged
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
+from seriatim.history._moves import Moves
 
 _SAME_MESSAGE: Final = "the same message"
 _SAME_OFFSET: Final = "the same offset (with two messages)"
@@ -65,12 +66,11 @@ class _Tops:
 class StreamJudge:
     """Checks one stream after another, and keeps the place at which each message is stored."""
 
-    def __init__(self, history: History, findings: Findings, copies: Copies, moved: Collection[str] = ()) -> None:
+    def __init__(self, history: History, findings: Findings, copies: Copies) -> None:
         self._history = history
         self._messages = history.messages
         self._findings = findings
         self.copies = copies
-        self._moved = moved  # groups that a person moved, whose repeats and order are not judged
         self.by_key: dict[tuple[str, int], KeyJudge] = {}  # by group and stream
         count = history.messages.row_count
         self.first_line = array("q", [NONE]) * count  # the first delivery of each message to any group
@@ -99,21 +99,23 @@ class StreamJudge:
             if by_source is None:
                 continue
             seen = merged(by_source)
-            firsts = self._walk(stream, view, seen)
+            moves = Moves(self._history.acts.get((name, stream), ()), by_key=seen.by_key)
+            firsts = self._walk(stream, view, seen, moves)
             if seen.by_key:
                 judge = KeyJudge(self._history, self._findings, self.copies, name, stream, seen)
                 judge.judge()
                 self.by_key[name, stream] = judge
             self._places(stream, view, seen, holders)
-            self._order(stream, view, seen, firsts)
-            walks.append((view, seen, firsts))
-        unmoved = [walk for walk in walks if walk[0].name not in self._moved]
-        for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(unmoved, 2):
+            self._order(stream, view, seen, firsts, moves)
+            if seen.by_key or not moves:
+                walks.append((view, seen, firsts))
+        for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(walks, 2):
             self._compare(stream, one, one_seen, other, other_seen, other_firsts)
 
-    def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries) -> array[int]:
-        """Find the positions of the first deliveries, and the repeats that have no flag."""
+    def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries, moves: Moves) -> array[int]:
+        """Find the positions of the first deliveries, and the repeats that have no flag and that no person wanted."""
         firsts = array("i")
+        times: Counter[int] = Counter()  # by offset: how often it came again, without a flag
         first, plain = view.first, view.plain
         plain_at: dict[int, int] = {}
         for position, (row, offset, flagged) in enumerate(zip(seen.message, seen.offset, seen.flagged, strict=True)):
@@ -130,17 +132,23 @@ class StreamJudge:
             earlier_there = plain_at.setdefault(offset, position)
             if earlier == NONE:
                 plain[row] = position
-                if earlier_there != position:
-                    self._repeated(stream, view, seen, earlier_there, position, _SAME_OFFSET)
-            else:
+            if moves.is_vague:
+                continue
+            if moves and earlier_there != position:
+                times[offset] += 1
+                if times[offset] <= moves.times_again(offset, seen.at[position]):
+                    continue
+            if earlier != NONE:
                 self._repeated(stream, view, seen, earlier, position, _SAME_MESSAGE)
+            elif earlier_there != position:
+                self._repeated(stream, view, seen, earlier_there, position, _SAME_OFFSET)
         self.first_count += len(firsts)
         return firsts
 
     def _repeated(
         self, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int, what: str
     ) -> None:
-        if view.name in self._moved or not self._findings.wants(kinds.REPEATED):
+        if not self._findings.wants(kinds.REPEATED):
             return
         row = seen.message[later]
         if what == _SAME_MESSAGE and (earlier >= len(seen.message) or seen.message[earlier] != row):
@@ -198,11 +206,13 @@ class StreamJudge:
             text = f"{text} message {self._findings.ids[row]!r}"
             self._findings.keep(kinds.MISPLACED, text, shown, row=row, group=view.name, stream=stream)
 
-    def _order(self, stream: int, view: ConsumerGroupView, seen: Deliveries, firsts: array[int]) -> None:
+    def _order(self, stream: int, view: ConsumerGroupView, seen: Deliveries, firsts: array[int], moves: Moves) -> None:
         messages = self._messages
+        if moves.is_vague and not seen.by_key:
+            return
         offsets, rows = seen.offset, seen.message
         lanes: dict[int, _Tops] = {}
-        tops = _Tops()
+        ahead = tops = _Tops()
         for position in firsts:
             if seen.by_key:
                 key = seen.key[position]
@@ -210,6 +220,9 @@ class StreamJudge:
                     continue  # it has no order with any other message
                 tops = lanes.setdefault(key, _Tops())
             row, offset = rows[position], offsets[position]
+            if moves and not seen.by_key:
+                is_behind = offset < ahead.offset and moves.puts_behind(offset, seen.at[position])
+                tops = lanes.setdefault(moves.begun_by(seen.at[position]), _Tops()) if is_behind else ahead
             if offset >= tops.offset:
                 tops.offset, tops.offset_at = offset, position
             else:
@@ -232,8 +245,6 @@ class StreamJudge:
         self, kind: str, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int
     ) -> None:
         row, other = seen.message[later], seen.message[earlier]
-        if view.name in self._moved:
-            return
         self._reordered.add((view.name, row))
         if not self._findings.wants(kind):
             return

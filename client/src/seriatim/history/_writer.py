@@ -18,6 +18,7 @@ from seriatim.history import _format as f
 from seriatim.history._format import MessageId
 
 Outcome = Literal["ok", "failed", "unknown"]
+Way = Literal["rewind", "skip", "mode"]
 PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move", "delete"]
 TopicAct = Literal["delete", "publish"]
 Offset = int | str
@@ -332,6 +333,8 @@ class _Recorder(ABC):
         key: bytes | None = None,
         done: bool = False,
         at: float | None = None,
+        way: Way | None = None,
+        end: Offset | None = None,
     ) -> None:
         """Record what a person, or a program for one, does to a consumer group.
 
@@ -339,19 +342,26 @@ class _Recorder(ABC):
         says that it was carried out.
 
         Args:
-            act: `release`, `skip` or `dead_letter` of a waiting key; `replay` or `drop` of a dead letter; `move`: a
-                rewind, or a skip to a place; `delete` of the group.
+            act: `release`, `skip` or `dead_letter` of a waiting key; `replay` or `drop` of a dead letter; `move` of the
+                group, see `way`; `delete` of the group.
             group: The consumer group.
             topic: The topic's name.
             partition: The partition's number in the topic.
-            offset: Of the message that it is about; None: of the whole partition.
+            offset: Of the message that it is about; None: of the whole partition. Of a `move`, see `way`.
             key: The key that it is about; None: none.
             done: Whether the answer came.
             at: The time, if it was before the call.
+            way: Of a `move`: a `rewind` to `offset`, a `skip` from `offset` to `end`, or another `mode`. None: not
+                told, so that the move explains everything before its answer came.
+            end: Of a skip: where it leads.
         """
         fields: dict[str, object] = {} if offset is None else {"o": _text(offset)}
         if key is not None:
             fields["y"] = f.text_of_key(key)
+        if way is not None:
+            fields["d"] = way
+        if end is not None:
+            fields["z"] = _text(end)
         if done:
             fields["done"] = 1
         self._line(f.PERSON, at, g=group, t=topic, q=partition, x=act, **fields)
