@@ -5,6 +5,7 @@ python -m sim --seeds 200             seeds 0 to 199
 python -m sim --seed 17 --trace       what happened in seed 17, step by step
 python -m sim --mutation NAME         seeds until the mutant is found
 python -m sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
+python -m sim --mutants --stale --page PAGE    the same for the rows whose world does not show the bug any more
 
 There are four worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
 ten times faster (`cores`); whole brokers whose disks the real storage adapter writes (`disks`); and whole brokers with
@@ -19,6 +20,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -209,6 +211,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
     parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
     parser.add_argument("--page", type=Path, help="with --mutants: the page whose rows are replaced")
+    parser.add_argument(
+        "--stale", action="store_true", help="with --page: only rows whose world does not show the bug any more"
+    )
     parser.add_argument("--without", default="", help="numbers of faults that do not strike, as a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
@@ -230,7 +235,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     mutation = MUTANTS.get(options.mutation)
     if options.mutants:
-        return _table_of_mutants(options.seeds, options.processes or os.cpu_count() or 1, options.page)
+        if options.stale and options.page is None:
+            parser.error("--stale needs --page")
+        processes = options.processes or os.cpu_count() or 1
+        return _table_of_mutants(options.seeds, processes, options.page, only_stale=options.stale)
     if options.profile is None:
         options.profile = mutation.profile if mutation else ""
     if options.steps is None:
@@ -300,17 +308,29 @@ def _waves(task: Task, options: argparse.Namespace, processes: int) -> Iterator[
             yield from pool.imap(Task.run, wave, chunksize=chunk)
 
 
-def _table_of_mutants(seed_count: int, processes: int, page: Path | None) -> int:
+def rows_of(page: Path) -> dict[str, int]:
+    """By planted bug: the seed that showed it when its row was written."""
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| (\d+) \| [A-Z0-9-]+ \|$", page.read_text(encoding="utf-8"))
+    return {name: int(count) - 1 for name, count in rows}
+
+
+def _table_of_mutants(seed_count: int, processes: int, page: Path | None, *, only_stale: bool) -> int:
     """Markdown: where each bug is planted, what is left out, the first seed that shows it, and the broken promise.
 
-    With `page`, the rows of the page are replaced too.
+    With `page`, the rows of the page are replaced too; with `only_stale`, those whose world shows the bug stay.
     """
     print("| planted bug | in | rule that is left out | seeds until found | broken first |")
     print("|---|---|---|---|---|")
     missed = 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        searches = [(name, range(seed_count)) for name in MUTATIONS]
-        for name, found in zip(MUTATIONS, pool.imap(_search, searches), strict=True):
+        names = list(MUTATIONS)
+        if only_stale and page is not None:
+            known = rows_of(page)
+            own = [(name, range(known[name], known[name] + 1)) for name in names if name in known]
+            shown = {name for (name, _), found in zip(own, pool.imap(_search, own), strict=True) if found is not None}
+            names = [name for name in names if name not in shown]
+        searches = [(name, range(seed_count)) for name in names]
+        for name, found in zip(names, pool.imap(_search, searches), strict=True):
             mutation = MUTATIONS[name]
             missed += found is None
             seeds, rule = (str(found.seed + 1), found.rule) if found is not None else (f"not within {seed_count}", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim.mutations import MUTATIONS
-from sim.run import MUTANTS, Task, find
+from sim.run import MUTANTS, Task, find, rows_of
 
 SEEDS_A_MUTANT = 600
 """At the most; nearly all are found within twenty."""
@@ -19,10 +18,7 @@ SEEDS_A_MUTANT = 600
 PLACED = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "planted-bugs.md"
-FOUND_BEFORE = {
-    name: int(count) - 1
-    for name, count in re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| (\d+) \| [A-Z0-9-]+ \|$", PAGE.read_text("utf-8"))
-}
+FOUND_BEFORE = rows_of(PAGE)
 """The world that showed each bug when `make mutants` ran last. It is tried first: most changes leave it as it was."""
 
 
