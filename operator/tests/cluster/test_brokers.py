@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 from seriatim_api.dialing import PING_OPTIONS, PINGED_OPTIONS
-from seriatim_api.errors import UnavailableError
-from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2_grpc
 from seriatim_local.plan import Address, Link
 from seriatim_local.proxy import Proxy
 from seriatim_operator.cluster import brokers as module
@@ -184,3 +184,41 @@ async def test_a_call_goes_on_with_another_broker_when_its_connection_is_closed(
         with pytest.raises(UnavailableError, match="was closed"):
             await watched
         await brokers.close()
+
+
+class SilentOperations(operations_pb2_grpc.OperationsServicer):
+    """A broker that etcd does not answer."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    async def ListBrokerGroups(self, _request: Any, _context: Any) -> None:  # noqa: N802
+        self.questions += 1
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("limit", "with_counts"), [("MEMBERS_S", False), ("CALL_S", True)])
+async def test_two_brokers_are_asked_for_the_members_before_they_count_as_silent(
+    limit: str, with_counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert module.MEMBERS_S <= 4.0  # people are told within 10 s that etcd is silent
+    for name in ("MEMBERS_S", "CALL_S"):
+        monkeypatch.setattr(module, name, 0.4 if name == limit else 60.0)
+    silent = [SilentOperations() for _ in range(3)]
+    servers, addresses = [], []
+    for each in silent:
+        server = grpc.aio.server()
+        operations_pb2_grpc.add_OperationsServicer_to_server(each, server)  # type: ignore[no-untyped-call]
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+        servers.append(server)
+    brokers = Brokers("orders", lambda: 1)
+    brokers.reach(addresses, None)
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(SeriatimError):
+                await brokers.list_broker_groups(with_counts=with_counts)
+    finally:
+        await brokers.close()
+        await asyncio.gather(*(server.stop(None) for server in servers))
+    assert sum(each.questions for each in silent) == 2

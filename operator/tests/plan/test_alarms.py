@@ -117,7 +117,7 @@ def serving() -> Watched:
 
 
 def drain(it: Watched, node: str) -> None:
-    """As `kubectl drain`: a pod goes when its budget lets it."""
+    """As `kubectl drain`: a pod goes when its budget lets it, and is ready until its process has ended."""
     world = it.world
     world.nodes[node] = replace(world.nodes[node], is_leaving=True)
     here = {name for name, pod in world.pods.items() if pod.node == node}
@@ -126,7 +126,7 @@ def drain(it: Watched, node: str) -> None:
         left = {name for name in here if (pod := world.pods.get(name)) and pod.node == node}
         for name in sorted(left):
             if world.budgets.get(world.pods[name].group):
-                world.delete_pod(name)
+                world.pods[name] = replace(world.pods[name], is_deleting=True)
                 return False
         return not left
 
@@ -168,6 +168,12 @@ def drain_and_back(it: Watched) -> None:
     it.until(it.is_steady)
 
 
+def drain_and_back_at_once(it: Watched) -> None:
+    drain(it, "node1")
+    undrain(it, "node1")
+    it.until(it.is_steady)
+
+
 def etcd_returns(it: Watched) -> None:
     """No broker tells who runs for 20 s. Then members are unheard for some seconds, though none has ended."""
     it.world.brokers_answer = False
@@ -190,6 +196,7 @@ def etcd_returns(it: Watched) -> None:
         pytest.param(lambda it: scale(it, 5), id="scale-out"),
         pytest.param(lambda it: scale(it, 2), id="scale-in"),
         pytest.param(drain_and_back, id="drain"),
+        pytest.param(drain_and_back_at_once, id="drain that is over at once"),
         pytest.param(etcd_returns, id="return of etcd"),
     ],
 )

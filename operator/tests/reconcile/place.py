@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.cluster.pki import DEFAULT_DOMAIN, SETTLE_TIME
-from seriatim_operator.plan.observed import SPREAD_QUIET_S
+from seriatim_operator.plan.observed import SPREAD_QUIET_S, EtcdView
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.reconcile.known import Known
@@ -40,6 +40,7 @@ class Place:
         self.lives = 0
         self.spread_quiet_s = SPREAD_QUIET_S
         self.clock: Callable[[], float] = time.monotonic
+        self.etcd: EtcdView | None = None
 
     def operator(
         self, domain: str = DEFAULT_DOMAIN, settle: timedelta = SETTLE_TIME
@@ -59,6 +60,7 @@ class Place:
             settle,
             self.spread_quiet_s,
             lambda: self.clock(),
+            lambda _: self.etcd,
         )
         return made, cache
 

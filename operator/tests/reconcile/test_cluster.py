@@ -21,7 +21,8 @@ from seriatim_operator.cluster.pki import (
     new_authority,
 )
 from seriatim_operator.plan.chains import ChainsView
-from seriatim_operator.plan.observed import ANNOTATION_SPREAD_MENDED
+from seriatim_operator.plan.cluster import RESYNC_S, TROUBLE_S
+from seriatim_operator.plan.observed import ANNOTATION_SPREAD_MENDED, EtcdMember, EtcdView
 from seriatim_operator.resources.names import ANNOTATION_CHANGED_AT, ANNOTATION_REPLACE_AUTHORITY
 from seriatim_operator.resources.secrets import secret_files, tls_secret
 from seriatim_operator.spec.cluster import BrokerCluster
@@ -111,6 +112,20 @@ async def test_a_broker_that_dies_while_etcd_is_silent_does_not_count_as_one_tha
         place.refresh(cache)
         await reconciler.reconcile(NAMESPACE, "orders")
         assert answering(place) == live
+
+
+@pytest.mark.parametrize(
+    ("away", "again_s"), [(0, RESYNC_S), (1, RESYNC_S), (2, TROUBLE_S), (3, TROUBLE_S)], ids=lambda value: str(value)
+)
+async def test_brokers_are_asked_again_soon_when_etcd_has_no_majority(away: int, again_s: float) -> None:
+    place = await started()
+    reconciler, cache = place.operator()
+    members = (EtcdMember(f"etcd-{number}", "has no pod" if number < away else "") for number in range(3))
+    place.etcd = EtcdView(tuple(members))
+    for _ in range(3):
+        place.refresh(cache)
+        again = await reconciler.reconcile(NAMESPACE, "orders")
+    assert again == again_s
 
 
 def answering(place: Place) -> set[str]:

@@ -20,7 +20,7 @@ from ..cluster.kinds import CRON_JOB, POD
 from ..cluster.kube import Api, KubeError
 from ..plan.observed import EtcdMember, EtcdView
 
-LOOK_S: Final = 5.0
+LOOK_S: Final = 3.0
 
 USE_S: Final = 60.0
 """Seconds between two looks at how full the disks are."""

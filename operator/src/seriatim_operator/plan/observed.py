@@ -306,6 +306,11 @@ class EtcdView:
 
     members: tuple[EtcdMember, ...]
 
+    @property
+    def has_majority(self) -> bool:
+        """Whether most members serve. If not, there is no quorum, or a moment later there is none."""
+        return 2 * sum(not member.why_away for member in self.members) > len(self.members)
+
 
 @dataclass(frozen=True, slots=True)
 class AuthorityView:

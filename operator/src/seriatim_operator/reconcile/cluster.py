@@ -48,6 +48,7 @@ from ..plan.actions import (
     RemoveBrokerGroup,
     SetBrokerGroup,
 )
+from ..plan.cluster import TROUBLE_S
 from ..plan.cluster import plan as make_plan
 from ..plan.external import external_addresses
 from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, EtcdView, Observed
@@ -239,6 +240,8 @@ class ClusterReconciler:
             authority=certificates.authority,
             etcd=self._etcd(observed.cluster.spec.etcd.endpoints),
         )
+        if observed.etcd is not None and not observed.etcd.has_majority:
+            plan.look_again(TROUBLE_S)  # the brokers may have had their answers just before they lost etcd
         if certificates.problem and not problems:
             problems.append((CERTIFICATE_INVALID, certificates.problem))
         plan.problems += [*problems, *await self._definitions.problems()]

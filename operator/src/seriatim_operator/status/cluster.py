@@ -151,7 +151,7 @@ def _broker_facts(
     no_pod, no_claim = refused.get(f"Pod {broker.name}", ""), refused.get(f"PersistentVolumeClaim {broker.name}", "")
     if is_lost:
         ready = Fact("Ready", "False", "DiskLost", "its disk is given up; another disk takes its slot")
-    elif pod is not None and pod.is_ready:
+    elif pod is not None and pod.is_ready and not (pod.is_deleting and absence(observed, broker)):
         ready = Fact("Ready", "True", "Serving")
     elif refusal is not None:
         ready = Fact("Ready", "False", "Refused", refusal.text)
