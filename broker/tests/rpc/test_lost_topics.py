@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
 import pytest
 from seriatim_api.errors import CoordinatorBehindError, UnknownTopicError
-from seriatim_api.v1 import records_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.services import Services
+from seriatim_broker.rpc.topic_admin import TopicAdmin
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_producing import QuietCore, make_services
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class RefusedError(Exception):
+    """A call was ended with a status."""
+
+
+class Context:
+    """The context of a call without metadata."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def time_remaining(self) -> float:
+        return 10.0
+
+    async def abort(self, _code: Any, details: str, _trailing: Any = ()) -> NoReturn:
+        raise RefusedError(details)
 
 
 async def serving(lost: str) -> Services:
@@ -41,3 +63,32 @@ async def test_a_topic_that_the_coordinator_says_is_being_deleted_is_unknown_all
     await services.coordinator.txn((), [Put(services.keys.topic("orders"), record.SerializeToString())])
     with pytest.raises(UnknownTopicError):
         await services.topic("orders")
+
+
+@pytest.mark.parametrize("lost", ["", "the coordinator has lost decisions: its revision is 3"])
+async def test_nothing_is_made_while_the_coordinator_lacks_decisions(lost: str) -> None:
+    services = await serving(lost)
+    asked: list[str] = []
+
+    async def make(name: str, *_: Any) -> records_pb2.TopicRecord:
+        asked.append(name)
+        return records_pb2.TopicRecord(name=name)
+
+    topics = SimpleNamespace(create=make, update=make)
+    controller = SimpleNamespace(election=SimpleNamespace(is_controller=True), topics=topics)
+    admin = TopicAdmin(services, cast(Any, controller), cast(Any, None), cast(Any, None))
+    context = Context()
+    calls: list[Callable[[], Any]] = [
+        lambda: admin.CreateTopic(broker_pb2.CreateTopicRequest(name="orders", partition_count=2), context),
+        lambda: admin.UpdateTopic(broker_pb2.UpdateTopicRequest(name="orders", partition_count=4), context),
+    ]
+    for call in calls:
+        if lost:
+            with pytest.raises(RefusedError, match="is not made, because the coordinator may have lost it"):
+                await call()
+        else:
+            await call()
+    await admin.UpdateTopic(
+        broker_pb2.UpdateTopicRequest(name="orders", settings=records_pb2.TopicSettings(retention_ms=5000)), context
+    )
+    assert asked == (["orders"] if lost else ["orders"] * 3), "other settings make nothing"

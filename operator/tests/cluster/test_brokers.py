@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 from seriatim_api.dialing import PING_OPTIONS, PINGED_OPTIONS
-from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnavailableError, UnknownTopicError
+from seriatim_api.status import to_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2_grpc
 from seriatim_local.plan import Address, Link
 from seriatim_local.proxy import Proxy
@@ -28,6 +29,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self.name = name
         self.is_older = is_older
         self.is_frozen = False
+        self.lost = ""
         self.watches = 0
         self.questions = 0
         self.is_watched = asyncio.Event()
@@ -53,6 +55,12 @@ class Admin(broker_pb2_grpc.AdminServicer):
         if self.is_frozen:
             await asyncio.Event().wait()
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no name")
+
+    async def DescribeTopic(self, request: broker_pb2.DescribeTopicRequest, context: Any) -> None:  # noqa: N802
+        assert request.name, "the name of a topic that was never made"
+        if self.is_frozen:
+            await asyncio.Event().wait()
+        await context.abort(*to_status(CoordinatorBehindError(self.lost) if self.lost else UnknownTopicError("no")))
 
     async def ListConsumerGroups(self, _request: Any, _context: Any) -> broker_pb2.ListConsumerGroupsResponse:  # noqa: N802
         self.is_asked.set()
@@ -222,3 +230,17 @@ async def test_two_brokers_are_asked_for_the_members_before_they_count_as_silent
         await brokers.close()
         await asyncio.gather(*(server.stop(None) for server in servers))
     assert sum(each.questions for each in silent) == 2
+
+
+async def test_each_broker_is_asked_what_the_coordinator_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ATTEMPT_S", 0.5)
+    well, behind, frozen = Admin("well"), Admin("behind"), Admin("frozen")
+    behind.lost, frozen.is_frozen = "the coordinator has lost decisions", True
+    brokers = Brokers("orders", lambda: 1)
+    async with served(well, behind, frozen) as addresses:
+        brokers.reach([*addresses, "127.0.0.1:1"], None)
+        answers = await brokers.ask_for_losses()
+        await brokers.close()
+    assert list(answers) == addresses[:2]
+    assert answers[addresses[0]] == ""
+    assert "the coordinator has lost decisions" in answers[addresses[1]]

@@ -31,6 +31,7 @@ class MemoryBrokers:
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
+        self.losses: dict[str, str] = {"10.0.0.1:7100": ""}  # what each broker says that the coordinator has lost
         self.newer_epoch = 0
         self.watches = 0  # begun
         self.watchers = 0  # there now
@@ -78,6 +79,9 @@ class MemoryBrokers:
         self._called(f"delete {name}")
         self._meant(name, incarnation)
         self.drop(name)
+
+    async def ask_for_losses(self) -> dict[str, str]:
+        return {} if self.are_silent else dict(self.losses)
 
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         if self.are_silent:

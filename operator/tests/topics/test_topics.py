@@ -133,7 +133,7 @@ async def test_a_topic_deleted_behind_the_operator_is_made_again_as_another_one(
     await world.settle()
     first = world.the_topic().status.incarnation
     world.brokers.drop("events")
-    await world.settle()
+    await world.settle(12)
     second = world.the_topic().status.incarnation
     assert first != second == world.brokers.topics["events"].topic.incarnation
     assert world.told() == ["TopicCreated", "TopicRecreated"]
@@ -651,7 +651,7 @@ async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: Wor
     await world.settle(1)
     assert world.brokers.calls == ["create a 1", "create b 1"], "nothing is done on old knowledge"
     world.brokers.silence(are_silent=False)
-    await world.settle()
+    await world.settle(12)
     assert world.the_topic("a").status.groups == ("g9",)
     assert world.brokers.calls == ["create a 1", "create b 1", "create b 1"]
 

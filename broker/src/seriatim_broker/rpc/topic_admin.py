@@ -66,6 +66,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             settings.retention_ms = RETENTION_MS_DEFAULT
         settings.retention_acts = True
         _complete(settings)
+        await self._services.check_nothing_lost(f"topic {request.name!r}")
         if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
             return record
@@ -90,6 +91,8 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             )
         change = _change_of(request)
         incarnation = named(request, "incarnation")
+        if request.partition_count:
+            await self._services.check_nothing_lost(f"a partition of {request.name!r}")
         if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("UpdateTopic", request, context)
             return record

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,14 @@ import grpc
 import grpc.aio
 import structlog
 from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
-from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
+from seriatim_api.errors import (
+    CoordinatorBehindError,
+    RoutingError,
+    SeriatimError,
+    StaleOperatorError,
+    UnavailableError,
+    UnknownTopicError,
+)
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
 
@@ -182,6 +190,37 @@ class Brokers:
         """Delete the topic of that incarnation with its data. A later topic of the same name stays."""
         request = broker_pb2.DeleteTopicRequest(name=name, incarnation=incarnation)
         await self._admin("DeleteTopic", request, attempt_s=SWITCH_S)
+
+    async def ask_for_losses(self) -> dict[str, str]:
+        """What each broker says that the coordinator has lost, by the broker's address; an empty text: nothing.
+
+        Each broker looks at the coordinator for the answer. Brokers that give none are missing in it.
+
+        Raises:
+            StaleOperatorError: A newer operator acts: this one must end.
+        """
+        answers = await asyncio.gather(*(self._loss_of(address) for address in self._addresses))
+        return {address: lost for address, lost in zip(self._addresses, answers, strict=True) if lost is not None}
+
+    async def _loss_of(self, address: str) -> str | None:
+        """What one broker says that the coordinator has lost; None if it gives no answer.
+
+        It is asked for a topic that was never made: a broker does not say that a topic is unknown if the coordinator
+        may have lost it.
+        """
+        stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+        request = broker_pb2.DescribeTopicRequest(name=uuid.uuid4().hex)
+        try:
+            await _answer(stub.DescribeTopic(request, timeout=ATTEMPT_S, metadata=self._metadata()), address)
+        except UnknownTopicError:
+            return ""
+        except CoordinatorBehindError as exc:
+            return str(exc)
+        except StaleOperatorError:
+            raise
+        except SeriatimError:
+            return None
+        return None
 
     async def list_topics(self, limit: int) -> list[records_pb2.TopicRecord]:
         """The first topics by name, at most `limit`."""

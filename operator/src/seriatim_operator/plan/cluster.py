@@ -84,6 +84,15 @@ def _urgency(action: Action) -> int:
 def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
     """Plan at most one step that takes something away, the most urgent first."""
     _end_overdue(observed, result)
+    # Rule `behind-takes-nothing` (I1): while a broker says that the coordinator lost decisions, nothing is taken away.
+    # Without it:
+    #   1. Broker group g2 is made, and gets segments. The coordinator is restored as it was before that.
+    #   2. `spec.groups` is lowered. The coordinator does not know g2, so the operator takes it for one that the brokers
+    #      have forgotten, and deletes its claims. `seriatim coordinator rebuild` would have brought its messages back.
+    if observed.coordinator_behind:
+        result.blocked_by.append(f"nothing is restarted or deleted: {observed.coordinator_behind}")
+        result.look_again(TROUBLE_S)
+        return
     loss.mark_losses(observed, result)
     if any(isinstance(action, MarkLost | EndOperation) for action in result.actions):
         return

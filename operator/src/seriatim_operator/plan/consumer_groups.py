@@ -15,7 +15,7 @@ from .actions import Action
 from .claims import first_claimant, succeeds
 from .consumer_group_settings import ConsumerGroupSettings, differences, wanted_settings
 from .dead_letters import NO_TOPICS, TopicsAround, plan_dead_letters
-from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
+from .topics import ConfirmLoss, ConfirmObject, CreateTopic, HoldObject, ReleaseObject, Surroundings, TellObject
 
 CONSUMER_GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
 """A finalizer only for ConsumerGroups with `deletionPolicy: Delete`."""
@@ -217,6 +217,9 @@ def _plan_owner(
     if holds and deletes != is_held:
         held = (HoldObject(),) if deletes else (ReleaseObject(),)
     letters = plan_dead_letters(item.dead_letter_topic, topic, around)
+    had_letters = bool(item.dead_letter_topic) and item.status.dead_letter_topic == item.dead_letter_topic
+    if had_letters and any(isinstance(step, CreateTopic) for step in letters.steps):
+        letters = replace(letters, steps=(ConfirmLoss(), *letters.steps))
     waits = ConsumerGroupFinding(letters.reason, letters.message, view) if letters.reason else None
     if view.is_placed:
         told, configured = _parked_events(item, view), _configure(item, view)
@@ -229,6 +232,8 @@ def _plan_owner(
     if waits is not None:
         return ConsumerGroupPlan(item, held, waits)
     made = CreateConsumerGroup(topic, group, item.spec.start, wanted_settings(item))
+    if item.status.group_name:
+        held = (*held, ConfirmLoss())  # as for a topic that is missing (`lost-is-not-deleted`)
     if deletes and not holds:
         held = (*held, ConfirmObject())
     return ConsumerGroupPlan(item, (*held, *letters.steps, made, _tell(item)), ConsumerGroupFinding("Creating"))

@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
+from seriatim_api import troubles
 from seriatim_api.ids import MemberId
 
 from ..resources.names import (
@@ -466,6 +467,16 @@ class Observed:
         pod = self.pods.get(broker.name)
         name = pod.node if pod is not None and pod.node else broker.status.node
         return [self.nodes[name]] if name in self.nodes else []
+
+    @cached_property
+    def coordinator_behind(self) -> str:
+        """Name of a pod whose broker says that the coordinator has lost decisions, and its words; else empty."""
+        told = ((pod.name, troubles.read(pod.says)) for pod in self.pods.values())
+        for name, found in told:
+            for trouble, text in found:
+                if trouble is troubles.COORDINATOR_BEHIND:
+                    return f"{name} says: {text.partition('. Acknowledged')[0]}"
+        return ""
 
     def has_lost_node(self, pod: PodView) -> bool:
         """Whether there is no Node of the pod's. Kubernetes deletes the pod later, and until then calls it running."""

@@ -166,6 +166,13 @@ class HoldObject(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmLoss(Action):
+    """Ask all brokers whether the coordinator has lost what is missing, so that nothing is made that a rebuild brings
+    back. No further step is taken until they have said for some seconds that it has lost nothing.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class ConfirmObject(Action):
     """Ask the API whether the object still exists, so that nothing is made for an object that is already deleted."""
 
@@ -297,8 +304,17 @@ def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings
 
 
 def _plan_creation(topic: Topic, *, holds: bool) -> TopicPlan:
-    made = CreateTopic(topic.topic_name, topic.spec.partitions, TopicSettings.of(topic.spec), incarnation_of(topic))
+    made: tuple[Action, ...] = (
+        CreateTopic(topic.topic_name, topic.spec.partitions, TopicSettings.of(topic.spec), incarnation_of(topic)),
+    )
     if topic.status.incarnation:
+        # Rule `lost-is-not-deleted` (I1): a topic that the object had is made again only if the brokers say that the
+        # coordinator has lost nothing. Without it:
+        #   1. The coordinator is restored as it was before the topic was made, or comes back empty.
+        #   2. The stream of topics does not have the topic, and the operator makes it again.
+        #   3. `seriatim coordinator rebuild` finds another topic of that name, and the messages of the first one stay
+        #      on the disks, where no consumer gets them.
+        made = (ConfirmLoss(), *made)
         note = f"topic {topic.topic_name} was deleted by others: it is made again, without its messages"
         tell = TellObject("TopicRecreated", note, is_warning=True)
     else:
@@ -306,7 +322,7 @@ def _plan_creation(topic: Topic, *, holds: bool) -> TopicPlan:
     held = _held(topic, holds=holds)
     if topic.spec.deletion_policy == "Delete" and not holds:
         held = (*held, ConfirmObject())
-    return TopicPlan(topic, (*held, made, tell), Finding("Creating", is_passing=True))
+    return TopicPlan(topic, (*held, *made, tell), Finding("Creating", is_passing=True))
 
 
 def _plan_existing(topic: Topic, view: TopicView, *, holds: bool) -> TopicPlan:
@@ -319,7 +335,10 @@ def _plan_existing(topic: Topic, view: TopicView, *, holds: bool) -> TopicPlan:
         return TopicPlan(topic, (), Finding(refusal.reason, refusal.message, mine))
     update = _update(topic, view)
     if update is not None:
-        steps = (*held, update, _tell_update(topic, update))
+        # The same with partitions that the topic had: a rebuild brings them back.
+        had_more = update.partitions and (topic.status.partitions or 0) > view.partition_count
+        first = (ConfirmLoss(),) if had_more and owns(topic, view) else ()
+        steps = (*held, *first, update, _tell_update(topic, update))
         return TopicPlan(topic, steps, Finding("Updating", view=view, is_passing=True))
     if not view.is_whole:
         return TopicPlan(topic, held, Finding("Creating", view=view, is_passing=True))

@@ -23,6 +23,10 @@ class TopicBrokers(Protocol):
     async def delete_topic(self, name: str, incarnation: str) -> None:
         """Delete the topic of that incarnation with its data."""
 
+    async def ask_for_losses(self) -> dict[str, str]:
+        """What each broker says that the coordinator has lost, by the broker's address; an empty text: nothing."""
+        ...
+
     def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         """Yield all topics, then each change."""
 

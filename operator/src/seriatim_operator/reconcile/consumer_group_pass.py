@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
+    CoordinatorBehindError,
     RequestError,
     SeriatimError,
     StaleOperatorError,
@@ -45,10 +46,11 @@ from ..plan.consumer_groups import (
     plan_consumer_groups,
 )
 from ..plan.dead_letters import TopicsAround
-from ..plan.topics import CreateTopic, Surroundings, TellObject, UpdateTopic
+from ..plan.topics import ConfirmLoss, CreateTopic, Surroundings, TellObject, UpdateTopic
 from ..spec.consumer_group import ConsumerGroup, RewindStatus, dead_letter_topic_of
 from ..status.consumer_groups import consumer_group_status
 from .consumer_group_settings import settings_from_message, settings_message
+from .losses import COORDINATOR_BEHIND, HELD, Held, behind
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_mirror import settings_message as topic_settings_message
@@ -146,7 +148,13 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
             self._forwards.pop(claim, None)
             self._configured.pop(claim, None)
             return
-        view = await self._look(claim) if surroundings is Surroundings.HERE else NO_GROUP
+        try:
+            view = await self._look(claim) if surroundings is Surroundings.HERE else NO_GROUP
+        except CoordinatorBehindError:
+            for item in items:
+                manifest = objects[item.uid]
+                await self._report(manifest, item, await self._hold(manifest, item, behind(_what(claim))))
+            return
         if surroundings is Surroundings.HERE:
             self._claims.mark(claim, self._clock() + (TOPIC_S if view is None else LOOK_S))
         if view is None:
@@ -158,6 +166,8 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
             if plan.finding.reason == "Placed":
                 self._configured.pop(claim, None)
             manifest = objects[plan.item.uid]
+            if not any(isinstance(step, ConfirmLoss) for step in plan.steps):
+                self._losses.found(plan.item.uid)
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
                 await self._report(manifest, plan.item, finding)
@@ -209,6 +219,10 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         for step in plan.steps:
             try:
                 match step:
+                    case ConfirmLoss():
+                        held = await self._losses.held(plan.item.uid, _what(self.claim_of(manifest)))
+                        if held is not None:
+                            return await self._hold(manifest, plan.item, held)
                     case HoldConsumerGroup(topic=topic, group=group, paused=paused):
                         await self._brokers.hold_consumer_group(topic, group, paused=paused)
                         self._claims.mark(ConsumerGroupClaim(topic, group), self._clock())
@@ -235,10 +249,20 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
                             return None
             except StaleOperatorError:
                 raise
+            except CoordinatorBehindError:
+                return await self._hold(manifest, plan.item, behind(_what(self.claim_of(manifest))))
             except RequestError as exc:
                 self._claims.mark(self.claim_of(manifest), self._clock() + REFUSED_S)
                 return ConsumerGroupFinding("Refused", f"the brokers refuse it: {exc}")
         return finding
+
+    async def _hold(self, manifest: Manifest, item: ConsumerGroup, held: Held) -> ConsumerGroupFinding:
+        """Make nothing, and say why. What is reported of the consumer group stays."""
+        self._claims.mark(self.claim_of(manifest), self._clock() + held.again_s)
+        known = item.status.condition("Ready")
+        if held.reason == COORDINATOR_BEHIND and (known is None or known.reason != held.reason):
+            await self._api.event(manifest, "Warning", held.reason, held.message)
+        return ConsumerGroupFinding(held.reason, held.message, keeps_status=True)
 
     def _pause_s(self, manifest: Manifest) -> float:
         """After how many seconds to look whether the settings are there. It grows while others change them back."""
@@ -314,6 +338,8 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         """Whether the report can wait: a step is under way, or no broker answers and the status is up to date."""
         if finding.reason in ("Creating", "Configuring", "Deleting"):
             return True
+        if finding.reason in HELD:
+            return False
         is_acted_on = item.status.observed_generation == item.metadata.generation and not item.metadata.is_deleted
         return finding.keeps_status and is_acted_on
 
@@ -321,6 +347,10 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         status = consumer_group_status(item, finding, time.time())
         if status != item.status:
             await self._write_status(manifest, status)
+
+
+def _what(claim: ConsumerGroupClaim) -> str:
+    return f"consumer group {claim.group} of topic {claim.topic}"
 
 
 def _shown(key: bytes) -> str:

@@ -25,6 +25,7 @@ from .asking import TopicBrokers, run_all
 from .cache import Cache
 from .claims import Claims
 from .departed import Departed
+from .losses import Losses
 from .objects import Writer
 
 Manifest = dict[str, Any]
@@ -47,6 +48,7 @@ class ClusterAccess:
         clock: Returns monotonic seconds.
         departed: Objects that are gone, and whose `deletionPolicy` is still to be carried out.
         holds: Whether a finalizer keeps an object until what it owns is deleted.
+        losses: What the brokers say that the coordinator has lost.
     """
 
     api: Api
@@ -57,6 +59,7 @@ class ClusterAccess:
     clock: Callable[[], float]
     departed: Departed
     holds: bool
+    losses: Losses
 
 
 class ObjectPass(ABC, Generic[_Claim, _Item]):
@@ -76,6 +79,7 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         self._clock = at.clock
         self._departed = at.departed
         self._holds = at.holds
+        self._losses = at.losses
         self._writer = Writer(at.api, at.cache, self.KIND, self.FINALIZER)
         self._claims: Claims[_Claim] = Claims(
             at.cache, at.departed, self.KIND.kind, at.namespace, at.cluster, self.claim_of

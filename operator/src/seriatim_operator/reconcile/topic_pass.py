@@ -10,12 +10,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
-from seriatim_api.errors import RequestError, StaleOperatorError, TopicExistsError, UnknownTopicError
+from seriatim_api.errors import (
+    CoordinatorBehindError,
+    RequestError,
+    StaleOperatorError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import TOPIC
 from ..plan.topics import (
     TOPIC_FINALIZER,
+    ConfirmLoss,
     CreateTopic,
     DeleteTopic,
     Finding,
@@ -26,6 +33,7 @@ from ..plan.topics import (
 )
 from ..spec.topic import Topic
 from ..status.topics import is_in_danger, is_news, topic_events, topic_status
+from .losses import COORDINATOR_BEHIND, HELD, UNCONFIRMED, Held, behind
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror, settings_message
 
@@ -102,6 +110,8 @@ class TopicPass(ObjectPass[str, Topic]):
         views = {} if found is None else {claim: found}
         for plan in plan_topics(topics, views, surroundings, holds=self._holds):
             manifest = objects[plan.topic.uid]
+            if not any(isinstance(step, ConfirmLoss) for step in plan.steps):
+                self._losses.found(plan.topic.uid)
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None:
                 await self._report(manifest, plan.topic, finding, is_long_silent=is_long_silent)
@@ -113,6 +123,10 @@ class TopicPass(ObjectPass[str, Topic]):
         for step in plan.steps:
             try:
                 match step:
+                    case ConfirmLoss():
+                        what = f"topic {plan.topic.topic_name}"
+                        if (held := await self._losses.held(plan.topic.uid, what)) is not None:
+                            return await self._hold(manifest, plan, held)
                     case CreateTopic():
                         await self._create(step)
                     case UpdateTopic():
@@ -127,10 +141,21 @@ class TopicPass(ObjectPass[str, Topic]):
                 raise
             except TopicExistsError:
                 return plan.finding  # the stream will tell about that topic
+            except CoordinatorBehindError:
+                return await self._hold(manifest, plan, behind(f"topic {plan.topic.topic_name}"))
             except RequestError as exc:
                 self._claims.mark(plan.topic.topic_name, self._clock() + REFUSED_S)
                 return Finding("Refused", f"the brokers refuse it: {exc}", plan.finding.view)
         return plan.finding
+
+    async def _hold(self, manifest: Manifest, plan: TopicPlan, held: Held) -> Finding:
+        """Make nothing, and say why. What is reported of the topic stays."""
+        topic = plan.topic
+        self._claims.mark(topic.topic_name, self._clock() + held.again_s)
+        known = topic.status.condition("Ready")
+        if held.reason == COORDINATOR_BEHIND and (known is None or known.reason != held.reason) and self._may_tell():
+            await self._api.event(manifest, "Warning", held.reason, held.message)
+        return Finding(held.reason, held.message, is_passing=held.reason == UNCONFIRMED, keeps_status=True)
 
     async def _create(self, step: CreateTopic) -> None:
         record = await self._brokers.create_topic(
@@ -191,12 +216,13 @@ class TopicPass(ObjectPass[str, Topic]):
 
     def _is_due(self, topic: Topic, finding: Finding, *, is_long_silent: bool) -> bool:
         """Whether to report now. Steps are reported only after 2 s, and brokers that do not answer only after 60 s."""
-        waits = finding.is_passing or finding.keeps_status
+        is_held = finding.reason in HELD
+        waits = finding.is_passing or (finding.keeps_status and not is_held)
         if not waits:
             self._passing.pop(topic.topic_name, None)
             return True
         is_settled = topic.status.observed_generation == topic.metadata.generation and not topic.metadata.is_deleted
-        if finding.keeps_status and is_settled:
+        if finding.keeps_status and not is_held and is_settled:
             return is_long_silent and finding.reason == "BrokersSilent"
         now_s = self._clock()
         reason, since_s = self._passing.get(topic.topic_name, ("", now_s))

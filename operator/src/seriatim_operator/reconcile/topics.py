@@ -22,6 +22,7 @@ from .consumer_group_pass import ConsumerGroupPass
 from .departed import Departed
 from .dispatch import ConsumerGroupsKey, TopicsKey
 from .known import Known
+from .losses import Losses
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
@@ -109,7 +110,8 @@ class TopicsReconciler:
             await before.close()
         if place not in self._clusters:
             holds = key.namespace != self._home
-            access = ClusterAccess(self._api, self._cache, *place, brokers, self._clock, self._departed, holds)
+            losses = Losses(brokers, self._cache, *place, self._clock)
+            access = ClusterAccess(self._api, self._cache, *place, brokers, self._clock, self._departed, holds, losses)
             self._clusters[place] = _ClusterTopics(access, self._add, self._known)
         cluster = self._clusters[place]
         cluster.see_live()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from seriatim_api.troubles import COORDINATOR_BEHIND
+
 from ..plan.absence import (
     AS_PLANNED,
     NOT_TOLD,
@@ -533,6 +535,7 @@ def _minute(time: datetime | None) -> str:
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     """What is wrong. The reason is of the first trouble, and the message tells all of them."""
     troubles = [
+        *_coordinator_troubles(observed),
         *plan.problems,
         *((CHILD_REFUSED, told) for told in plan.refusals),
         *_etcd_troubles(observed, all_ready),
@@ -564,6 +567,12 @@ def _planned(observed: Observed) -> dict[str, str]:
 def _is_pod_ready(observed: Observed, name: str) -> bool:
     pod = observed.pods.get(name)
     return pod is not None and pod.is_ready
+
+
+def _coordinator_troubles(observed: Observed) -> list[tuple[str, str]]:
+    if not observed.coordinator_behind:
+        return []
+    return [("CoordinatorBehind", f"{observed.coordinator_behind}. To do: {COORDINATOR_BEHIND.remedy}")]
 
 
 def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]:

@@ -48,6 +48,7 @@ CLUSTER: Final = {
         "EtcdSecretInvalid": "the Secret with the certificate for etcd is not there, or lacks a file",
         "NameTaken": "an object of others has the name of a child, and the operator does not write to it",
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
+        "CoordinatorBehind": "a broker says that etcd has lost decisions (error 605): nothing is restarted or deleted",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
         "EtcdSilent": "etcd does not answer the brokers: messages go on, and nothing can fail over",
         "ChildRefused": "the API server refuses a child of the cluster; the message has its own words",
@@ -166,6 +167,8 @@ TOPIC: Final = {
         "BrokersSilent": "no broker of the cluster answers",
         "Paused": "the cluster's spec.paused is set",
         "Refused": "the brokers refuse the topic; the message says why",
+        "CoordinatorBehind": "it is missing, and a broker says that etcd has lost decisions: it is not made again",
+        "Unconfirmed": "it is missing, and the brokers have not said for 10 s that etcd has lost nothing",
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "ChainHealthy": {
@@ -195,6 +198,8 @@ CONSUMER_GROUP: Final = {
         "BrokersSilent": "no broker of the cluster answers",
         "Paused": "the cluster's spec.paused is set",
         "Refused": "the brokers refuse the consumer group; the message says why",
+        "CoordinatorBehind": "it is missing, and a broker says that etcd has lost decisions: it is not made again",
+        "Unconfirmed": "it is missing, and the brokers have not said for 10 s that etcd has lost nothing",
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "KeysParked": {
@@ -228,6 +233,7 @@ TOPIC_EVENTS: Final = {
     "Unreachable": "no broker that has a segment answers",
     "Unsettled": "it is not known where a segment ends",
     "Lost": "a person declared a segment lost",
+    "CoordinatorBehind": "the topic is missing, and is not made again, because a broker says that etcd lost decisions",
     "CopiesBack": "every segment is on two disks again whose brokers answer",
 }
 """Reasons of the Events on a Topic."""
@@ -259,6 +265,7 @@ CONSUMER_GROUP_EVENTS: Final = {
     "GroupRecreated": "others deleted the consumer group, and the operator gave it a new place",
     "GroupConfigured": "the operator changed mode, delivery or retry policy to those of the object",
     "DriftReverted": "others changed mode, delivery or retry policy, and the operator changed them back",
+    "CoordinatorBehind": "it is missing, and is not made again, because a broker says that etcd lost decisions",
     "KeyParked": "a partition has its first parked key: its messages wait for a person; the note has the last error",
     "KeysReleased": "no key of the consumer group is parked any more",
     "DeadLetterTopicCreated": "the operator made the topic for dead letters",

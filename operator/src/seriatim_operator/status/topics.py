@@ -29,6 +29,9 @@ PARTITIONS_NAMED_MAX: Final = 5
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 """With these reasons the operator cannot know whether the topic accepts messages now."""
 
+_UNTOLD_REASONS: Final = frozenset({"BrokersSilent", "CoordinatorBehind", "Unconfirmed"})
+"""With these reasons nothing is known of the chains."""
+
 
 def topic_status(
     topic: Topic,
@@ -50,7 +53,7 @@ def topic_status(
     """
     before, view = topic.status, finding.view
     if finding.keeps_status:
-        is_silent = finding.reason == "BrokersSilent"
+        is_silent = finding.reason in _UNTOLD_REASONS
         kept = [fact for fact in _as_facts(before) if fact.type != "Ready"] if not is_silent else []
         facts = [_ready(finding), *(kept or [_chain_fact("Unknown")])]
         # The observed generation stays as well, because the operator has not acted on a newer one.
@@ -64,7 +67,15 @@ def topic_status(
         copies = Fact("ChainHealthy", "False", AS_PLANNED, text)
     conditions = _settled(topic, [_ready(finding), copies], now_s)
     if view is None:
-        return TopicStatus(observed_generation=generation, conditions=conditions)
+        # The object keeps its topic, which may be there again. Otherwise a topic that is made next would have the
+        # incarnation of the first one, and an object could get a topic of another name.
+        is_kept = finding.reason != "ClusterNotFound"  # the next cluster of that name may be another one
+        return TopicStatus(
+            observed_generation=generation,
+            conditions=conditions,
+            topic_name=before.topic_name if is_kept else "",
+            incarnation=before.incarnation if is_kept else "",
+        )
     chains = [view.chains[number] for number in sorted(view.chains)]
     return TopicStatus(
         observed_generation=generation,

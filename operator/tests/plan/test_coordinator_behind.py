@@ -1,0 +1,64 @@
+"""A broker says that the coordinator has lost decisions: nothing is taken away, and the cluster says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.troubles import COORDINATOR_BEHIND
+from seriatim_operator.plan.actions import DeleteClaim, DeleteObject, DeletePod
+
+from .world import World, new_world
+
+SAYS = COORDINATOR_BEHIND.line(
+    "the coordinator has lost decisions: its record of orders/0 has epoch 1, this broker knows 3. Acknowledged "
+    "messages are on the brokers' disks. Remedy: change nothing else, and run seriatim coordinator rebuild"
+)
+
+
+def _behind() -> tuple[World, str]:
+    """A cluster that served, and in which one broker has noticed a loss."""
+    world = new_world()
+    world.run()
+    world.done.clear()
+    name = sorted(world.pods)[0]
+    world.pods[name] = replace(world.pods[name], is_ready=False, says=SAYS)
+    return world, name
+
+
+def _passes(world: World, count: int) -> list[object]:
+    """Make passes while the broker stays behind. Returns the steps that take something away."""
+    for _ in range(count):
+        world.a_pass()
+    return [step for step in world.done if isinstance(step, DeletePod | DeleteClaim | DeleteObject)]
+
+
+def test_a_coordinator_that_lost_decisions_is_the_first_trouble() -> None:
+    world, name = _behind()
+    _passes(world, 1)
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "CoordinatorBehind")
+    assert found.message.startswith(f"{name} says: the coordinator has lost decisions: its record of orders/0")
+    assert "run seriatim coordinator rebuild: runbook coordinator-behind" in found.message
+    assert "nothing is restarted or deleted" in world.cluster.status.blocked_by
+
+
+def test_no_broker_is_restarted_while_one_is_behind() -> None:
+    world, _ = _behind()
+    world.edit(image="seriatim.dev/broker:better")
+    assert _passes(world, 10) == []
+
+
+def test_a_group_that_the_coordinator_forgot_keeps_its_disks() -> None:
+    world, _ = _behind()
+    world.edit(groups=2)
+    del world.members["g2-0"], world.members["g2-1"]
+    assert _passes(world, 10) == []
+
+
+def test_a_pod_that_is_missing_is_made_while_a_broker_is_behind() -> None:
+    world, name = _behind()
+    other = next(each for each in world.pods if each != name)
+    world.delete_pod(other, by_force=True)
+    world.a_pass()
+    assert other in world.pods
