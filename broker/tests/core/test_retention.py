@@ -8,6 +8,7 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.control.retention import Limits, Reader
+from seriatim_broker.core.copies import producer_tables
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -119,6 +120,12 @@ def test_a_stub_stays_while_readers_need_its_producer_table() -> None:
     assert retention.limited_by_tables(chain, 3) == 3
     alone = replace(chain, segments=(replace(chain.segments[0], eligible=(M00,)), *chain.segments[1:]))
     assert retention.limited_by_tables(alone, 3) == 1
+
+
+def test_a_stub_before_the_open_segment_leaves_and_members_keep_its_table() -> None:
+    chain = trim(three_sealed(), 4, None, 1)
+    assert [producer_tables.is_kept(chain, no) for no in (1, 2, 3)] == [False, False, True]
+    assert retention.first_kept(chain, 4, []) == 4
 
 
 def test_a_stub_stays_while_its_table_is_needed_behind_a_lost_segment() -> None:

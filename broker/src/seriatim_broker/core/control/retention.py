@@ -188,13 +188,18 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
 
     Rule `table-behind-loss` (I9): the same if a lost segment is between them, because that has no table.
 
+    Members keep more tables (`producer_tables.is_kept`): those of a stub right before the open segment too. The stub
+    itself leaves, because the open segment was opened with its table. Its own table would be missed only if the open
+    segment is opened over and then declared lost, and a producer sends again what retention has dropped by then. Else
+    each record would keep a stub, and the stub a server, for as long as the open segment is open.
+
     A lost segment stays until every consumer group has left the segment behind it, because the next server tells of the
     loss. A cursor that passes both unread says from where its readers were told nothing (`dropped_from`).
     """
     kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
     while (before := chain.before(kept.no)) is not None:
-        is_needed = any(segment.incomplete_table for segment in chain.following(before.no, 2))
+        is_needed = chain.reads_table_of(before.no)
         if before.state is not SegmentState.LOST and not is_needed:
             break
         kept = before
@@ -224,7 +229,7 @@ def limited_by_tables(chain: Chain, no: int) -> int:
     for segment in chain.segments:
         if segment.no >= no:
             break
-        is_needed = any(later.incomplete_table for later in chain.following(segment.no, 2))
+        is_needed = chain.reads_table_of(segment.no)
         if is_needed and not segment.is_stub and not segment.has_two_copies:
             return segment.no
     return no

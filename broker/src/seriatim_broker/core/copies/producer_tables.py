@@ -34,8 +34,9 @@ def is_kept(chain: Chain, no: int) -> bool:
 
     The switch and the readers of a segment with an incomplete table ask for the table of the segment before it. If a
     person declared that one lost, they ask for the table of the segment before the lost one. So a table is kept if one
-    of the next two segments is incomplete. It is also kept while there are fewer than two next segments, because the
-    missing ones may still be opened incomplete. The mark of a segment never changes, so a table that is not kept is
+    of the next two segments is incomplete (`Chain.reads_table_of`). It is also kept while there are fewer than two next
+    segments, because the missing ones may still be opened incomplete. Retention asks only for the first of these
+    (`control.retention.first_kept`). The mark of a segment never changes, so a table that is not kept is
     never needed again. (If two segments in a row are lost, they count as empty, and so do the tables that they were
     opened with.)
 
@@ -44,8 +45,7 @@ def is_kept(chain: Chain, no: int) -> bool:
       2. A member of segment 1 settles it with the batch in it, and forgets its producer table.
       3. The server of segment 2 finds no repeat, and delivers the batch a second time.
     """
-    following = chain.following(no, 2)
-    return len(following) < 2 or any(segment.incomplete_table for segment in following)
+    return len(chain.following(no, 2)) < 2 or chain.reads_table_of(no)
 
 
 def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:

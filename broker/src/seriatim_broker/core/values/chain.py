@@ -78,6 +78,13 @@ class Chain:
         position = self.parts.position(no)
         return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
+    def reads_table_of(self, no: int) -> bool:
+        """Whether a segment behind that one is opened so that its readers need the producer table of that one.
+
+        They need the table of the segment before theirs, and of the one before that if that one is lost.
+        """
+        return any(segment.incomplete_table for segment in self.following(no, 2))
+
     def last_server_epoch(self, no: int) -> int:
         """No server epoch of that segment was higher until now, also if the segment is not in the record any more.
 
