@@ -96,6 +96,8 @@ class Clients:
         self.judge = judge
         self._distances = distances
         self.cut: dict[str, int] = {}  # brokers that clients cannot reach
+        self.other_mode: Callable[[str, PartitionId], bool] = lambda _group, _partition: False
+        """A consumer asked for another mode than its group has: whether another one begins for it."""
         self.look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
         self.on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
         self._serial = 0

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
-from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError
+from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError, UnsupportedModeError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import (
@@ -248,7 +248,11 @@ class SimConsumer:
         ):
             self._topic_gone()
         elif isinstance(effect, ct.Ended) and effect.error is not None:
-            self._judge.fail("CORE", f"{self.name} ended: {effect}")
+            is_other = effect.error.number == UnsupportedModeError.number
+            if not (is_other and self._clients.other_mode(self.group, self.partition)):
+                self._judge.fail("CORE", f"{self.name} ended: {effect}")
+            self._tell("asked for another mode than its group has now")
+            self.crash()
 
     # ---- the way to the server ----------------------------------------------------------------------
 

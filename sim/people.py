@@ -67,6 +67,7 @@ class People:
         self._world = world
         self._waiting: list[Wish] = []
         self._is_over = False
+        self._own: dict[str, WantedSettings] = {}  # of groups whose mode was changed: what they had before
 
     @property
     def is_busy(self) -> bool:
@@ -126,8 +127,15 @@ class People:
         for partition, record in found:
             shared = WantedSettings(ConsumerMode.SHARED, replace(record.retry, exhausted=Exhausted.BLOCK))
             own = WantedSettings(record.mode, record.retry if record.mode.is_keyed else None)
+            own = self._own.setdefault(group, own)
             self._configure(partition, group, shared, partial(back, partition, own))
         done()
+
+    def change_back(self, partition: PartitionId, group: str) -> bool:
+        """Give a group its own mode again on a partition. Returns whether people have ever changed it."""
+        if group in self._own:
+            self._configure(partition, group, self._own[group], lambda: None, must_be=True)
+        return group in self._own
 
     def _configure(
         self,

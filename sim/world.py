@@ -235,6 +235,7 @@ class World:
         self.cluster.connect()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge, self.distances)
         self.clients.look = self.cluster.look
+        self.clients.other_mode = self._begin_again
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
@@ -718,6 +719,17 @@ class World:
                 end()
                 self._replace_consumer(group, consumer.partition)
         self.people.change_mode(name_of(group), partial(self.changing.discard, group))
+
+    def _begin_again(self, group: str, partition: PartitionId) -> bool:
+        """A consumer asked for another mode than its group has. It is begun again if people have changed the mode.
+
+        A partition that was added while they changed it may have got the mode of that time: they change it back.
+        """
+        if group not in self.changing and not self.people.change_back(partition, name_of(group)):
+            return False
+        self.judge.seen.states.add("consumer begun again after a change of the mode")
+        self.schedule.after(CHANGING_US, self._replace_consumer, group, partition)
+        return True
 
     def is_away(self, group: str) -> bool:
         """Whether no consumer of the group may come now."""

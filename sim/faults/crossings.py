@@ -120,12 +120,12 @@ def _any_world(rng: random.Random, options: Options) -> Options:
     return replace(drawn, kinds=kinds)
 
 
-def _changed(drawn: Options, *, has_modes: bool) -> Options:
+def _changed(drawn: Options) -> Options:
     """What came later, with a source of chance of its own: a world that has nothing of it stays as it was."""
     kinds = dict(drawn.kinds)
     mix = f"{sorted(kinds.items())} {drawn.fault_span_us} {drawn.batches_per_producer} {drawn.wipe_share}"
     rng = random.Random(f"{CHANCE} {mix}")
-    if "restore" not in kinds and _has(rng, CHANGES_SHARE) and has_modes:
+    if "restore" not in kinds and _has(rng, CHANGES_SHARE):
         kinds["change_mode"] = rng.choice((1, 2))
     has_delays = drawn.keyed_consumers > 0 and not drawn.keyed_attempts and not drawn.dead_letters
     return replace(
@@ -155,7 +155,7 @@ def crossings(rng: random.Random, options: Options) -> Options:
         writers=rng.choice((1, 1, 2)) if _has(rng, WRITERS_SHARE) else 0,
         publications=rng.choice((2, 4)),
     )
-    return _changed(drawn, has_modes=True)
+    return _changed(drawn)
 
 
 def whole_crossings(rng: random.Random, options: Options) -> Options:
@@ -166,9 +166,7 @@ def whole_crossings(rng: random.Random, options: Options) -> Options:
         kinds["grow_topic"] = 2
     retention_ms = rng.choice((150, 400, 1_000)) if _has(rng, RETENTION_SHARE) else 0
     retain_unread = retention_ms > 0 and _has(rng, 0.3)
-    # Whole brokers begin consumers that ask for a mode while people change it, and end with error 124.
-    drawn = replace(drawn, kinds=kinds, retention_ms=retention_ms, retain_unread=retain_unread)
-    return _changed(drawn, has_modes=False)
+    return _changed(replace(drawn, kinds=kinds, retention_ms=retention_ms, retain_unread=retain_unread))
 
 
 def distances(rng: random.Random, options: Options) -> Options:

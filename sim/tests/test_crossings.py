@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 
+from sim.cores.cluster import CORES
 from sim.distances import CLIENTS, Distances
 from sim.faults import Options
 from sim.run import Task
+from sim.world import World
 
 
 @pytest.mark.timeout(1800)
@@ -34,7 +37,17 @@ from sim.run import Task
             ),
             marks=pytest.mark.slow,
         ),
-        pytest.param(*("brokers", 30, {"topic grew": 8, "coordinator rebuilt": 2}), marks=pytest.mark.slow),
+        pytest.param(
+            "brokers",
+            30,
+            {
+                "topic grew": 8,
+                "coordinator rebuilt": 2,
+                "mode changed": 3,
+                "consumer begun again after a change of the mode": 1,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_worlds_with_several_features_keep_every_promise(world: str, seed_count: int, rare: dict[str, int]) -> None:
@@ -66,3 +79,13 @@ def test_a_link_is_as_long_in_both_directions_and_stays_so() -> None:
     assert all(Distances(number, far).us("b", CLIENTS) == us for number, us in drawn.items())
     assert max(Distances(number, far).us("a", "b") for number in range(200)) in range(50_000, 100_001)
     assert Distances(3, near).us("a", "b") == 0
+
+
+def test_consumer_of_another_mode_begins_again_only_after_people_changed_it() -> None:
+    world = World(0, CORES, profile="crossings")
+    partition, own = world.partitions[0], WantedSettings(ConsumerMode.KEY_ORDERED)
+    assert not world.clients.other_mode("early", partition), "no person changed it: the judge calls it a fault"
+    assert not world.people.is_busy
+    world.people._own["early"] = own
+    assert world.clients.other_mode("early", partition)
+    assert [(wish.partition, wish.group, wish.wanted) for wish in world.people._waiting] == [(partition, "early", own)]
