@@ -7,7 +7,6 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ..plan.actions import CHILD_REFUSED
 from ..plan.chains import WEAK
 from ..plan.observed import IMAGE_REASONS
 from ..resources.names import (
@@ -19,6 +18,7 @@ from ..resources.names import (
 )
 from ..spec.topic import TopicState
 from ..status.cluster import tells_of_last_copies
+from ..status.remedies import OPERATOR, how_to_resume, remedy
 from .findings import Finding, Level, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services, is_ready
 
@@ -64,16 +64,14 @@ def check_operator(look: Look) -> list[Finding]:
         ]
     if not ready:
         names = ", ".join(f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in look.operator_pods)
-        return [bad(about, f"none of its pods is ready ({names})", "kubectl logs of that pod")]
+        return [bad(about, f"none of its pods is ready ({names})", OPERATOR)]
     findings = [well(about, f"{len(ready)} pods are ready"), *_rivals(look)]
     leases = [lease for lease in look.leases.values() if "seriatim" in lease["metadata"]["name"]]
     for lease in leases:
         age = look.now - _time(lease["spec"].get("renewTime"))
         name = lease["metadata"]["name"]
         if age > LEASE_AGE_MAX:
-            findings.append(
-                bad(about, f"its Lease {name} is {int(age.total_seconds())} s old", "kubectl logs of its pod")
-            )
+            findings.append(bad(about, f"its Lease {name} is {int(age.total_seconds())} s old", OPERATOR))
     generation = look.cluster.metadata.generation
     if look.cluster.status.observed_generation < generation:
         seen = look.cluster.status.observed_generation
@@ -81,7 +79,7 @@ def check_operator(look: Look) -> list[Finding]:
             warning(
                 about,
                 f"it has acted on generation {seen} of {generation}",
-                "wait a minute; then kubectl logs of its pod",
+                f"wait a minute; then {OPERATOR}",
             )
         )
     return findings
@@ -126,11 +124,14 @@ def check_etcd(look: Look) -> list[Finding]:
             findings.append(bad(about, f"its kubelet cannot give it its volumes: {told}", _remedy_etcd_disk(look, pod)))
         elif not is_ready(pod):
             told = "it is not ready" + (f" ({waiting})" if waiting else "")
-            findings.append(bad(about, told, f"kubectl -n {namespace} describe pod {name}; kubectl logs of it"))
+            findings.append(
+                bad(about, told, f"kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name}")
+            )
     named = {host.partition(".")[0] for host in etcd_hosts(look.cluster)}
     missing = named - {pod["metadata"]["name"] for pod in look.etcd_pods} - set(etcd_services(look.cluster))
     findings += [
-        bad(f"etcd pod {name}", "it is not there", "kubectl describe its StatefulSet") for name in sorted(missing)
+        bad(f"etcd pod {name}", "it is not there", "kubectl get statefulsets -A -l app.kubernetes.io/component=etcd")
+        for name in sorted(missing)
     ]
     return findings or [well("etcd", f"{len(look.etcd_pods)} members are ready")]
 
@@ -210,38 +211,35 @@ def _remedy_silent(look: Look, node: str) -> str:
 
 def check_cluster(look: Look) -> list[Finding]:
     """Check what the operator reports, and whether an operation or a step does not go on."""
-    status, name = look.cluster.status, look.cluster.name
+    status = look.cluster.status
     findings: list[Finding] = []
     degraded, ready = status.condition("Degraded"), status.condition("Ready")
     told = degraded.message if degraded is not None and degraded.status == "True" else ""
     if degraded is not None and told:
-        remedy = (
-            "correct the spec, or what refuses it (a quota, an admission webhook); the operator tries it every 10 s"
-            if degraded.reason == CHILD_REFUSED
-            else f"kubectl describe scluster {name}"
-        )
-        findings.append(bad("cluster", f"{degraded.reason}: {told}", remedy))
+        findings.append(bad("cluster", f"{degraded.reason}: {told}", remedy(look.cluster, degraded)))
     if ready is not None and ready.status == "Unknown":
-        findings.append(bad("cluster", f"{ready.reason}: {ready.message}", "kubectl logs of the operator"))
+        findings.append(bad("cluster", f"{ready.reason}: {ready.message}", remedy(look.cluster, ready)))
     reported = status.reported_at
     if reported is not None and look.now - reported > REPORTED_AGE_MAX:
         age = int((look.now - reported).total_seconds())
-        findings.append(
-            bad("cluster", f"its status is {age} s old: no operator renews it", "kubectl logs of the operator")
-        )
+        findings.append(bad("cluster", f"its status is {age} s old: no operator renews it", OPERATOR))
     if status.operation is not None and look.now > status.operation.expires_at:
         operation = status.operation
         findings.append(
             warning(
-                "cluster", f"{operation.kind} of {operation.object} takes longer than it should", "see status.blockedBy"
+                "cluster",
+                f"{operation.kind} of {operation.object} takes longer than it should",
+                f"kubectl seriatim plan {look.cluster.name}",
             )
         )
     if look.cluster.spec.paused:
         findings.append(
-            warning("cluster", "it is paused: the operator changes and repairs nothing", "remove spec.paused")
+            warning("cluster", "it is paused: the operator changes and repairs nothing", how_to_resume(look.cluster))
         )
     elif waits := "; ".join(part for part in status.blocked_by.split("; ") if part not in told):
-        findings.append(warning("cluster", f"the next step waits: {waits}", "kubectl seriatim plan"))
+        findings.append(
+            warning("cluster", f"the next step waits: {waits}", f"kubectl seriatim plan {look.cluster.name}")
+        )
     return findings or [well("cluster", "the operator reports no problem")]
 
 
@@ -260,13 +258,9 @@ def check_budgets(look: Look) -> list[Finding]:
     for name in sorted(ours):
         budget = look.budgets.get(name)
         if budget is None:
-            findings.append(bad(f"budget {name}", "it is not there", "kubectl logs of the operator"))
+            findings.append(bad(f"budget {name}", "it is not there", OPERATOR))
         elif budget["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
-            findings.append(
-                warning(
-                    f"budget {name}", "a broker that is not ready can hold up a drain", "kubectl logs of the operator"
-                )
-            )
+            findings.append(warning(f"budget {name}", "a broker that is not ready can hold up a drain", OPERATOR))
     labels = selector_labels(look.cluster.name)
     for name, budget in look.budgets.items():
         selected = (budget["spec"].get("selector") or {}).get("matchLabels") or {}
@@ -288,7 +282,7 @@ def check_network_policy(look: Look) -> list[Finding]:
         return []
     name = brokers_name(look.cluster.name)
     if name not in look.policies:
-        return [bad(f"NetworkPolicy {name}", "it is not there", "kubectl logs of the operator")]
+        return [bad(f"NetworkPolicy {name}", "it is not there", OPERATOR)]
     return [well(f"NetworkPolicy {name}", "it is there; check that your network plugin enforces policies")]
 
 
@@ -305,12 +299,12 @@ def check_topics(look: Look) -> list[Finding]:
         "CatchingUp": "wait: a broker that came back copies what it lacks",
     }
     findings: list[Finding] = []
-    for state, remedy in remedies.items():
+    for state, advice in remedies.items():
         names = [topic.name for topic in look.topics if topic.status.state == state]
         if names:
             more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
             make = warning if state in WEAK else bad
-            findings.append(make("topics", f"{len(names):,} {state}: {', '.join(names[:5])}{more}", remedy))
+            findings.append(make("topics", f"{len(names):,} {state}: {', '.join(names[:5])}{more}", advice))
     return findings or [well("topics", f"{states.get('Healthy', 0):,} of {len(look.topics):,} are healthy")]
 
 
@@ -325,11 +319,11 @@ def check_consumer_groups(look: Look) -> list[Finding]:
             last = f"seriatim group parked {topic} {name}; then group release, or group skip --key"
             findings.append(warning(f"consumer group {group.name}", f"{count}: {parked.message}", last))
         if letters is not None and letters.reason == "HeldUp":
-            remedy = f"see the topic {group.status.dead_letter_topic}, and dead_letters_refused in the brokers' logs"
-            findings.append(warning(f"consumer group {group.name}", letters.message, remedy))
+            see = f"kubectl describe stopic {group.status.dead_letter_topic}; dead_letters_refused in the brokers' logs"
+            findings.append(warning(f"consumer group {group.name}", letters.message, see))
         if ready is not None and ready.status == "False" and not group.metadata.is_deleted:
-            text, remedy = f"{ready.reason}: {ready.message}", f"kubectl describe scg {group.name}"
-            findings.append(warning(f"consumer group {group.name}", text, remedy))
+            text = f"{ready.reason}: {ready.message}"
+            findings.append(warning(f"consumer group {group.name}", text, remedy(group, ready)))
     if len(findings) > GROUPS_NAMED_MAX:
         more = f"{len(findings) - GROUPS_NAMED_MAX:,} more findings"
         rest = warning("consumer groups", more, "kubectl get scg -o wide")

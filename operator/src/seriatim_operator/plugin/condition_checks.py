@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..spec.base import Condition, Resource, Status
+from ..status.remedies import remedy
 from .findings import Finding, bad, warning, well
 from .look import Look
 
@@ -36,7 +37,7 @@ def check_conditions(look: Look) -> list[Finding]:
     """Tell of the conditions that should be True and are not, one finding for all objects with the same reason."""
     held = [broker for broker in look.brokers if broker.status.disk_lost is None]
     objects: list[Resource] = [look.cluster, *look.groups, *held, *look.topics, *look.consumer_groups]
-    found: dict[tuple[str, str, str, str], list[tuple[str, Condition]]] = {}
+    found: dict[tuple[str, str, str, str], list[tuple[Resource, Condition]]] = {}
     count = 0
     for item in objects:
         for condition in _conditions(item):
@@ -44,7 +45,7 @@ def check_conditions(look: Look) -> list[Finding]:
             is_told = (item.KIND, condition.type) in TOLD_ELSEWHERE and condition.status == "False"
             if condition.status != "True" and not is_told and not item.metadata.is_deleted:
                 key = (item.KIND, condition.type, condition.status, condition.reason)
-                found.setdefault(key, []).append((item.name, condition))
+                found.setdefault(key, []).append((item, condition))
     findings = [_tell(*key, rows) for key, rows in found.items()]
     return findings or [well("conditions", f"{count:,} are as they should be")]
 
@@ -54,9 +55,9 @@ def _conditions(item: Resource) -> Iterable[Condition]:
     return (condition for condition in status.conditions if condition.type in WELL)
 
 
-def _tell(kind: str, type_: str, status: str, reason: str, rows: list[tuple[str, Condition]]) -> Finding:
-    names = ", ".join(name for name, _ in rows[:NAMED_MAX])
+def _tell(kind: str, type_: str, status: str, reason: str, rows: list[tuple[Resource, Condition]]) -> Finding:
+    names = ", ".join(item.name for item, _ in rows[:NAMED_MAX])
     more = f" and {len(rows) - NAMED_MAX:,} more" if len(rows) > NAMED_MAX else ""
     text = f"{type_} is {status} ({reason}) for {names}{more}: {rows[0][1].message}"
     make = bad if type_ == "Ready" else warning
-    return make(f"{kind} {type_}", text, f"kubectl describe {kind.lower()} {rows[0][0]}")
+    return make(f"{kind} {type_}", text, remedy(*rows[0]))
