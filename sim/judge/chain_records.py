@@ -23,7 +23,8 @@ class ChainRecords:
         """The coordinator carries out one transition of a chain."""
         seen = self._seen
         if seen.schedule.trace:
-            seen.schedule.tell("coord", f"chain by {who}: {brief(after)} cert {certificate}")
+            what = f"chain of partition {after.partition} by {who}"
+            seen.schedule.tell("coord", f"{what}: {brief(after)} cert {certificate}")
         chains.check(after)
         if after.partition in seen.gone:
             self._seen.fail("GONE", f"{who} writes a chain of partition {after.partition}, whose topic was deleted")

@@ -12,6 +12,7 @@ from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offs
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .excuses import Excuse
+from .lost_tables import comes_anew
 from .outcomes import Outcomes
 from .seen import SETTLED, Seen
 from .views import ConsumerGroupView, messages_of
@@ -33,7 +34,7 @@ class Deliveries:
         view = seen.view(group, partition, group_epoch)
         what = f"{group} is given {message} at {format_offset(offset)}"
         if message in view.seen:
-            if not flagged:
+            if not flagged and not self._came_anew(view, partition, message, offset):
                 seen.fail("I9", f"{what} again, as a first attempt")
             return
         fate = seen.fates.get(message)
@@ -60,6 +61,14 @@ class Deliveries:
         view.seen.add(message)
         view.first_at[message] = offset
         view.firsts.append((offset, message))
+
+    def _came_anew(self, view: ConsumerGroupView, partition: PartitionId, message: int, offset: int) -> bool:
+        """Whether the group is given a message at a second place, once, because the tables that tell it are lost."""
+        is_first = view.first_at.get(message, offset) != offset and message not in view.anew
+        if is_first and comes_anew(self._seen, partition, message, offset):
+            view.anew.add(message)
+            return True
+        return False
 
     def is_drained(self, view: ConsumerGroupView, partition: PartitionId, segment: Segment) -> bool:
         """Whether all of the segment is acknowledged, except messages that came earlier in the order."""

@@ -239,7 +239,7 @@ class Judge:
         self, who: str, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
     ) -> None:
         """The coordinator takes a cursor."""
-        self.seen.schedule.tell("coord", f"cursor of {group} by {who}: {new}")
+        self.seen.schedule.tell("coord", f"cursor of {group} in partition {partition} by {who}: {new}")
         self.rules.cursors.written(who, partition, group, old, new)
 
     # ---- the end ------------------------------------------------------------------------------------

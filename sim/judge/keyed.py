@@ -20,6 +20,7 @@ from seriatim_broker.core.values.tokens import term_of
 from seriatim_broker.testing.simulated_bodies import key_of
 
 from .excuses import Excuse
+from .lost_tables import comes_anew
 from .parked import Parked
 from .seen import Seen
 
@@ -122,6 +123,10 @@ class Keyed:
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
             is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
             view.again.discard(message)
+            is_elsewhere = message in view.granted and offset not in view.places
+            if is_elsewhere and comes_anew(self._seen, partition, message, offset):
+                del view.granted[message]
+                view.confirmed.discard(message)
             may_come_again = (may_be_older and view.is_done(message)) or message in view.confirmed_older
             if is_flagged and may_come_again:
                 self._seen.excuse(Excuse.OLDER_CURSOR)

@@ -17,6 +17,7 @@ from seriatim_broker.testing.simulated_bodies import key_of
 
 from .excuses import Excuse
 from .keyed import Keyed
+from .lost_tables import comes_anew
 from .seen import Seen
 
 SHARED = "shared"
@@ -39,6 +40,7 @@ class SharedView:
     confirmed_older: set[int] = field(default_factory=set)  # of them, those while an older copy was not rebuilt yet
     done: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
+    places: dict[int, int] = field(default_factory=dict)  # message -> the newest offset at which it was granted
 
 
 @dataclass(slots=True)
@@ -80,7 +82,12 @@ class Modes(Keyed):
         what = f"{who} grants {[format_offset(offset) for offset in run.offsets]} of {group} as {run.token:#x}"
         if group == SHARED:
             may_be_older = self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch)
-            self._shared_granted(what, self._shared_on(partition, group_epoch), run, messages, may_be_older)
+            view = self._shared_on(partition, group_epoch)
+            for offset, message in zip(run.offsets, messages, strict=True):
+                if self._comes_anew(partition, message, view.places.get(message, offset), offset):
+                    view.confirmed.discard(message)
+                view.places[message] = offset
+            self._shared_granted(what, view, run, messages, may_be_older)
         elif group == ONCE:
             self._once_granted(what, partition, run, messages)
         else:
@@ -110,7 +117,7 @@ class Modes(Keyed):
     def _once_granted(self, what: str, partition: PartitionId, run: KeyGrant, messages: list[int]) -> None:
         view = self._once_on(partition)
         for offset, message in zip(run.offsets, messages, strict=True):
-            if message in view.granted and not self._was_lost(partition, view.places[message]):
+            if message in view.granted and not self._may_repeat(partition, message, view.places[message], offset):
                 self._seen.fail("O1", f"{what}, and {message} was granted as {view.granted[message]:#x}")
             if run.maybe_repeated or run.attempt > 1:
                 self._seen.fail("O1", f"{what}, and says that it was granted before")
@@ -121,6 +128,13 @@ class Modes(Keyed):
                 self._seen.fail("O2", f"{what}, and {format_offset(view.newest[key])} of the same key came before")
             view.newest[key] = offset
             self._seen.states.add("granted once")
+
+    def _may_repeat(self, partition: PartitionId, message: int, known: int, offset: int) -> bool:
+        """Whether no broker can know that an at-most-once group had the message, at another place."""
+        return self._was_lost(partition, known) or self._comes_anew(partition, message, known, offset)
+
+    def _comes_anew(self, partition: PartitionId, message: int, known: int, offset: int) -> bool:
+        return known != offset and comes_anew(self._seen, partition, message, offset)
 
     def _was_lost(self, partition: PartitionId, offset: int) -> bool:
         """Whether the place of a message was declared lost. With it goes what tells that a resend is a repeat."""
@@ -133,7 +147,7 @@ class Modes(Keyed):
         """The consumer of the exclusive at-most-once group is given a message."""
         given = self._given.setdefault(partition, {})
         what = f"{who} is given {message} at {format_offset(offset)}"
-        if message in given and not self._was_lost(partition, given[message]):
+        if message in given and not self._may_repeat(partition, message, given[message], offset):
             self._seen.fail("O1", f"{what}, and was given it at {format_offset(given[message])}")
         if flagged:
             self._seen.fail("O1", f"{what}, flagged")

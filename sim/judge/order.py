@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import SegmentState
 
+from .excuses import Excuse
+from .lost_tables import lost_below
 from .seen import Seen
 from .views import ConsumerGroupView, messages_of
 
@@ -57,15 +59,23 @@ class Order:
         repeats = self._seen.lost_repeats.get(chain.partition, ())
         if not view.start and not view.dropped and not repeats:
             return self._replay_length(chain, open_length)
-        return len(self._due(view, self.replay(chain, open_length, with_lost_repeats=True), repeats))
+        return len(self._due(view, chain, self.replay(chain, open_length, with_lost_repeats=True), repeats))
 
     def _due(
-        self, view: ConsumerGroupView, order: list[tuple[int, int]], repeats: Collection[int]
+        self, view: ConsumerGroupView, chain: Chain, order: list[tuple[int, int]], repeats: Collection[int]
     ) -> list[tuple[int, int]]:
         """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread.
 
-        Of the repeats of what is lost, it is what the group got.
+        Of the repeats of what is lost, it is what the group got. Of what retention dropped before the tables were lost
+        that tell a repeat, too.
         """
+        end = make_offset(lost_below(self._seen, chain) + 1, 0)
+        given = {message: offset for offset, message in view.firsts if offset >= end}
+        gone = {message for offset, message in order if offset < end and view.need_not_have(offset)}
+        anew = gone.intersection(given)
+        if anew:
+            self._seen.excuse(Excuse.TABLES_LOST)
+            order = sorted((given[message] if message in anew else offset, message) for offset, message in order)
         due = [pair for pair in order if pair[0] >= view.start and (pair[1] not in repeats or pair[1] in view.seen)]
         return (
             [pair for pair in due if pair[1] in view.seen or not view.need_not_have(pair[0])] if view.dropped else due
@@ -79,7 +89,7 @@ class Order:
         for group in groups:
             last = self._seen.view(group, partition)
             for view in (*self._seen.past_views.get((group, partition), ()), last):
-                wanted = self._due(view, order, repeats)
+                wanted = self._due(view, chain, order, repeats)
                 firsts = view.firsts
                 if view is not last:  # it was moved on from there
                     wanted = wanted[: len(firsts)]

@@ -17,6 +17,7 @@ from seriatim_broker.core.values.producers import IdleBlock, ProducerTable, newe
 from seriatim_broker.core.values.segment import SegmentState
 
 from .excuses import Excuse
+from .lost_tables import began_incomplete, lost_below
 from .seen import Seen
 
 _NO_BATCH = (0, -1)
@@ -84,7 +85,7 @@ class ProducerTables:
         if found == expected:
             return
         at_most = self._last_batches(chain, with_lost=True)  # a table may be older than the gap
-        is_merged = any(self._began_incomplete(chain, no) for no in range(1, chain.open_segment.no))
+        is_merged = any(began_incomplete(seen, chain, no) for no in range(1, chain.open_segment.no))
         for producer in {**found, **at_most}:
             rank = found.get(producer, _NO_BATCH)
             # An unsettled segment keeps its table. If a later segment has forgotten the producer meanwhile, the merge
@@ -93,40 +94,14 @@ class ProducerTables:
             if is_forgotten and self._may_be_forgotten(chain.partition, producer):
                 seen.excuse(Excuse.PRODUCER_FORGOTTEN)
                 continue
-            if self._behind_losses(chain).get(producer, _NO_BATCH) <= rank < expected.get(producer, rank):
+            behind = self._last_batches(chain, with_lost=False, behind=lost_below(seen, chain))
+            if behind.get(producer, _NO_BATCH) <= rank < expected.get(producer, rank):
                 seen.excuse(Excuse.TABLES_LOST)
                 continue
             if not expected.get(producer, _NO_BATCH) <= rank <= at_most.get(producer, _NO_BATCH):
                 seen.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the log says {expected}")
             if rank != expected.get(producer, _NO_BATCH):
                 seen.excuse(Excuse.TABLE_OLDER_THAN_GAP)
-
-    def _began_incomplete(self, chain: Chain, no: int) -> bool:
-        """Whether a segment began with an incomplete table; it may have left the record since."""
-        history = (*self._seen.history.get(chain.partition, ()), chain)
-        return any(segment.incomplete_table for known in history for segment in known.segments if segment.no == no)
-
-    def _behind_losses(self, chain: Chain) -> dict[bytes, tuple[int, int]]:
-        """The last batches of each producer behind the last segment that was declared lost with all tables before it.
-
-        The segment behind that one began with an incomplete table, so it had none of them either. If there is no such
-        segment: before the open segment.
-        """
-        segments = (*self._seen.left.get(chain.partition, ()), *chain.segments[:-1])
-        ends = [
-            later.no
-            for before, later in pairwise(segments)
-            if later.state is SegmentState.LOST
-            and self._began_incomplete(chain, later.no + 1)
-            and (before.state is SegmentState.LOST or self._left_early(chain, before.no, later.no))
-        ]
-        return self._last_batches(chain, with_lost=False, behind=max(ends, default=0))
-
-    def _left_early(self, chain: Chain, no: int, next_no: int) -> bool:
-        """Whether a segment had left the record when the segment behind the next one was opened."""
-        history = (*self._seen.history.get(chain.partition, ()), chain)
-        opened = next(known for known in history if known.open_segment.no > next_no)
-        return opened.segment(no) is None
 
     def _last_batches(self, chain: Chain, *, with_lost: bool, behind: int = 0) -> dict[bytes, tuple[int, int]]:
         """For each producer the epoch and the last sequence of its last batch before the open segment.

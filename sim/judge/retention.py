@@ -19,11 +19,14 @@ class Retention:
         self._seen = seen
         self._gaps = gaps
         self.retains_unread = False
+        # up to which offset each drop reached, and the consumer groups that had a cursor then
+        self._drops: dict[PartitionId, list[tuple[int, frozenset[str]]]] = {}
 
     def left_record(self, after: Chain, old: Segment) -> None:
         """A segment leaves the record at the old end, when no consumer group is in it or before it."""
         seen = self._seen
         seen.states.add("left the record")
+        self._note_drop(after.partition, make_offset(old.no + 1, 0))
         what = f"segment {old.no} of partition {after.partition} leaves the record"
         if old.state not in SETTLED:
             seen.fail("RETAIN", f"{what}, and it is {old.state.value}")
@@ -45,6 +48,7 @@ class Retention:
         if new.begin == old.begin:
             return
         seen = self._seen
+        self._note_drop(partition, make_offset(new.no, new.start))
         what = f"segment {new.no} of partition {partition} begins at {new.begin}"
         seen.states.add("trimmed open" if new.state is SegmentState.OPEN else "trimmed sealed")
         if new.start <= old.start or new.state not in (SegmentState.OPEN, SegmentState.SEALED):
@@ -65,8 +69,8 @@ class Retention:
         chain = seen.history[partition][-1]
         what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
         seen.states.add("told of dropped messages")
-        has_cursor = group not in seen.cursorless
-        if self.retains_unread and has_cursor and seen.cursor_epochs.get((group, partition), 1) == 1:
+        is_reader = self.retains_unread and self._stood_before(group, partition, first, end)
+        if is_reader and seen.cursor_epochs.get((group, partition), 1) == 1:
             # J7. In a later group epoch a blind server began at the coordinator's cursor, because all disks that knew
             # more are gone. The messages before were confirmed once.
             seen.fail("RETAIN", f"{what}, and the topic keeps what the group has not read")
@@ -80,3 +84,23 @@ class Retention:
                 seen.fail("I1", f"{what}, and {no}:{index} is there")
         seen.excuse(Excuse.DROPPED_UNREAD)
         seen.view(group, partition).dropped.append((first, end))
+
+    def _note_drop(self, partition: PartitionId, below: int) -> None:
+        """The record says that all below an offset is dropped. A restored or rebuilt one may say so again."""
+        drops = self._drops.setdefault(partition, [])
+        if not drops or below > drops[-1][0]:
+            seen = self._seen
+            groups = (group for group, of in seen.cursors if of == partition and group not in seen.cursorless)
+            drops.append((below, frozenset(groups)))
+
+    def _stood_before(self, group: str, partition: PartitionId, first: int, end: int) -> bool:
+        """Whether the consumer group had a cursor when something between the offsets was dropped.
+
+        Else it began later, in an older copy of the coordinator, whose record did not have the drop.
+        """
+        begin = 0
+        for below, groups in self._drops.get(partition, ()):
+            if group in groups and first < below and begin < end:
+                return True
+            begin = below
+        return False

@@ -28,7 +28,9 @@ class ConsumerGroupView:
     `start` is the offset at which that was, and `group_epoch` the group epoch that began there.
     """
 
-    __slots__ = ("acked", "confirmed", "drained_below", "dropped", "first_at", "firsts", "group_epoch", "seen", "start")
+    __slots__ = (
+        "acked", "anew", "confirmed", "drained_below", "dropped", "first_at", "firsts", "group_epoch", "seen", "start",
+    )  # fmt: skip
 
     def __init__(self, group_epoch: int = 0, start: int = 0) -> None:
         self.group_epoch = group_epoch
@@ -39,6 +41,7 @@ class ConsumerGroupView:
         self.firsts: list[tuple[int, int]] = []  # (offset, message)
         self.seen: set[int] = set()
         self.first_at: dict[int, int] = {}  # message -> the offset at which it was first given to the group
+        self.anew: set[int] = set()  # messages that it was given twice, because tables are lost
         # segment -> index below which the application acknowledged
         self.acked: dict[int, int] = dict([split_offset(start)]) if start else {}
         self.dropped: list[tuple[int, int]] = []  # between these offsets it was told of a drop by retention

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,12 +26,13 @@ from seriatim_broker.core.values.log import (
     PutSegment,
 )
 from seriatim_broker.core.values.producers import NO_TABLE
-from seriatim_broker.core.values.segment import Segment, SegmentState
+from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.cluster import checksum
 from sim.judge import PERSON, Judge, messages_of
 from sim.judge.modes import ONCE
+from sim.judge.views import Fate
 from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
@@ -332,6 +335,87 @@ def test_a_resend_of_what_an_at_most_once_group_had(is_lost: bool) -> None:
         modes.given("once-exclusive.0", ONE, make_offset(2, 1), message, flagged=False)
     with pytest.raises(Violation, match="O1"):
         modes.granted("a-0", ONCE, ONE, 1, 2, grants[1], [message])
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_a_message_again_behind_lost_tables(has_left: bool) -> None:
+    """Retention dropped its first place, and then the segment was lost that had the only table which named it."""
+    pair = Pair(flush=True)
+    judge, keyed, first = pair.judge, pair.judge.rules.keyed, pair.batches[0]
+    one, two = messages_of(first)
+    like = pair.chain.open_segment
+    judge.seen.fates.update(dict.fromkeys((one, two), Fate(ONE, b"p" * 16, 0, AckLevel.REPLICATED_FLUSHED)))
+    judge.seen.placed[ONE, 1, 0] = first
+    judge.delivered("early", ONE, make_offset(1, 0), one, flagged=False)
+    grants = [KeyGrant(token, 1, False, (make_offset(no, 0),)) for no, token in ((1, 5), (3, 6), (3, 7))]
+    for group in (ONCE, "keyed", "shared"):
+        keyed.granted("a-0", group, ONE, 1, 1, grants[0], [one])
+        keyed.confirmed(group, ONE, 1, [one])
+    keyed.given("once-exclusive.0", ONE, make_offset(1, 0), one, flagged=False)
+    records = ("2o", "2u 3o?", "2l 3s? 4o") if has_left else ("1s 2o", "1s 2u 3o?", "1s 2l 3s? 4o")
+
+    def parts(record: str) -> tuple[Segment, ...]:
+        found = (_segment(like, text) for text in record.split())
+        return tuple(
+            replace(part, sealed_len=2) if part.no in (1, 3) and part.state is SegmentState.SEALED else part
+            for part in found
+        )
+
+    judge.seen.history[ONE] = [replace(pair.chain, segments=parts(record)) for record in records]
+    judge.seen.left[ONE] = list(parts("1s")) if has_left else []
+    again = place(first.header, segment=3, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum)
+    judge.seen.placed[ONE, 3, 0] = Batch(again, first.body)
+    chain = judge.seen.history[ONE][-1]
+    judge.view("late", ONE).start = make_offset(2, 0)
+    for index, message in enumerate((one, two)):
+        judge.delivered("late", ONE, make_offset(3, index), message, flagged=False)
+
+    def give_again(grant: KeyGrant) -> list[Callable[[], None]]:
+        return [
+            lambda: judge.delivered("early", ONE, make_offset(3, 0), one, flagged=False),
+            lambda: keyed.given("once-exclusive.0", ONE, make_offset(3, 0), one, flagged=False),
+            *(partial(keyed.granted, "a-0", group, ONE, 1, 1, grant, [one]) for group in (ONCE, "keyed", "shared")),
+        ]
+
+    if has_left:
+        judge.rules.order.final(chain, 0, ["late"])
+        for give in give_again(grants[1]):
+            give()
+        for group in ("keyed", "shared"):
+            keyed.confirmed(group, ONE, 1, [one])
+    else:
+        with pytest.raises(Violation, match="I2"):
+            judge.rules.order.final(chain, 0, ["late"])
+    for give in give_again(grants[2]):  # at the same place, or with the tables
+        with pytest.raises(Violation):
+            give()
+
+
+@pytest.mark.parametrize("had_cursor", [True, False])
+def test_a_drop_before_a_group_began(had_cursor: bool) -> None:
+    """The coordinator is restored without the drop, and a consumer group begins at what is gone."""
+    pair = Pair(flush=True)
+    judge = pair.judge
+    judge.rules.retention.retains_unread = True
+    for name in ("a-0", "b-0"):
+        pair.take(name, 3, flushed=True)
+    cursor, before = CursorRecord(1, 1, 0, "t"), pair.chain
+    if had_cursor:
+        judge.cursor_written("a-0", ONE, "early", None, cursor)
+    start = pair.batches[1].header
+    size_bytes = sum(batch.size_bytes for batch in pair.batches[:2])
+    begin = Start(start.end_index, start.checksum, size_bytes)
+    pair.write(chains.trim(before, 1, begin, 1))
+    judge.seen.history[ONE].append(before)
+    if not had_cursor:
+        judge.cursor_written("a-0", ONE, "early", None, cursor)
+    judge.rules.retention.changed(ONE, before.segments[0], pair.chain.segments[0])  # the rebuild
+    judge.seen.history[ONE].append(pair.chain)
+    if had_cursor:
+        with pytest.raises(Violation, match="RETAIN"):
+            judge.dropped_told("early", ONE, make_offset(1, 0), make_offset(1, 4))
+    else:
+        judge.dropped_told("early", ONE, make_offset(1, 0), make_offset(1, 4))
 
 
 def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
