@@ -255,3 +255,60 @@ def test_a_new_cluster_whose_pods_start_says_that_nothing_is_wrong() -> None:
         assert degraded is not None
         assert degraded.status == "False", degraded
         world.settle()
+
+
+@pytest.mark.parametrize("first", ["image", "selector"])
+def test_two_wrong_fields_are_corrected_one_after_the_other(first: str) -> None:
+    world = _world(image=NOWHERE, podTemplate={"nodeSelector": {"disk": "none"}})
+    world.nodeless = {world.make().placement_hash()}
+    _passes(world, 10)
+    assert _ready(world) == 0
+    fields: dict[str, dict[str, object]] = {"image": {"image": BETTER}, "selector": {"podTemplate": {}}}
+    world.edit(**fields.pop(first))
+    _passes(world, 10)
+    assert world.cluster.status.is_true("Degraded"), "the other one is still told"
+    world.edit(**fields.popitem()[1])
+    _passes(world, HEALED_PASSES)
+    assert _ready(world) == 6
+    assert world.cluster.status.is_true("Stable")
+
+
+def test_a_node_that_is_gone_and_back_while_another_disk_is_replaced_keeps_its_disks() -> None:
+    world = _serving(nodeLossTimeoutSeconds=60)
+    lost = next(name for name, pod in world.pods.items() if pod.node == "node1")
+    kept = {name for name, pod in world.pods.items() if pod.node == "node2"}
+    world.delete_pod(lost, by_force=True)
+    world.annotate(lost)
+    node = world.nodes["node2"]
+    world.delete_node("node2")
+    _passes(world, 20)
+    world.nodes["node2"] = replace(node, is_ready=True, uid="another")
+    _passes(world, 60)
+    assert kept <= set(world.claims), "the machine came back within the time"
+    assert not world.deleted_under_process
+    assert not world.falsely_certified
+    assert all(world.brokers[name].status.disk_lost is None for name in kept)
+
+
+def test_settings_that_are_refused_and_a_wrong_image_are_corrected() -> None:
+    world = _serving()
+    world.edit(image=NOWHERE)
+    world.refused = frozenset({"ConfigMap orders-config"})
+    _passes(world, 10)
+    assert _ready(world) == 6
+    assert "ConfigMap orders-config cannot be written" in world.cluster.status.blocked_by
+    world.edit(image=BETTER)
+    world.refused = frozenset()
+    _passes(world, 120)
+    assert _ready(world) == 6
+    assert {pod.image for pod in world.pods.values()} == {BETTER}
+
+
+def test_a_pod_of_others_with_the_labels_of_the_cluster_changes_nothing() -> None:
+    world = _serving()
+    pod = next(iter(world.pods.values()))
+    says = "coordinator-behind (error 605): x"
+    world.pods["theirs"] = replace(pod, name="theirs", uid="theirs", group="", is_ready=False, image=BROKEN, says=says)
+    world.edit(image=BETTER)
+    _passes(world, 120)
+    assert {each.image for name, each in world.pods.items() if name != "theirs"} == {BETTER}

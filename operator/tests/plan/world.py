@@ -88,6 +88,7 @@ class World:
     nodeless: set[str] = field(default_factory=set)
     """Hashes of placements that no node meets."""
     chains: ChainsView | None = None
+    refused: frozenset[str] = frozenset()
     done: list[Action] = field(default_factory=list)
     processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
     """Broker, incarnation and run of each process that lives -> its node, whatever state the API shows for its pod."""
@@ -133,6 +134,7 @@ class World:
             members=members,
             last_settings=self._last_settings(),
             chains=self.chains,
+            refused=self.refused,
         )
 
     def _last_settings(self) -> dict[str, str] | None:

@@ -10,10 +10,7 @@ from .actions import Apply, DeletePod, Plan, Planned
 from .former import former_image
 from .loss import is_gone, waits_for_its_end
 from .names import uid_of
-from .observed import Observed
-
-_MOUNTED = ("ConfigMap", "Secret", "ServiceAccount")
-"""Kinds of children that every pod of the cluster uses."""
+from .observed import MOUNTED, Observed
 
 GONE_POD_GRACE_S = 5.0
 """Seconds between two looks at a pod that is being deleted."""
@@ -99,7 +96,7 @@ def _should_grow(observed: Observed, requested: str) -> bool:
 
 def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Make a pod for each Broker whose disk may be used, and delete pods that have ended."""
-    foreign = sorted(name for kind, name in observed.taken if kind in _MOUNTED)
+    foreign = sorted(name for kind, name in observed.taken if kind in MOUNTED)
     for broker in _staffed(observed):
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)
         if pod is None and (foreign or ("PersistentVolumeClaim", broker.name) in observed.taken):
@@ -114,7 +111,9 @@ def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
         elif pod is None and waits_for_its_end(observed, broker):
             plan.look_again(GONE_POD_GRACE_S)  # `loss` reports what it waits for
         elif pod is None:
-            plan.actions.append(Apply(make.pod(broker, former_image(observed, make, broker))))
+            # With the settings from before it is as one with a former image: it is restarted when they are written.
+            image = former_image(observed, make, broker) or (make.image if observed.settings_refused else "")
+            plan.actions.append(Apply(make.pod(broker, image)))
         elif pod.is_over and not pod.is_deleting:
             note = f"pod {pod.name} has ended and will not run again"
             if not plan.disruptive:

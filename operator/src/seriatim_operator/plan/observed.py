@@ -23,6 +23,7 @@ from ..resources.names import (
     LABEL_BROKER_UID,
     LABEL_GROUP,
     LABEL_SLOT,
+    config_name,
 )
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
@@ -43,6 +44,9 @@ ANNOTATION_SPREAD_MENDED = "seriatim.dev/spread-mended"
 
 SPREAD_QUIET_S = 600.0
 """Seconds for which nothing else must be wrong before the operator mends the spread by itself."""
+
+MOUNTED: Final = ("ConfigMap", "Secret", "ServiceAccount")
+"""Kinds of children that every pod of the cluster uses."""
 
 LEAVING_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 """Taints with which autoscalers announce that they will remove a node."""
@@ -375,6 +379,7 @@ class Observed:
         spread_quiet_s: Seconds for which nothing else must be wrong before the operator mends the spread by itself.
         is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
         taken: Kinds and names of children that objects of others have, and to whom each belongs.
+        refused: The writes that the API server refuses now, such as `ConfigMap orders-config`.
     """
 
     cluster: BrokerCluster
@@ -397,6 +402,19 @@ class Observed:
     is_etcd_silent: bool = False
     spread_quiet_s: float = SPREAD_QUIET_S
     taken: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def settings_refused(self) -> bool:
+        """Whether the API server refuses the ConfigMap with the brokers' settings: those in place are older."""
+        return f"ConfigMap {config_name(self.cluster.name)}" in self.refused
+
+    @property
+    def mounts_in_doubt(self) -> str:
+        """What pods mount and what is not as the cluster wants it, and why; empty if there is no such thing."""
+        taken = [f"{kind} {name} belongs to others" for kind, name in sorted(self.taken) if kind in MOUNTED]
+        refused = [f"{write} cannot be written" for write in sorted(self.refused) if write.startswith(MOUNTED)]
+        return "; ".join([*taken, *refused])
 
     @property
     def cluster_in_force(self) -> BrokerCluster:
@@ -471,7 +489,7 @@ class Observed:
     @cached_property
     def coordinator_behind(self) -> str:
         """Name of a pod whose broker says that the coordinator has lost decisions, and its words; else empty."""
-        told = ((pod.name, troubles.read(pod.says)) for pod in self.pods.values())
+        told = ((pod.name, troubles.read(pod.says)) for pod in self.pods.values() if pod.name in self.brokers)
         for name, found in told:
             for trouble, text in found:
                 if trouble is troubles.COORDINATOR_BEHIND:

@@ -45,6 +45,15 @@ def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
         if observed.cluster.metadata.annotations.get(ANNOTATION_APPROVE) != wanted:
             plan.blocked_by.append(f"approval: annotate with {ANNOTATION_APPROVE}={wanted} to restart {names}")
             stale = [item for item in stale if item[0].status.served is None and takes_nothing_away(*item)]
+    if stale and (why := observed.mounts_in_doubt):
+        # Rule `settings-before-restart`. Without it:
+        #   1. `spec.settings` changes, and the API server refuses the ConfigMap with the new settings.
+        #   2. Each broker is restarted, reads the settings from before, and has the hash of the new ones.
+        #   3. The ConfigMap is written later. No pod is restarted, because all have the wanted hash.
+        # If the ConfigMap belongs to others, the first pod that is deleted is not made again.
+        plan.blocked_by.append(f"{names} are not restarted: {why}")
+        plan.look_again(LOOK_S)
+        return
     free = [item for item in stale if takes_nothing_away(*item) and not _may_be_live(*item)]
     for broker, pod in free:
         if not former_image(observed, make, broker):

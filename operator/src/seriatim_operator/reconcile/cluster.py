@@ -51,7 +51,14 @@ from ..plan.actions import (
 from ..plan.cluster import TROUBLE_S
 from ..plan.cluster import plan as make_plan
 from ..plan.external import external_addresses
-from ..plan.observed import ANNOTATION_PLACE_ANEW, ANNOTATION_SPREAD_MENDED, SPREAD_QUIET_S, EtcdView, Observed
+from ..plan.observed import (
+    ANNOTATION_PLACE_ANEW,
+    ANNOTATION_SPREAD_MENDED,
+    MOUNTED,
+    SPREAD_QUIET_S,
+    EtcdView,
+    Observed,
+)
 from ..plan.rolling import plan_hash
 from ..resources.cluster_children import ClusterChildren
 from ..resources.names import ANNOTATION_REPLACE_AUTHORITY, BROKER_PORT, LABEL_CLUSTER
@@ -99,6 +106,9 @@ UNANSWERED_MAX = 2
 
 NOT_RENEWED_S = 10.0
 """Seconds for which passes fail until the statuses say that they are old."""
+
+_REFUSED = frozenset({400, 403, 422})
+"""Answers of the API server with which it refuses what is written. With others it cannot write it now."""
 
 CERTIFICATE_INVALID = "CertificateInvalid"
 
@@ -250,9 +260,9 @@ class ClusterReconciler:
         self._external_hosts[namespace, name] = hosts
         done = await self._do(observed, plan, make, brokers, refusals)
         await self._learn_id(brokers, observed)
-        await self._tell_refusals(manifest, plan, refusals)
+        await self._tell_refusals(observed, plan, refusals)
         self._failing_since.pop((namespace, name), None)  # each status is renewed from here on, unless it is refused
-        await self._report(observed, plan, make)
+        await self._report(observed, plan, make, refusals)
         return 0.0 if done or not is_named else plan.again_s  # the next pass puts new hosts into the certificate
 
     async def _plan(
@@ -267,6 +277,7 @@ class ClusterReconciler:
             chains=self._known.chains(namespace, name),
             spread_quiet_s=self._spread_quiet_s,
             taken=dict(self._taken[namespace, name]),
+            refused=self._refusals[namespace, name].failing(),
         )
         addresses = external_addresses(observed).brokers
         make = replace(self._make_children(observed.cluster_in_force), external_addresses=addresses)
@@ -320,6 +331,8 @@ class ClusterReconciler:
                 _log.warning("step_refused", step=action.about, error=str(exc))
                 refusals.note(action.about, exc, content)
                 unanswered += exc.status == 0
+                if action.about.startswith(MOUNTED) and action.about not in observed.refused:
+                    return True  # with which settings pods are made, and whether any is restarted, depends on it
             else:
                 refusals.clear(action.about)
         self._forget_taken(observed.cluster, plan)
@@ -453,9 +466,11 @@ class ClusterReconciler:
 
     # ---- reporting ----
 
-    async def _tell_refusals(self, about: Manifest, plan: Plan, refusals: Refusals) -> None:
+    async def _tell_refusals(self, observed: Observed, plan: Plan, refusals: Refusals) -> None:
         """Put what the API refuses again and again into the plan's report, and post an Event about each once."""
-        refusals.keep({CERTIFICATES, *(action.about for action in plan.actions)})
+        about = observed.cluster.to_manifest()
+        reported = [observed.cluster, *observed.groups.values(), *observed.brokers.values()]
+        refusals.keep({CERTIFICATES, *(action.about for action in plan.actions), *map(_status_of, reported)})
         plan.refused = refusals.lasting()
         plan.blocked_by += plan.refusals
         for write, why in refusals.take_new():
@@ -463,47 +478,58 @@ class ClusterReconciler:
         if (again_s := refusals.next_s()) is not None:
             plan.look_again(again_s)
 
-    async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren) -> None:
+    async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren, refusals: Refusals) -> None:
         """Write the statuses that have changed. If one is refused, the others are written all the same.
 
+        A status that is refused is tried again like every other write, and told by an Event, as no status can tell it.
+
         Raises:
-            KubeError: The API refused a status; this is the first such error.
+            KubeError: The API did not answer, or cannot write a status now; this is the first such error.
         """
-        reports: list[tuple[Resource, Status]] = []
-        events: list[ClusterEvent] = []
+        reports: list[tuple[Resource, Status, list[ClusterEvent]]] = []
         for broker in observed.brokers.values():
             of_broker = broker_status(observed, broker, plan)
-            reports.append((broker, of_broker))
-            events += disk_events(broker, of_broker)
+            reports.append((broker, of_broker, disk_events(broker, of_broker)))
         for group in observed.groups.values():
             told = broker_group_status(observed, group)
-            reports.append((group, told))
-            events += member_events(observed, group, told)
+            reports.append((group, told, member_events(observed, group, told)))
         key = (observed.cluster.namespace, observed.cluster.name)
         cluster_id = self._cluster_ids.get(key, "")
         hash_ = plan_hash(observed, make) if plan.planned else ""
         whole = cluster_status(observed, plan, hash_, cluster_id)
-        reports.append((observed.cluster, whole))
         warned = danger(observed.cluster.status) or self._warned.get(key, "")  # the operator before may have warned
-        events += cluster_events(observed.cluster.status, whole, warned)
+        reports.append((observed.cluster, whole, cluster_events(observed.cluster.status, whole, warned)))
         degraded = whole.condition("Degraded")
         is_well = degraded is not None and degraded.status == "False"
         self._warned[key] = "" if is_well else danger(whole) or warned
-        refused: list[KubeError] = []
-        for item, status in reports:
+        failed: list[KubeError] = []
+        events: list[ClusterEvent] = []
+        for item, status, news in reports:
             before: Status = item.status  # type: ignore[attr-defined]
             if status == before or item.metadata.is_deleted:
+                refusals.clear(_status_of(item))
+                events += news
                 continue
+            if not refusals.is_due(_status_of(item)):
+                continue  # its Events were posted when it was refused
+            events += news
             if item.name in plan.held and _message_of(status) != _message_of(before):
                 await self._api.event(item.to_manifest(), "Warning", "DiskLossHeld", plan.held[item.name])
             try:
                 await self._statuses[item.KIND].write_status(item.to_manifest(), status)
             except KubeError as exc:
-                refused.append(exc)
+                if isinstance(exc, ConflictError) or exc.status not in _REFUSED:
+                    failed.append(exc)
+                else:
+                    refusals.note(_status_of(item), exc)
+            else:
+                refusals.clear(_status_of(item))
         for event in events:
             await self._api.event(observed.cluster.to_manifest(), event.type, event.reason, event.note)
-        if refused:
-            raise refused[0]
+        if failed:
+            raise failed[0]
+        if (again_s := refusals.next_s()) is not None:
+            plan.look_again(again_s)
 
     async def _report_unreadable(self, source: Source, cluster: Manifest, error: InvalidManifestError) -> None:
         """Report, on the cluster and on the object that cannot be read, that the operator changes nothing."""
@@ -629,6 +655,11 @@ class ClusterReconciler:
         self._refusals.pop((namespace, name), None)
         self._failing_since.pop((namespace, name), None)
         self._known.forget(namespace, name)
+
+
+def _status_of(item: Resource) -> str:
+    """The write of an object's status, by the name under which it is refused."""
+    return f"status of {item.KIND} {item.name}"
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

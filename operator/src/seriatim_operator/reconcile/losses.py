@@ -114,9 +114,11 @@ class Losses:
         namespace, cluster = self._place
         found = {}
         for pod in self._cache.of(POD.kind, namespace):
-            labels, ip = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
-            if ip and labels.get(LABEL_CLUSTER) == cluster:
-                found[f"{ip}:{BROKER_PORT}"] = (pod["metadata"]["name"], labels.get(LABEL_GROUP, ""))
+            metadata, ip = pod["metadata"], (pod.get("status") or {}).get("podIP")
+            labels = metadata.get("labels") or {}
+            is_ours = self._cache.get(BROKER.kind, namespace, metadata["name"]) is not None
+            if ip and is_ours and labels.get(LABEL_CLUSTER) == cluster:
+                found[f"{ip}:{BROKER_PORT}"] = (metadata["name"], labels.get(LABEL_GROUP, ""))
         return found
 
     def _groups(self) -> set[str]:

@@ -62,6 +62,10 @@ class Refusals:
         """Forget the writes that are not planned any more."""
         self._found = {write: found for write, found in self._found.items() if write in planned}
 
+    def failing(self) -> frozenset[str]:
+        """The writes that failed at their last try."""
+        return frozenset(self._found)
+
     def lasting(self) -> Mapping[str, str]:
         """The API's own words for each write that has failed for 3 s."""
         return {write: found.why for write, found in self._found.items() if self._lasts(found)}

@@ -9,6 +9,7 @@ that Lease, it looks at the time of the report in the cluster's status, which is
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -34,6 +35,9 @@ OTHER_OPERATOR: Final = "OtherOperator"
 """The reason of the Event that an operator posts about a cluster that it leaves to another."""
 
 _FORBIDDEN: Final = 403
+
+_LEASE: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
+"""What the annotation of a cluster names: namespace and name of a Lease."""
 
 Manifest = dict[str, Any]
 
@@ -134,6 +138,8 @@ class Rivals:
 
     async def _sign_of(self, other: str, manifest: Manifest) -> tuple[str, float]:
         """Something that changes while that operator lives, and for how long it may stay; empty if it has ended."""
+        if not _LEASE.fullmatch(other):
+            return "", 0.0  # no operator writes this
         namespace, _, name = other.partition("/")
         try:
             lease = await self._api.get(LEASE, namespace, name)
