@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 ANSWER_US = 900_000
 """A person waits so long for an answer, and then asks again."""
 
+EARLY_SHARE = 0.5
+"""So often a consumer of the group's own mode begins while the group has another one."""
+
+EARLY_US = 200_000
+"""So long before people give the group its own mode again."""
+
 TRIES_MAX = 5
 """So often a person asks, unless the group must be resumed."""
 
@@ -71,8 +77,8 @@ class People:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a person waits for an answer, or a consumer group is paused."""
-        return bool(self._waiting) or bool(self.paused())
+        """Whether a person waits for an answer, or a consumer group is paused or gets another mode."""
+        return bool(self._waiting) or bool(self._world.changing) or bool(self.paused())
 
     def act(self, rng: random.Random) -> None:
         """A person starts one operation on a consumer group."""
@@ -113,7 +119,13 @@ class People:
         records, left = self._world.coordinator.records, 0
 
         def back(partition: PartitionId, own: WantedSettings) -> None:
-            self._configure(partition, group, own, done, must_be=True)
+            change = partial(self._configure, partition, group, own, done, must_be=True)
+            rng = self._world.schedule.rng
+            if self._world.options.early_consumers and rng.random() < EARLY_SHARE:
+                self._world.replace_consumer(group, partition, too_early=True)
+                self._world.schedule.after(rng.randint(0, EARLY_US), change)
+            else:
+                change()
 
         def done() -> None:
             nonlocal left

@@ -683,7 +683,7 @@ class World:
         victim.crash()
         self.schedule.after(
             self.schedule.rng.randint(1_000, self.options.consumer_away_us_max),
-            self._replace_consumer,
+            self.replace_consumer,
             victim.group,
             victim.partition,
         )
@@ -702,7 +702,7 @@ class World:
             if consumer.alive and consumer.group == group:
                 end = consumer.leave if rng.random() < LEAVES_SHARE else consumer.crash
                 end()
-                self.schedule.at(back_us, self._replace_consumer, group, consumer.partition)
+                self.schedule.at(back_us, self.replace_consumer, group, consumer.partition)
 
     def change_mode(self, rng: random.Random) -> None:
         """All consumers of a group end; people give it another mode and its own one again; then as many come."""
@@ -717,7 +717,7 @@ class World:
             if consumer.alive and consumer.group == group:
                 end = consumer.leave if rng.random() < LEAVES_SHARE else consumer.crash
                 end()
-                self._replace_consumer(group, consumer.partition)
+                self.replace_consumer(group, consumer.partition)
         self.people.change_mode(name_of(group), partial(self.changing.discard, group))
 
     def _begin_again(self, group: str, partition: PartitionId) -> bool:
@@ -728,19 +728,20 @@ class World:
         if group not in self.changing and not self.people.change_back(partition, name_of(group)):
             return False
         self.judge.seen.states.add("consumer begun again after a change of the mode")
-        self.schedule.after(CHANGING_US, self._replace_consumer, group, partition)
+        self.schedule.after(CHANGING_US, self.replace_consumer, group, partition)
         return True
 
     def is_away(self, group: str) -> bool:
         """Whether no consumer of the group may come now."""
         return self.away_until_us.get(group, 0) > self.schedule.now_us
 
-    def _replace_consumer(self, group: str, partition: PartitionId) -> None:
-        if group in self.changing:
-            self.schedule.after(CHANGING_US, self._replace_consumer, group, partition)
+    def replace_consumer(self, group: str, partition: PartitionId, *, too_early: bool = False) -> None:
+        """Another consumer comes, unless its group is away, or another mode is given to it."""
+        if group in self.changing and not too_early:
+            self.schedule.after(CHANGING_US, self.replace_consumer, group, partition)
             return
         if self.is_away(group):
-            self.schedule.at(self.away_until_us[group], self._replace_consumer, group, partition)
+            self.schedule.at(self.away_until_us[group], self.replace_consumer, group, partition)
             return
         if group in mode_consumers.MODES:
             mode_consumers.add(self, group, partition)

@@ -166,7 +166,8 @@ def whole_crossings(rng: random.Random, options: Options) -> Options:
         kinds["grow_topic"] = 2
     retention_ms = rng.choice((150, 400, 1_000)) if _has(rng, RETENTION_SHARE) else 0
     retain_unread = retention_ms > 0 and _has(rng, 0.3)
-    return _changed(replace(drawn, kinds=kinds, retention_ms=retention_ms, retain_unread=retain_unread))
+    drawn = replace(drawn, kinds=kinds, retention_ms=retention_ms, retain_unread=retain_unread)
+    return replace(_changed(drawn), early_consumers=True)
 
 
 def distances(rng: random.Random, options: Options) -> Options:

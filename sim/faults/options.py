@@ -45,6 +45,7 @@ class Options:
         keyed_waits: After this share of the failures a key waits longer than the world lasts. When the faults are over,
             people release each key that they find in a list.
         people_name_keys: People also ask for one key by its name.
+        early_consumers: While people change the mode of a group, some consumers begin too early.
         letters_away: The dead-letter topic takes nothing before the faults are over.
         consumer_away_us_max: How long it may take until another consumer comes for one that ended.
         frame_bytes: How many bytes are read for one delivery; 0: as in production.
@@ -139,6 +140,7 @@ class Options:
     keyed_delayed: bool = False
     keyed_waits: float = 0.0
     people_name_keys: bool = False
+    early_consumers: bool = False
     letters_away: bool = False
     consumer_away_us_max: int = 400_000
     frame_bytes: int = 0
