@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.control.controller import plan_heals
 from seriatim_broker.core.values.chain import Opening, Seal, seal_and_open
+from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CertificateSeen, CreatePartition, CursorRecord, DirectoryChanged
 from seriatim_broker.core.values.log import Preparation, PutPreparation
 from seriatim_broker.core.values.producers import NO_TABLE
@@ -113,21 +114,31 @@ class CoreCluster:
     def create(self) -> None:
         """Make the partitions, and perhaps give their chains a long past."""
         world = self.world
-        names = sorted(self.brokers)
-        groups = sorted({broker.group for broker in self.brokers.values()})
         world.run_until(20_000)
         for partition in world.partitions:
-            process = self.brokers[world.schedule.rng.choice(names)].process
-            assert process is not None
-            order = tuple(world.schedule.rng.sample(groups, len(groups)))
-            request = world.clients.ask(None, lambda _answer: None)
-            process.deliver(CreatePartition(request, partition, "topic", partition - 1, world.options.flush, order))
+            self._ask_to_create(partition)
         while any(self.coordinator.records.chain(partition)[0] is None for partition in world.partitions):
             world.run_until(world.schedule.now_us + 2_000)
             if world.schedule.now_us > CREATE_US_MAX:
                 raise Violation("I13", "the partitions were never created")
         if world.options.old_segments:
             self._grow_old()
+
+    def _ask_to_create(self, partition: PartitionId) -> None:
+        """Ask some broker, and again if it says so: between members far from each other it may take too long once."""
+        world = self.world
+        process = self.brokers[world.schedule.rng.choice(sorted(self.brokers))].process
+        assert process is not None
+        groups = sorted({broker.group for broker in self.brokers.values()})
+        order = tuple(world.schedule.rng.sample(groups, len(groups)))
+
+        def answered(answer: Resolved) -> None:
+            if answer.error is not None and self.coordinator.records.chain(partition)[0] is None:
+                world.judge.seen.states.add("asked again to create")
+                self._ask_to_create(partition)
+
+        request = world.clients.ask(None, answered)
+        process.deliver(CreatePartition(request, partition, "topic", partition - 1, world.options.flush, order))
 
     def _grow_old(self) -> None:
         """While no broker runs, the chains get a long past: empty segments, on one group after the other.

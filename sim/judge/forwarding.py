@@ -90,10 +90,23 @@ class Forwarding:
             self._seen.excuse(Excuse.LOST_AFTERWARDS)
         return is_lost
 
-    def granted(self, who: str, group: str, partition: PartitionId, group_epoch: int, messages: Sequence[int]) -> None:
+    def granted(
+        self,
+        who: str,
+        group: str,
+        partition: PartitionId,
+        group_epoch: int,
+        server_epoch: int,
+        messages: Sequence[int],
+        *,
+        flagged: bool,
+    ) -> None:
         """A server puts a grant on a consumer's stream."""
         producer = dead_letter_producer(partition, group, group_epoch)
         for message in messages:
             number = self._numbers.get((producer, message))
-            if number is not None:
+            if number is None:
+                continue
+            if not flagged or not self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch):
                 self._seen.fail("J4", f"{who} grants {message}, which was sent as dead letter number {number}")
+            self._seen.excuse(Excuse.OLDER_CURSOR)

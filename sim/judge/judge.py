@@ -193,7 +193,8 @@ class Judge:
             mine = messages[at : at + len(run.offsets)]
             at += len(mine)
             self.rules.keyed.granted(who, *of, event.server_epoch, run, mine)
-            self.rules.forwarding.granted(who, *of, mine)
+            flagged = run.maybe_repeated or run.attempt > 1
+            self.rules.forwarding.granted(who, *of, event.server_epoch, mine, flagged=flagged)
 
     def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """The first delivery under a grant is at this place, and not flagged."""

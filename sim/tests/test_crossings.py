@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from seriatim_api.errors import UnavailableError
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values.effects import Resolved
+from seriatim_broker.core.values.events import CreatePartition, Event
 from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 
+from sim.cores.brokers import Process
 from sim.cores.cluster import CORES
 from sim.distances import CLIENTS, Distances
 from sim.faults import Options
@@ -89,3 +94,23 @@ def test_consumer_of_another_mode_begins_again_only_after_people_changed_it() ->
     world.people._own["early"] = own
     assert world.clients.other_mode("early", partition)
     assert [(wish.partition, wish.group, wish.wanted) for wish in world.people._waiting] == [(partition, "early", own)]
+
+
+def test_partition_is_asked_for_again_if_its_members_were_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(0, CORES)
+    refused: list[PartitionId] = []
+    for broker in world.cluster.first_brokers():
+        broker.start()
+    deliver = Process.deliver
+
+    def refuse_first(process: Process, event: Event) -> None:
+        if isinstance(event, CreatePartition) and not refused:
+            refused.append(event.partition)
+            world.clients.answer(process, event.request, Resolved(event.request, None, UnavailableError("too slow")))
+        else:
+            deliver(process, event)
+
+    monkeypatch.setattr(Process, "deliver", refuse_first)
+    world.cluster.create()
+    assert refused == world.partitions[:1]
+    assert world.chain(refused[0]).partition == refused[0]

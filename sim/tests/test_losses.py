@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from seriatim_api.batch import make_header, parse_header, place
+from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.effects import Batches, Joined
 from seriatim_broker.core.values.events import AckLevel, ConsumerGroupOperation, CursorRecord
-from seriatim_broker.core.values.keyed import KeyGrant
+from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, KeyGrant
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -416,6 +417,23 @@ def test_a_drop_before_a_group_began(had_cursor: bool) -> None:
             judge.dropped_told("early", ONE, make_offset(1, 0), make_offset(1, 4))
     else:
         judge.dropped_told("early", ONE, make_offset(1, 0), make_offset(1, 4))
+
+
+@pytest.mark.parametrize(("is_restored", "flagged"), [(True, True), (True, False), (False, True)])
+def test_a_grant_of_what_has_a_dead_letter(is_restored: bool, flagged: bool) -> None:
+    """The coordinator is restored with the cursor in a segment whose server does not know of the dead letter."""
+    pair = Pair(flush=True)
+    forwarding = pair.judge.rules.forwarding
+    letter = DeadLetter(1, DeadLetterRow((100).to_bytes(8, "big"), 0, True))
+    producer = dead_letter_producer(ONE, "keyed", 1)
+    forwarding.sent(("b-0", 1, "keyed", 1, 2), ONE, "keyed", producer, [letter])
+    pair.judge.seen.waits_for_rebuild = is_restored
+    forwarding.granted("a-0", "keyed", ONE, 1, 1, [101], flagged=flagged)
+    if is_restored and flagged:
+        forwarding.granted("a-0", "keyed", ONE, 1, 1, [100], flagged=flagged)
+    else:
+        with pytest.raises(Violation, match="J4"):
+            forwarding.granted("a-0", "keyed", ONE, 1, 1, [100], flagged=flagged)
 
 
 def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
