@@ -153,7 +153,9 @@ async def test_a_stale_operator_is_told_so_and_not_that_brokers_are_silent(monke
 @pytest.mark.parametrize("value", ["nonsense", "/op", "b/", "b/../../secrets/x", "b/op?watch=1", "B/op", "b/op/status"])
 async def test_an_annotation_that_names_no_lease_is_replaced_and_asks_the_api_nothing(value: str) -> None:
     two = Two()
-    two.kube.objects["BrokerCluster", NAMESPACE, "orders"]["metadata"]["annotations"] = {ANNOTATION_OPERATOR: value}
+    cluster = two.kube.objects["BrokerCluster", NAMESPACE, "orders"]
+    cluster["metadata"]["annotations"] = {ANNOTATION_OPERATOR: value}
+    two.cache.put("BrokerCluster", cluster)
     two.kube.calls.clear()
     assert await two.look(two.a, for_s=1) == [True]
     assert two.noted == "a/op"
