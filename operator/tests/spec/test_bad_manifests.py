@@ -50,12 +50,15 @@ MANIFESTS: dict[str, tuple[str, str]] = {
     "replicas in place of groups": (cluster("replicas: 3"), 'unknown field "spec.replicas"'),
     "no group at all": (cluster("", groups=0), "should be greater than or equal to 1"),
     "one copy of each message": (cluster("membersPerGroup: 1"), "should be greater than or equal to 2"),
-    "the name of another one's Service": (cluster("", "orders-brokers"), "does not end with -brokers"),
+    "the name of another one's Service": (
+        cluster("", "orders-brokers"),
+        "does not end with -brokers",
+    ),
     "a scheme before etcd": (
         cluster("").replace("etcd-0.", "https://etcd-0."),
         "without a scheme, such as etcd-0.etcd.shop.svc:2379",
     ),
-    "the unit of a disk maker": (cluster("").replace("20Gi", "20GB"), "write a number with a unit, such as 100Gi"),
+    "the unit of a disk maker": (cluster("").replace("20Gi", "20GB"), "such as 100Gi, or 500m for processors"),
     "a disk below the reserve": (cluster("").replace("20Gi", "2Gi"), "at least 4Gi"),
     "an image with a scheme": (cluster("image: https://seriatim.dev/broker:1"), "registry/name:tag"),
     "an image in capitals": (cluster("image: Seriatim/Broker"), "with small letters in the name"),
@@ -106,11 +109,11 @@ MANIFESTS: dict[str, tuple[str, str]] = {
     "a slot that is not there": (external("type: NodePort, brokers: [{broker: g0-2}]"), "write g0-0 and g0-1"),
     "a node port twice": (
         external("type: NodePort, brokers: [{broker: g0-0, nodePort: 31000}, {broker: g0-1, nodePort: 31000}]"),
-        "a node port is of one Service",
+        "a node port belongs to one Service only",
     ),
     "the node port of the bootstrap": (
         external("type: NodePort, bootstrap: {nodePort: 31000}, brokers: [{broker: g0-0, nodePort: 31000}]"),
-        "a node port is of one Service",
+        "a node port belongs to one Service only",
     ),
     "one address for two brokers": (
         external(
@@ -143,7 +146,7 @@ MANIFESTS: dict[str, tuple[str, str]] = {
     ),
     "dead letters into the source": (
         group("mode: Shared\n  retry: {attempts: 5, whenExhausted: DeadLetter}\n  deadLetterTopic: payments"),
-        "deadLetterTopic is another topic than topic",
+        "write another name as deadLetterTopic",
     ),
     "one delay that should grow": (
         group("mode: Shared\n  retry: {attempts: 5, delays: [1s]}"),

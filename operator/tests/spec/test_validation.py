@@ -231,7 +231,7 @@ CONSUMER_GROUP: list[tuple[str, object, str]] = [
     ("spec", keyed(attempt=3), 'unknown field "spec.retry.attempt"'),
     ("spec.deadLetterTopic", "letters", "write retry.whenExhausted: DeadLetter"),
     ("spec", keyed("letters", attempts=3, whenExhausted="ParkKey"), "write retry.whenExhausted: DeadLetter"),
-    ("spec", keyed("events", attempts=3, whenExhausted="DeadLetter"), "choose another name"),
+    ("spec", keyed("events", attempts=3, whenExhausted="DeadLetter"), "write another name as deadLetterTopic"),
     ("spec", keyed("a b", attempts=3, whenExhausted="DeadLetter"), "letters, digits, dots, _ and -"),
     (
         "spec",

@@ -448,7 +448,7 @@ class External(Model):
             "(self.brokers.exists_one(b, has(b.nodePort) && "
             "a.nodePort == b.nodePort) && (!has(self.bootstrap) || !has(self.bootstrap.nodePort) || "
             "a.nodePort != self.bootstrap.nodePort)))",
-            "a node port is of one Service: give each broker and bootstrap another nodePort, or leave it out",
+            "a node port belongs to one Service only: give each broker and bootstrap another nodePort, or leave it out",
         ),
         Rule(
             "!has(self.brokers) || self.brokers.all(a, !has(a.advertisedHost) || "
@@ -672,7 +672,7 @@ class BrokerCluster(Resource):
             # A cluster that has run keeps its name: the API server would refuse its statuses too.
             "(has(self.status) && has(self.status.observedGeneration) && self.status.observedGeneration > 0) || "
             "!self.metadata.name.matches('-(brokers|external|g[0-9]+-[0-9]+)$')",
-            "metadata.name: a cluster's name does not end with -brokers, -external, or -g0-1 with any numbers, because "
+            "metadata.name: choose a name that does not end with -brokers, -external, or -g0-1 with any numbers: the "
             "Services of the cluster without this ending have such names",
         ),
         # Names of external brokers that were right before stay: a cluster may get fewer broker groups, and later more.

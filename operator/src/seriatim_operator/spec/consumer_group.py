@@ -189,7 +189,7 @@ class ConsumerGroupSpec(Model):
         ),
         Rule(
             "!has(self.deadLetterTopic) || self.deadLetterTopic != self.topic",
-            "deadLetterTopic is another topic than topic: choose another name",
+            "dead letters cannot go back into their own topic: write another name as deadLetterTopic",
         ),
     )
 

@@ -75,7 +75,7 @@ QUALIFIED_KEYS: Final = Rule(
 Quantity = Annotated[
     str,
     Field(min_length=1, max_length=32),
-    Rule("isQuantity(self)", "write a number with a unit, such as 100Gi or 500m"),
+    Rule("isQuantity(self)", "write a number with a unit, such as 100Gi, or 500m for processors"),
 ]
 
 Amount = Annotated[
