@@ -295,8 +295,9 @@ class Load:
     # ---- faults of clients -----------------------------------------------------------------------------------
 
     async def kill(self, role: Role) -> None:
-        """Kill the process of a role (SIGKILL)."""
-        os.kill(self.pid(role), signal.SIGKILL)
+        """Kill the process of a role (SIGKILL), if it has not ended by itself."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid(role), signal.SIGKILL)
         if role == "producer":
             counts = self._producer_counts
             self._producer_counts = {}

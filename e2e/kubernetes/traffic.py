@@ -11,14 +11,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from seriatim import Admin, Client, GroupDescription, Tls, TopicDescription, TopicSettings
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
 from e2e.faults.fault import lacks_copies
-from e2e.faults.load import Clients, Load
+from e2e.faults.load import Clients, Load, Role
 from e2e.faults.report import judge
 from e2e.faults.schedule import Workload
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
@@ -109,6 +109,7 @@ class Traffic:
     Attributes:
         load: Producer and reader, and what they said.
         judged: The fields of the judgement. They are set at the end.
+        is_restarted: Whether its clients were killed and started again.
     """
 
     def __init__(self, place: Place, load: Load, history: HistoryWriter) -> None:
@@ -116,6 +117,7 @@ class Traffic:
         self._history = history
         self.load = load
         self.judged: dict[str, Any] = {}
+        self.is_restarted = False
         self._struck_at = 0.0
 
     async def master(self, partition: int = 0) -> str:
@@ -134,6 +136,13 @@ class Traffic:
             yield
         finally:
             self._history.fault(what, victim, phase="heal")
+
+    async def start_again(self) -> None:
+        """Kill the clients, and start them again, as people do with programs that have ended."""
+        self.is_restarted = True
+        for role in get_args(Role):
+            await self.load.kill(role)
+            await self.load.start_again(role)
 
     async def gap_s(self) -> float:
         """Wait until messages flow. Return the longest time since the last fault in which a partition acknowledged
@@ -200,13 +209,13 @@ async def traffic(
                 await load.end()
                 for group in load.groups:
                     history.end(group, topic=load.topic, drained=drained)
-    running.judged = await asyncio.to_thread(_judge, directory)
+    running.judged = await asyncio.to_thread(_judge, directory, is_restarted=running.is_restarted)
 
 
-def _judge(directory: Path) -> dict[str, Any]:
+def _judge(directory: Path, *, is_restarted: bool) -> dict[str, Any]:
     report = check(sorted(directory.glob("*.jsonl")))
     (directory / "judgement.txt").write_text(render(report) + "\n")
-    return judge(report, producer_killed=False)
+    return judge(report, producer_killed=is_restarted)
 
 
 async def first_message(place: Place, topic: str, tls: dict[str, str], deadline_s: float) -> None:

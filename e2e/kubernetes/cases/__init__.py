@@ -89,6 +89,7 @@ CASES: Final = (
     Case("etcd slow", etcd.etcd_slow),
     Case("etcd disk lost", etcd.etcd_disk_lost),
     Case("etcd restored", snapshots.etcd_restored),
+    Case("etcd begun anew", snapshots.etcd_begun_anew),
     Case("node gone for good", nodes.node_lost_for_good),
     Case("scaled out and in", changes.scaled_out_and_in),
     Case("helm test", chart.chart_tested),

@@ -1,4 +1,6 @@
-"""The chart's etcd loses all of its disks: a snapshot is taken, the runbook is typed, and the rest is rebuilt."""
+"""The chart's etcd loses all of its disks. The runbook is typed, with a snapshot and without one, and what etcd lost is
+rebuilt from the brokers.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from e2e.kubernetes import coordinator
 from e2e.kubernetes.place import Place, is_true
 from e2e.kubernetes.release import CLUSTER, RELEASE
 from e2e.kubernetes.stage import Stage
+from e2e.kubernetes.traffic import Traffic
 from e2e.pages import ROOT, Step, blocks_of
 
 RUNBOOK: Final = "docs/operating/runbooks/coordinator-behind.md"
+WITH_SNAPSHOT: Final = "with a snapshot"
+WITHOUT_SNAPSHOT: Final = "without a snapshot"
+"""The notes `on Kubernetes: …` before the runbook's commands."""
+
 SNAPSHOTS: Final = "etcd-snapshots"
 JOB_S: Final = 180.0
 BEHIND_S: Final = 120.0
-GAP_LIMIT_S: Final = 0.3
 
 
 async def etcd_restored(stage: Stage) -> None:
@@ -37,33 +43,49 @@ async def etcd_restored(stage: Stage) -> None:
         await stage.place.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
         await traffic.gap_s()
         await stage.wait_healthy()
-        async with traffic.struck("restore etcd", "all members"):
-            began = time.monotonic()
-            *restore, go_on = typed()
-            for step in restore:
-                await _type(stage, step)
-            stage.figure("a restored etcd of three members", time.monotonic() - began)
-            await coordinator.wait_ready(stage.place)
-            stage.note(await _rebuild(stage))
-            told = await _rebuild(stage, "--yes")
-            stage.note(told)
-            if "status 0" not in told:
-                stage.problem("the rebuild has left something")
-            await _type(stage, go_on)
-            await stage.wait_healthy()
-            stage.figure("healthy again", time.monotonic() - began)
-            stage.figure("gap", await traffic.gap_s())
-        await stage.place.wait_until("EtcdHealthy", lambda: _is_well(stage), BEHIND_S)
-        stage.figure("two copies again", await traffic.has_two_copies())
+        await _replace_etcd(stage, traffic, WITH_SNAPSHOT)
 
 
-def typed() -> list[Step]:
-    """The commands of the runbook, as a reader types them."""
+async def etcd_begun_anew(stage: Stage) -> None:
+    """All disks of etcd are given up, and there is no snapshot: the members begin an empty etcd, and all is rebuilt."""
+    async with stage.traffic() as traffic:
+        pod = await stage.pod_of(await traffic.master())
+        await stage.place.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+        await traffic.gap_s()
+        await stage.wait_healthy()
+        await _replace_etcd(stage, traffic, WITHOUT_SNAPSHOT)
+
+
+async def _replace_etcd(stage: Stage, traffic: Traffic, way: str) -> None:
+    """Type the runbook while messages flow."""
+    async with traffic.struck("replace etcd", "all members"):
+        began = time.monotonic()
+        *replace, go_on = typed(way)
+        for step in replace:
+            await _type(stage, step)
+        stage.figure("another etcd of three members", time.monotonic() - began)
+        await coordinator.wait_ready(stage.place)
+        stage.note(await _rebuild(stage))
+        told = await _rebuild(stage, "--yes")
+        stage.note(told)
+        if "status 0" not in told:
+            stage.problem("the rebuild has left something")
+        stage.figure("rebuilt", time.monotonic() - began)
+        await _type(stage, go_on)
+        await stage.wait_healthy()
+        stage.figure("healthy again", time.monotonic() - began)
+        if way == WITHOUT_SNAPSHOT:
+            await traffic.start_again()  # as the runbook says: its topics were made again
+        stage.figure("gap", await traffic.gap_s())
+    await stage.place.wait_until("EtcdHealthy", lambda: _is_well(stage), BEHIND_S)
+    stage.figure("two copies again", await traffic.has_two_copies())
+
+
+def typed(way: str) -> list[Step]:
+    """The commands of the runbook for that way, as a reader types them."""
     text = "\n".join(line.removeprefix("   ") for line in (ROOT / RUNBOOK).read_text().splitlines())
-    steps = [
-        step for block in blocks_of(RUNBOOK, text) if block.note("on Kubernetes") is not None for step in block.steps()
-    ]
-    assert len(steps) >= 10, "the runbook says how to restore a snapshot"
+    steps = [step for block in blocks_of(RUNBOOK, text) if block.note("on Kubernetes") == way for step in block.steps()]
+    assert len(steps) >= 8, f"the runbook says what to type {way}"
     return steps
 
 
