@@ -13,7 +13,7 @@ from seriatim_broker.core.copies import copying
 from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.state.segment_log import SegmentLog
-from seriatim_broker.core.values.events import CursorRecord, PassConsumerGroup, StartPosition, Trim
+from seriatim_broker.core.values.events import CursorRecord, PassConsumerGroup, Trim
 from seriatim_broker.core.values.log import SafeCursor
 from seriatim_broker.core.values.segment import AT_ZERO
 
@@ -80,7 +80,7 @@ def _anybody_passes() -> list[Patch]:
         following = chain.after(event.segment_no) if chain is not None else None
         if segment is None or following is None or not segment.is_stub:
             return
-        consumer_group = consumer_group_of(broker, of, event.consumer_group, StartPosition.EARLIEST)
+        consumer_group = consumer_group_of(broker, of, event.consumer_group)
         known = of.cursor_in(segment.no, event.consumer_group)
         epoch = known.group_epoch if known is not None else 1
         record = CursorRecord(following.no, epoch, 0, chain.topic, dropped_from=segment.no << 40, dropped_position=0)

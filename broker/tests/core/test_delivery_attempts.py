@@ -72,7 +72,7 @@ def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None
 
 def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
     bench = Serving()
-    consumer_group = ConsumerGroup(GROUP, ev.StartPosition.EARLIEST)
+    consumer_group = ConsumerGroup(GROUP)
     delivery_attempts.take_up(bench.part, consumer_group)
     given = consumer_group.dispatcher.given
     assert given is not None

@@ -10,6 +10,7 @@ from seriatim_api.errors import OverloadedError
 from seriatim_broker.core.consumers import questions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.log import CursorState
 
 from .support import GROUP, M01, MS, P, Serving
@@ -99,3 +100,16 @@ def test_questions_of_consumers_have_a_limit_too(monkeypatch: pytest.MonkeyPatch
         bench.do(ev.ResolveConsumer(request, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + MS))
     (refused,) = bench.all(fx.ConsumerResolved)
     assert (refused.request, type(refused.error)) == (2, OverloadedError)
+
+
+@pytest.mark.parametrize("mode", [ConsumerMode.EXCLUSIVE, ConsumerMode.KEY_ORDERED])
+def test_beginning_of_a_group_that_a_person_asked_about_first(mode: ConsumerMode) -> None:
+    """Its consumer says how it begins: the person's question says nothing of that."""
+    bench = Serving()
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    until_us = bench.now_us + 2_000 * MS
+    bench.do(ev.ResolveConsumer(10, P, GROUP, None, ev.StartPosition.LATEST, until_us, mode))
+    bench.read_chain(bench.chain)
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    assert not bench.all(fx.WriteCursor), "it begins at the end of the open segment, which this member does not have"
+    assert [answer.request for answer in bench.all(fx.ConsumerResolved)] == [10]

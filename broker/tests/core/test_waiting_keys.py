@@ -12,6 +12,7 @@ from seriatim_broker.core.consumers import waiting_keys
 from seriatim_broker.core.state.keyed_rows import take_changes
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey
 from seriatim_broker.core.values.ledger_rows import (
@@ -409,6 +410,19 @@ def test_a_group_that_is_not_there_has_no_keys() -> None:
     bench.read_chain(bench.chain)
     bench.do(ev.CursorRead(P, GROUP, None, 0))
     assert isinstance(bench.all(fx.KeysListed)[-1].error, errors.NotServingError), "who asks says what is not there"
+
+
+def test_mode_of_a_group_whose_cursor_the_coordinator_lost() -> None:
+    """A person's question made this server read the cursor, before an older copy of the coordinator was restored."""
+    bench = Asked()
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
+    bench.list_keys()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    until_us = bench.now_us + 2_000 * MS
+    bench.do(ev.ResolveConsumer(2, P, GROUP, None, ev.StartPosition.EARLIEST, until_us, ConsumerMode.KEY_ORDERED))
+    bench.do(ev.CursorRead(P, GROUP, None, 0, known_revision=5))
+    assert bench.all(fx.WriteCursor)[-1].record.mode is ConsumerMode.KEY_ORDERED
 
 
 def test_a_request_that_cannot_be_made_durable_ends_at_its_deadline() -> None:

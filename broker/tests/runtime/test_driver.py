@@ -25,7 +25,6 @@ from seriatim_broker.core.values.events import (
     Persisted,
     PlanSwitch,
     StagedFetched,
-    StartPosition,
     Tick,
 )
 from seriatim_broker.core.values.log import (
@@ -182,7 +181,7 @@ async def test_a_message_that_failed_is_kept_as_long_as_keys_of_its_partition_ar
     keep = fx.KeepMessage(P, make_offset(1, 5), 300_000)
     driver, core, *_ = make(lambda event: [keep] if isinstance(event, PlanSwitch) else [])
     partition = core.partitions[P] = Partition(P)
-    group = ConsumerGroup("g", StartPosition.EARLIEST)
+    group = ConsumerGroup("g")
     partition.consumer_groups = {"g": group}
     group.keyed = KeyedDispatcher(1, Window(0, {}))
     kept = driver._keyed_reads.retry_cache

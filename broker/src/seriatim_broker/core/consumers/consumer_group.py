@@ -5,30 +5,32 @@ from __future__ import annotations
 from seriatim_api.ids import INDEX_MAX
 
 from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Deliver, DeliveryEvent, Gap, ReadCursor
-from ..values.events import StartPosition
-from ..values.keyed import ConsumerMode
 from ..values.positions import Place
 from ..values.states import drop, put
 
 
 def consumer_group_of(
-    broker: BrokerState,
-    partition: Partition,
-    group: str,
-    start: StartPosition,
-    mode: ConsumerMode = ConsumerMode.EXCLUSIVE,
+    broker: BrokerState, partition: Partition, group: str, begins: Beginning | None = None
 ) -> ConsumerGroup:
     """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor.
 
-    `start` and `mode` count only if the consumer group has no cursor yet.
+    `begins` counts only if the consumer group has no cursor. None: a person asks, or a broker, and neither says that.
+
+    Rule `consumers-say-how` (CORE, I2): a consumer says how its group begins, also if others asked about it before it.
+    Without it:
+      1. A person asks about the keys of a group, and its server reads that the group is key-ordered.
+      2. An older copy of the coordinator is restored, without the group. A consumer asks where the group is served.
+      3. The server reads that there is no cursor, and writes one for the person's question: of an exclusive group. Its
+         consumers are refused.
+    In the same way a new group would begin at the first message, although its consumer asks for later ones only.
     """
     consumer_group = partition.consumer_groups.get(group)
     if consumer_group is None:
-        consumer_group = ConsumerGroup(group, start, mode)
+        consumer_group = ConsumerGroup(group, begins)
         # Rule `left-is-known` (I4, K1): a read that began before a consumer group was forgotten here arrives late, if
         # it gives an older cursor. Without it:
         #   1. This member serves segment 1. It begins to read the cursor, for a question.
@@ -39,8 +41,8 @@ def consumer_group_of(
         partition.consumer_groups = put(partition.consumer_groups, group, consumer_group)
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
-    elif consumer_group.cursor is None and not consumer_group.consumers and mode is not ConsumerMode.EXCLUSIVE:
-        consumer_group.mode = mode  # a question or an operation came before, which does not name the mode
+    elif consumer_group.begins is None:
+        consumer_group.begins = begins
     return consumer_group
 
 

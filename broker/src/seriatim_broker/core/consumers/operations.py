@@ -68,7 +68,6 @@ from ..values.events import (
     ConsumerGroupOperation,
     CursorRecord,
     OperateConsumerGroup,
-    StartPosition,
     WriteOutcome,
 )
 from ..values.keyed import ConsumerGroupSettings, KeyCounts
@@ -99,7 +98,7 @@ def ask(broker: BrokerState, partition: Partition, event: OperateConsumerGroup) 
         broker.out.emit(ConsumerGroupOperated(event.request, None, False, error))
         return
     if consumer_group is None:
-        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group)
     consumer_group.operations.append(Operation(event))
     partition.read_chain(broker)  # the cursor is read after it
     broker.wake(event.deadline_us, TimerKind.OPERATIONS, partition.id, event.consumer_group)

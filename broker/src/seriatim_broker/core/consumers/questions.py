@@ -16,12 +16,12 @@ from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Question
+from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, Question
 from ..state.partition import Partition
 from ..switching import routes
 from ..values.effects import ConsumerGroupDescribed, ConsumerResolved
-from ..values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer, StartPosition
-from ..values.keyed import ConsumerMode, KeyCounts
+from ..values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer
+from ..values.keyed import KeyCounts
 from ..values.kinds import SwitchReason, TimerKind
 from ..values.ledger_rows import count_keys, read_list_row
 from ..values.messages import ServerHeard
@@ -41,18 +41,14 @@ QUESTIONS_MAX = 10_000
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer) -> None:
     """A consumer asks which broker serves its consumer group, and perhaps complains of a server."""
-    _ask(
-        broker, partition, event.request, event.consumer_group, event.failed_server_epoch, event.start,
-        event.deadline_us, event.mode,
-    )  # fmt: skip
+    begins = Beginning(event.start, event.mode)
+    _ask(broker, partition, event.request, event.consumer_group, event.failed_server_epoch, event.deadline_us, begins)
 
 
 def on_describe(broker: BrokerState, partition: Partition, event: DescribeConsumerGroup) -> None:
     """A person asks how far a consumer group is."""
     deadline_us = broker.now.mono_us + broker.config.fence_timeout_us
-    _ask(
-        broker, partition, event.request, event.consumer_group, None, StartPosition.EARLIEST, deadline_us, describe=True
-    )  # fmt: skip
+    _ask(broker, partition, event.request, event.consumer_group, None, deadline_us)
 
 
 def _ask(
@@ -61,10 +57,8 @@ def _ask(
     request: int,
     group: str,
     failed_epoch: int | None,
-    start: StartPosition,
     deadline_us: int,
-    mode: ConsumerMode = ConsumerMode.EXCLUSIVE,
-    describe: bool = False,
+    begins: Beginning | None = None,
 ) -> None:
     """Keep a question until it can be answered, and read the chain and the cursor for it.
 
@@ -74,11 +68,10 @@ def _ask(
         request: The number of the request to answer.
         group: The consumer group.
         failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
-        start: Where the consumer group begins if it is new and a consumer asks or joins.
         deadline_us: When the answer leaves in any case, by the monotonic clock.
-        mode: Its mode, if it is new.
-        describe: Whether a person asks how far the consumer group is.
+        begins: How the consumer group begins if it is new. None: a person asks how far it is.
     """
+    describe = begins is None
     question = Question(request, failed_epoch, deadline_us, describe, broker.now.mono_us)
     waiting = partition.consumer_groups[group].questions if group in partition.consumer_groups else []
     if len(waiting) >= QUESTIONS_MAX or (
@@ -89,7 +82,7 @@ def _ask(
         broker.out.emit(_failed(partition, question, error))
         return
     is_new = group not in partition.consumer_groups
-    consumer_group = consumer_group_of(broker, partition, group, start, mode)
+    consumer_group = consumer_group_of(broker, partition, group, begins)
     if not is_new and (consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None):
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)

@@ -201,7 +201,9 @@ def _create_cursor(
     no, index = first_kept(chain)
     segment = chain.segment(no)
     assert segment is not None
-    if consumer_group.start is StartPosition.LATEST:
+    assert consumer_group.begins is not None, "a consumer has joined or asked"
+    start, mode = consumer_group.begins
+    if start is StartPosition.LATEST:
         segment = chain.open_segment
         log = partition.logs.get(segment.no)
         if log is None or not log.active:
@@ -212,7 +214,6 @@ def _create_cursor(
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
     #   1. The segment leaves the record after it was read here.
     #   2. The new cursor names a segment that does not exist.
-    mode = consumer_group.mode
     form = FORM_KEY_ORDERED if mode is ConsumerMode.KEY_ORDERED else FORM_GROUP_SETTINGS
     if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, form):
         refusal = errors.PreconditionError(
@@ -607,7 +608,7 @@ def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassCo
         return
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is None:
-        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group)
         consumer_group.passes_alone = True
     elif (
         consumer_group.phase is ConsumerGroupPhase.LOADING
@@ -730,7 +731,7 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
         here = partition.consumer_groups.get(name)
         is_unused = here is None or (here.phase is ConsumerGroupPhase.LOADING and not here.consumers)
         if is_unused and (segment.server == broker.member or is_orphan) and has_forwards(rows):
-            consumer_group_of(broker, partition, name, StartPosition.EARLIEST).forwards_alone = True
+            consumer_group_of(broker, partition, name).forwards_alone = True
 
 
 def _forward_elsewhere(

@@ -9,7 +9,7 @@ from seriatim_api.ids import split_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
@@ -34,12 +34,13 @@ TOKEN_COUNTER_BITS = 24
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
     """A consumer joins: it becomes active if it is the first, else it stands by."""
-    consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start, event.mode)
+    begins = Beginning(event.start, event.mode)
+    consumer_group = consumer_group_of(broker, partition, event.consumer_group, begins)
     for consumer in consumer_group.consumers:
         if consumer.name == event.consumer:  # it came back before this broker noticed the end of its old stream
             tell(broker, consumer, Revoked(errors.NotActiveError("the consumer has joined again on another stream")))
             leave(broker, partition, consumer.stream, consumer.subscription)
-            consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start, event.mode)
+            consumer_group = consumer_group_of(broker, partition, event.consumer_group, begins)
             break
     consumer = Consumer(event)
     if len(consumer_group.consumers) >= CONSUMERS_MAX:

@@ -34,7 +34,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
 from ..state.keyed import Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import KeysListed, KeysOperated
-from ..values.events import CursorRecord, ListKeys, OperateKeys, StartPosition
+from ..values.events import CursorRecord, ListKeys, OperateKeys
 from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ..values.kinds import TimerKind
 from . import cursors, forwarding
@@ -59,7 +59,7 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
         return
     is_new = consumer_group is None
     if consumer_group is None:
-        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group)
     is_first = not consumer_group.key_requests
     consumer_group.key_requests.append(KeyRequest(event))
     broker.wake(event.deadline_us, TimerKind.WAITING_KEYS, partition.id, event.consumer_group)

@@ -79,6 +79,13 @@ class KeyRequest(State):
     reply: KeysListed | KeysOperated | None = None
 
 
+class Beginning(NamedTuple):
+    """How a consumer group begins that has no cursor yet, as a consumer of it says."""
+
+    start: StartPosition
+    mode: ConsumerMode
+
+
 class ConsumerGroup(State):
     """What this broker knows of one consumer group on one partition.
 
@@ -87,6 +94,7 @@ class ConsumerGroup(State):
     """
 
     __slots__ = (
+        "begins",
         "chain_reads",
         "consumers",
         "crossing_serial",
@@ -98,7 +106,6 @@ class ConsumerGroup(State):
         "key_requests",
         "keyed",
         "ledger",
-        "mode",
         "name",
         "operations",
         "passes_alone",
@@ -107,14 +114,12 @@ class ConsumerGroup(State):
         "reads_chain_first",
         "segment_no",
         "server_epoch",
-        "start",
         "tokens_from",
     )
 
-    def __init__(self, group: str, start: StartPosition, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> None:
+    def __init__(self, group: str, begins: Beginning | None = None) -> None:
         self.name = group
-        self.start = start  # where it begins,
-        self.mode = mode  # and in which mode, if it has no cursor
+        self.begins = begins  # if it has no cursor; None: no consumer has said so
         self.phase = ConsumerGroupPhase.LOADING
         self.consumers: list[Consumer] = []
         self.questions: list[Question] = []
