@@ -17,6 +17,7 @@ from seriatim_api.errors import (
     CoordinatorBehindError,
     IllegalNameError,
     PreconditionError,
+    UnavailableError,
     UnsupportedModeError,
 )
 from seriatim_api.ids import is_legal_name
@@ -620,7 +621,8 @@ class Client:
 
     async def _ask_until_rebuilt(self, request: broker_pb2.GetTopicRequest) -> broker_pb2.GetTopicResponse:
         """Ask for a topic. While the coordinator has lost it, ask again: a person may be rebuilding it."""
-        loop, is_told = asyncio.get_running_loop(), False
+        loop = asyncio.get_running_loop()
+        told: CoordinatorBehindError | None = None
         until = loop.time() + TOPIC_DEADLINE_S
         while True:
             try:
@@ -631,9 +633,13 @@ class Client:
             except CoordinatorBehindError as exc:
                 if until - loop.time() <= REBUILD_PAUSE_S:
                     raise
-                if not is_told:
+                if told is None:
                     _log.warning("%s; the client asks again for %.0f s", exc.message, until - loop.time())
-                is_told = True
+                told = exc
+            except UnavailableError:
+                if told is None:
+                    raise
+                raise told from None  # the time was over before another answer came
             await asyncio.sleep(REBUILD_PAUSE_S)
 
     async def _ask_and_load(self, topic: str, load: Callable[[], L]) -> tuple[broker_pb2.GetTopicResponse, L]:

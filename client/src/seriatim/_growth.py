@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
+from seriatim._logs import guarded
 from seriatim._records import Topic
-from seriatim._topics import topic_of
+from seriatim._topics import is_same, topic_of
 from seriatim._transport.unary import Caller
+
+_log = guarded()
 
 LOOK_S: Final = 2.0
 """Seconds until the next question, if the broker did not wait. New partitions are in use within seconds, and each
@@ -140,9 +144,12 @@ class Growth:
     def _look_at(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> bool:
         """Report more partitions, or that a new topic has the name. Return whether the watch is over."""
         known = self._topic.partition_ids
-        if topic.incarnation != self._topic.incarnation:
+        if not is_same(self._topic, topic):
             self._gone(True)
             return True
+        if topic.incarnation != self._topic.incarnation:
+            _log.warning("topic %s was lost by the coordinator, and is there again after a rebuild", topic.name)
+            self._topic = replace(self._topic, incarnation=topic.incarnation)
         if len(routes) > len(known) and topic.partition_ids[: len(known)] == known:
             self._topic = topic
             self._grown(topic, routes)

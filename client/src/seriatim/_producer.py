@@ -40,6 +40,7 @@ from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
 from seriatim._records import Topic
 from seriatim._settings import ProducerSettings
+from seriatim._topics import is_same
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
@@ -102,7 +103,7 @@ class Producer:
         self.topic = topic.name
         self.producer_id = os.urandom(16)
         self.settings = settings
-        self._incarnation = topic.incarnation
+        self._known = topic
         self._take_limits(topic)
         self._links = links
         self._check_home = channels.home.check
@@ -167,7 +168,7 @@ class Producer:
     async def _look_again(self) -> None:
         """Before a refusal: the topic may have more partitions by now, or higher limits."""
         topic = await self._growth.look()
-        if topic.incarnation == self._incarnation:
+        if is_same(self._known, topic):
             self._take_limits(topic)
 
     async def _allowed(self, check: Callable[[], _T]) -> _T:

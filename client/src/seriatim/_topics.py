@@ -15,6 +15,21 @@ _STATES: Final = {
 }
 
 
+def is_same(known: Topic, found: Topic) -> bool:
+    """Whether a topic is the one that was known before, and not a new one under its name.
+
+    Rule `rebuilt-is-the-same` (I13): a topic is known by its partition ids, which no other topic ever gets. A rebuild
+    of the coordinator gives a topic whose record was lost a new incarnation. Without it:
+      1. The coordinator loses its data. Producers and consumers wait.
+      2. A person rebuilds it. The topic is there with all its messages, under another incarnation.
+      3. The clients take it for a new topic. They end, and say that theirs was deleted and made again.
+    The rebuild may know fewer partitions than there were.
+    """
+    count = min(found.partition_count, known.partition_count)
+    has_same_ids = found.partition_ids[:count] == known.partition_ids[:count]
+    return found.incarnation == known.incarnation or (count > 0 and has_same_ids)
+
+
 def topic_of(record: records_pb2.TopicRecord) -> Topic:
     """The topic as users see it, from the record that brokers send."""
     settings = record.settings

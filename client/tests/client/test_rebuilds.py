@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 from seriatim import Client, _client
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
+from seriatim._topics import is_same, topic_of
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnknownTopicError
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..fake_broker import running, until
 from .test_consumer import fill, read
@@ -86,3 +88,42 @@ async def test_a_beginning_waits_for_the_rebuild(
         monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.05)
         with pytest.raises(CoordinatorBehindError, match="lost decisions"):
             await begin()
+
+
+async def test_clients_go_on_in_a_topic_that_was_rebuilt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule `rebuilt-is-the-same`."""
+    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    async with running() as cluster:
+        topic = cluster.create_topic("t", 2)
+        async with (
+            Client.connect(cluster.brokers[0].address) as client,
+            client.producer("t") as producer,
+            client.consumer("t", "g") as consumer,
+        ):
+            await until(lambda: cluster.waiting == 1)
+            topic.incarnation = "rebuilt"
+            cluster.tell()
+            await until(lambda: len([line for line in caplog.messages if "there again after a rebuild" in line]) == 2)
+            await until(lambda: cluster.waiting == 1)
+            cluster.deleted.add(topic.partition_ids[0])  # its master knows no such partition for a moment
+            delivery = await producer.send(b"a", partition=0)
+            await until(lambda: producer._partitions[0].core.producer_run > 1)
+            cluster.deleted.clear()
+            await asyncio.wait_for(delivery, 5)
+            (message,) = await consumer.fetch(1, 10)
+            assert message.value == b"a"
+            cluster.grow_topic("t", 3)
+            await until(lambda: producer.partition_count == 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_the_same"), [((1, 2), True), ((1, 2, 9), True), ((1,), True), ((3, 4), False), ((1, 4), False)]
+)
+def test_topic_is_known_by_its_partition_ids(found: tuple[int, ...], is_the_same: bool) -> None:
+    known, other = (
+        topic_of(records_pb2.TopicRecord(name="t", incarnation=incarnation, partition_ids=ids))
+        for incarnation, ids in (("a", (1, 2)), ("b", found))
+    )
+    assert is_same(known, other) is is_the_same

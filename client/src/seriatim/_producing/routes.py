@@ -18,6 +18,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 from seriatim._core.producer import Resolve, Route
 from seriatim._logs import guarded
 from seriatim._records import Topic
+from seriatim._topics import is_same, topic_of
 from seriatim._transport.append import AppendLink, AppendLinks
 from seriatim._transport.unary import Caller
 
@@ -223,7 +224,7 @@ class Routes:
         except SeriatimError:
             pass  # the core asks again
         else:
-            if answer.topic.incarnation != self._of.incarnation:
+            if not is_same(self._of, topic_of(answer.topic)):
                 self._is_gone = True
                 self._gone(deleted(self._topic, made_again=True))
         finally:
