@@ -62,3 +62,35 @@ def test_a_pod_that_is_missing_is_made_while_a_broker_is_behind() -> None:
     world.delete_pod(other, by_force=True)
     world.a_pass()
     assert other in world.pods
+
+
+def test_a_group_that_the_brokers_do_not_know_is_not_taken_for_an_empty_one() -> None:
+    world = new_world()
+    world.run()
+    world.done.clear()
+    del world.members["g2-0"], world.members["g2-1"]
+    world.edit(groups=2)
+    assert _passes(world, 10) == [], "no broker has noticed the loss yet"
+    assert "broker group g2 is not removed: the brokers do not know it" in world.cluster.status.blocked_by
+
+
+def test_a_group_that_was_counted_empty_and_is_forgotten_is_removed() -> None:
+    world = new_world()
+    world.run()
+    world.edit(groups=2)
+    world.run()
+    assert not [name for name in world.claims if "-g2-" in name]
+
+
+def test_a_group_that_never_joined_is_removed() -> None:
+    world = new_world(groups=2)
+    world.run()
+    world.shunned = set(world.nodes)
+    world.edit(groups=3)
+    for _ in range(10):
+        world.a_pass()
+        world.settle()
+    assert "g2-0" not in world.members
+    world.edit(groups=2)
+    world.run()
+    assert not [name for name in world.brokers if "-g2-" in name]

@@ -60,6 +60,17 @@ def remove_broker_groups(observed: Observed, plan: Plan) -> None:
         because = f"; {view.waits_for}" if view.waits_for else ""
         left = f"{view.open_segments} heads, {view.segments} segments left"
         plan.blocked_by.append(f"broker group {group} is being drained: {left}{because}")
+    elif view is None and not is_under_way and (joined := _joined_uncounted(observed, group)):
+        # Rule `unknown-is-not-empty` (I1). Without it:
+        #   1. Broker group g2 is made and gets segments. The coordinator is restored as it was before that.
+        #   2. `spec.groups` is lowered. Brokers need some seconds to notice the loss; until then they do not know g2.
+        #   3. The operator takes it for one that they have forgotten, and deletes its claims.
+        plan.blocked_by.append(
+            f"broker group {group} is not removed: the brokers do not know it, the disk of {joined} has joined the "
+            "cluster, and they never counted that it is empty. If the coordinator lost it, run seriatim coordinator "
+            "rebuild (runbook coordinator-behind); otherwise raise spec.groups, and lower it again when the broker "
+            "group is whole"
+        )
     elif operation is None:
         plan.actions.append(BeginOperation(OPERATION, group, "it is drained"))
     elif (operation.kind, operation.object) != (OPERATION, group):
@@ -68,6 +79,13 @@ def remove_broker_groups(observed: Observed, plan: Plan) -> None:
         _delete_remains(observed, plan, group)
     else:
         _stop_members(observed, plan, group)
+
+
+def _joined_uncounted(observed: Observed, group: str) -> str:
+    """A Broker whose disk has joined, if no count of the brokers has proved that the broker group is empty."""
+    counted = any(each.spec.group == group and each.status.is_true("Drained") for each in observed.groups.values())
+    joined = (b.name for b in observed.brokers.values() if b.spec.group == group and b.status.incarnation)
+    return "" if counted else next(joined, "")
 
 
 def _stop_members(observed: Observed, plan: Plan, group: str) -> None:

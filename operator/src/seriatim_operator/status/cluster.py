@@ -312,7 +312,8 @@ def _drained(item: BrokerGroup, view: BrokerGroupView | None, open_segments: int
     is_counted = view is not None and view.open_segments is not None and view.segments is not None
     if not is_counted:
         known = item.status.condition("Drained")
-        if item.spec.state != "Active" and known is not None:
+        was_empty = view is None and known is not None and known.status == "True"  # the brokers have forgotten it
+        if known is not None and (item.spec.state != "Active" or was_empty):
             return Fact("Drained", known.status, known.reason, known.message)
         if not open_segments and not segments:
             return Fact("Drained", "Unknown", "NotCounted")
