@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
+from seriatim._core.joining import DROPPED
 from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError, UnsupportedModeError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values import effects as fx
@@ -92,6 +93,7 @@ class SimConsumer:
 
     def start(self) -> None:
         """Join the group."""
+        self._judge.rules.told_once.begins(self.name, self.partition)
         self._step(ct.Timer())
         self._ping()
         self._look_later()
@@ -233,11 +235,17 @@ class SimConsumer:
             self._soon(lambda: self._skip(effect))
         elif isinstance(effect, ct.ConsumerGroupChanged):
             self._judge.seen.states.add(f"consumer told of {effect.what}")
-        elif isinstance(effect, ct.GapFound) and effect.end_offset:
-            first = make_offset(effect.segment, effect.from_index)
-            self._judge.dropped_told(self.group, self.partition, first, effect.end_offset)
+            if effect.what not in ("pause", "resume"):
+                place = make_offset(effect.segment, effect.index)
+                self._judge.rules.told_once.moved(self.name, self.partition, effect.what, effect.group_epoch, place)
         elif isinstance(effect, ct.GapFound):
-            self._judge.gap_told(self.group, self.partition, effect.segment)
+            first = make_offset(effect.segment, effect.from_index)
+            end = effect.end_offset or make_offset(effect.segment + 1, 0)
+            self._judge.rules.told_once.told(self.name, self.partition, first, end)
+            if effect.reason == DROPPED and effect.end_offset:
+                self._judge.dropped_told(self.group, self.partition, first, end)
+            else:
+                self._judge.gap_told(self.group, self.partition, effect.segment)
         elif isinstance(effect, ct.AckedDurably):
             epoch = self._group_epoch
             self._judge.confirmed(self.group, self.partition, epoch, effect.segment, effect.index)
@@ -354,6 +362,7 @@ class SimConsumer:
         if is_standby and self._core.yielding and self._core.subscription == effect.subscription:
             self._yielded()
         self._step(_translated(effect.subscription, event))
+        self._judge.rules.told_once.joined(self.name, self.partition, self._core.group_epoch)
         if isinstance(event, fx.Batches) and self._clients.options.take_us and self._taken_count == taken:
             # As in the client: the broker gets the credit back for what is dropped, because the consumer has left.
             size_bytes = sum(batch.size_bytes for batch in event.batches)
@@ -486,7 +495,7 @@ def _error(error: SeriatimError) -> core.ReplyError:
     return core.ReplyError(error.number, error.message, error.retry_after_ms or 0)
 
 
-_BEGINNINGS: dict[ConsumerGroupOperation | None, Literal["rewind", "skip"]] = {
+BEGINNINGS: dict[ConsumerGroupOperation | None, Literal["rewind", "skip"]] = {
     ConsumerGroupOperation.REWIND: "rewind",
     ConsumerGroupOperation.SKIP: "skip",
 }
@@ -497,7 +506,7 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
     if isinstance(event, fx.Joined):
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
-            event.server_epoch, answers_pings=True, paused=event.paused, begun_by=_BEGINNINGS.get(event.begun_by),
+            event.server_epoch, answers_pings=True, paused=event.paused, begun_by=BEGINNINGS.get(event.begun_by),
             at_most_once=event.at_most_once,
         )  # fmt: skip
     if isinstance(event, fx.Batches):
@@ -517,7 +526,7 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
             subscription, event.segment_no, event.sealed_len, event.next_segment_no, event.next_server
         )
     if isinstance(event, fx.Gap):
-        return ct.GapDeclared(subscription, event.segment_no, event.from_index, event.reason)
+        return ct.GapDeclared(subscription, event.segment_no, event.from_index, event.reason, event.to_index)
     if isinstance(event, fx.Dropped):
         return ct.Dropped(subscription, event.from_offset, event.segment_no, event.to_index, event.messages)
     if isinstance(event, fx.AckConfirmed):

@@ -15,7 +15,7 @@ from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPoli
 from seriatim_broker.testing.simulated_bodies import key_of, messages_in
 
 from .clients import Clients
-from .consumers import SimConsumer
+from .consumers import BEGINNINGS, SimConsumer
 from .judge import Judge
 
 KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
@@ -144,9 +144,11 @@ class SimKeyedConsumer(SimConsumer):
                 event.server_epoch,
                 answers_pings=True,
                 paused=event.paused,
+                begun_by=BEGINNINGS.get(event.begun_by),
                 grant_ms=event.grant_ms,
             )
             self._step(joined)
+            self._judge.rules.told_once.joined(self.name, self.partition, self._core.group_epoch)
         else:
             super()._arrived(effect)
 

@@ -19,9 +19,9 @@ NO_SUCH_VALUE = """
     ScrubRequest.after_partition_id ReadQuarantinedRequest.partition_id PrepareStagingRequest.topic
     OpenWriterRequest.incarnation PublishRequest.epoch PublishRequest.owner ListWritersResponse.next_after
     GetOffsetsRequest.incarnation PlanRangeRequest.cut_bytes RetryPolicy.grant_ms ChainRecord.chain_width
-    BrokerGroupRecord.weight OpenRange.epoch
+    BrokerGroupRecord.weight OpenRange.epoch Gap.to_index
 """
-"""Zero or empty is no value that these can have: a window, a limit, a port or a length of 0, the name of nothing, a
+"""Zero or empty is no value that these can have: a window, a limit, a port, a length or an end of 0, no name, a
 number that begins at 1 (epochs of groups, writers and chains, partition ids). So it stands for absent."""
 
 SAME = """

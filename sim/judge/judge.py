@@ -9,7 +9,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId, format_offset, split_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.effects import Granted, Note
+from seriatim_broker.core.values.effects import DeliveryEvent, Granted, Note
 from seriatim_broker.core.values.events import AckLevel, CursorRecord
 from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.testing.simulated_bodies import messages_in
@@ -62,7 +62,6 @@ class Judge:
         self.appended = rules.outcomes.appended
         self.check_room = rules.full_disks.taken
         self.settled = rules.outcomes.settled
-        self.told = rules.operations.told
         self.subscribed = rules.operations.subscribed
         self.operated = rules.operations.done
         self.gap_told = rules.gaps.told
@@ -195,6 +194,11 @@ class Judge:
             self.rules.keyed.granted(who, *of, event.server_epoch, run, mine)
             flagged = run.maybe_repeated or run.attempt > 1
             self.rules.forwarding.granted(who, *of, event.server_epoch, mine, flagged=flagged)
+
+    def told(self, who: str, stream: int, subscription: int, event: DeliveryEvent) -> None:
+        """A broker puts something on a consumer's stream."""
+        self.rules.operations.told(who, stream, subscription, event)
+        self.rules.told_once.sent(who, stream, subscription, event)
 
     def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """The first delivery under a grant is at this place, and not flagged."""

@@ -24,6 +24,7 @@ from .retention import Retention
 from .sealed_lengths import SealedLengths
 from .seen import Seen
 from .serving import Serving
+from .told_once import ToldOnce
 from .transitions import Transitions
 from .two_copies import TwoCopies
 
@@ -57,6 +58,7 @@ class Rules:
         self.cursors = Cursors(seen, self.deliveries, self.operations, self.ledgers)
         self.gaps = Gaps(seen, self.keyed)
         self.retention = Retention(seen, self.gaps)
+        self.told_once = ToldOnce(seen)
         self.full_disks = FullDisks(seen)
         self.forwarding = Forwarding(seen)
         self.asking = Asking(seen)

@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from seriatim._core import joining
 from seriatim_api.key_names import name_of_key
 from seriatim_broker.core.consumers import (
     crossing,
     cursors,
     delivery,
+    gone,
     granting,
     handling,
     operations,
@@ -25,9 +27,9 @@ from seriatim_broker.core.copies import copying, gaps
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.effects import Gap
+from seriatim_broker.core.values.effects import Dropped, Gap
 from seriatim_broker.core.values.log import CursorState
-from seriatim_broker.core.values.positions import first_kept
+from seriatim_broker.core.values.positions import Place, first_kept
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .mutation import Mutation, Patch, nothing
@@ -67,7 +69,7 @@ def _jump_forgets() -> list[Patch]:
         if crossing._must_wait(broker, partition, consumer_group):
             return
         for consumer in consumer_group.consumers:
-            tell(broker, consumer, Gap(consumer_group.segment_no, 0, reason))
+            gone.tell_lost(broker, consumer, Place(consumer_group.segment_no, 0), reason)
         crossing.move_on(broker, partition, consumer_group, next_no, new_epoch=True)
 
     return [(crossing, "jump", jump)]
@@ -170,6 +172,33 @@ def _note_in_memory() -> list[Patch]:
     return [(cursors, "CursorState", without)]
 
 
+def _losses_again() -> list[Patch]:
+    def tell_lost(broker: Any, consumer: Any, place: Any, reason: str = "declared lost") -> None:
+        """Each cause of a loss is told by itself."""
+        tell(broker, consumer, Gap(place.segment_no, place.index, reason))
+
+    return [(owner, "tell_lost", tell_lost) for owner in (crossing, granting, subscribing)]
+
+
+def _drops_again() -> list[Patch]:
+    def tell_dropped(broker: Any, consumer: Any, first: int, end: Any, messages: int) -> None:
+        """Each cause of a drop is told by itself."""
+        tell(broker, consumer, Dropped(first, end.segment_no, end.index, messages))
+
+    return [(gone, "tell_dropped", tell_dropped), (granting, "tell_dropped", tell_dropped)]
+
+
+def _each_server_tells() -> list[Patch]:
+    real = joining.Joining._takes_join
+
+    def takes_join(self: Any, event: Any, effects: Any) -> bool:
+        """What an earlier server has told is forgotten."""
+        self._told = ()
+        return real(self, event, effects)
+
+    return [(joining.Joining, "_takes_join", takes_join)]
+
+
 def _empty_means_all() -> list[Patch]:
     real = waiting_keys._list
 
@@ -240,6 +269,12 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "gone-has-no-attempts": _mutation(
         "an attempt on a message that was dropped counts nowhere", _attempt_counts_on, "K5", "J2"
+    ),
+    "loss-told-once": _mutation("a consumer is told of each lost message once", _losses_again, "TOLD"),
+    "drops-told-once": _mutation("a consumer is told of each dropped message once", _drops_again, "TOLD"),
+    "told-by-one-server": Mutation(
+        "what one server has told is not told again when the next one tells it", _each_server_tells, ("TOLD",),
+        "crossings", layer="client",
     ),
     "note-is-durable": _mutation("the note of a drop or a loss is on the disks", _note_in_memory, "I1", "I13"),
 }  # fmt: skip

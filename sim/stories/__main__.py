@@ -74,8 +74,8 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
   rewinds the group or declares the place lost where it was granted (`O1`). Messages of a key are granted in their order
   (`O2`).
 - All others: `ASKED`, `CALM`, `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`,
-  `FULL`, `PLACE`, `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE`,
-  `REPEAT` and `CORE`, each with its meaning on that page.
+  `FULL`, `PLACE`, `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `TOLD`, `VOID`, `PAUSE`,
+  `ONCE`, `REPEAT` and `CORE`, each with its meaning on that page.
 """
 
 

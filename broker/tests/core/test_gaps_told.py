@@ -20,6 +20,7 @@ from .support import (
     GROUP,
     M00,
     M01,
+    M20,
     SECOND,
     STREAM,
     TOPIC,
@@ -30,6 +31,7 @@ from .support import (
     checksum_of,
     first_chain,
     sealed_chain,
+    unsettled_chain,
 )
 from .support import recovered as recovered_segment
 
@@ -133,6 +135,99 @@ def test_loss_of_many_lists_is_one_gap(acked: int, begin: int) -> None:
     assert keyed is not None
     assert not keyed.aside_count
     assert bench.delivered(fx.Gap) == [fx.Gap(1, begin, "declared lost")]
+
+
+def test_drop_of_many_lists_is_one_gap() -> None:
+    bench = Carried()
+    bench.begin()
+    bench.deliver()
+    drop_below(bench, 5)
+    assert dropped(bench) == [(make_offset(1, 2), 5, 3)]
+
+
+def test_message_of_a_list_in_a_drop_that_was_told_is_not_told() -> None:
+    """Rule `drops-told-once`: 1:0 and 1:2 are in the list of a, which is parked, and b works on 1:1 and 1:3."""
+    bench = KeyedServing("abab")
+    bench.serve()
+    first, _ = bench.runs()
+    bench.nack(first, is_last=True)
+    bench.deliver()
+    drop_below(bench, 4)
+    assert dropped(bench) == [(make_offset(1, 1), 4, 3), (make_offset(1, 0), 1, 1)]
+
+
+class Woven(Carried):
+    """As `Carried`, with two keys in turns: 1:0, 1:2 and 1:4 are in the list of j, 1:1, 1:3 and 1:5 in that of k."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rows: dict[bytes, bytes] = {}
+        for number, name in enumerate((b"kj", b"kk")):
+            offsets = [make_offset(1, index) for index in range(number, 6, 2)]
+            rows[aside_name(name, 0)] = write_aside(offsets)
+            rows[key_name(name)] = write_key(KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 3, "no"))
+        self.part.ledger_rows = {GROUP: rows}
+        self.part.cursors = {GROUP: CursorState(2, GROUP, 1, 0, 10, 0, make_offset(1, 0))}
+
+
+@pytest.mark.parametrize(
+    ("at_once", "told"),
+    [(2_000, [(0, 6, 6)]), (4, [(0, 4, 4), (4, 6, 2)]), (1, [(index, index + 1, 1) for index in range(6)])],
+)
+def test_drop_of_lists_in_turns_is_one_gap_for_each_step(at_once: int, told: list[tuple[int, int, int]]) -> None:
+    bench = Woven()
+    bench.core.state.config = replace(bench.core.state.config, keys_at_once=at_once)
+    bench.begin()
+    bench.deliver()
+    drop_below(bench, 6)
+    bench.deliver()
+    assert dropped(bench) == [(make_offset(1, begin), end, count) for begin, end, count in told]
+
+
+def test_drops_of_lists_in_turns_do_not_overlap() -> None:
+    """A consumer works on 1:1 of k when retention drops all, so k is passed later than j."""
+    bench = Woven()
+    bench.begin()
+    bench.deliver()
+    bench.runs()
+    seen = SeenKey(b"kk", 0, make_offset(1, 1))
+    bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + SECOND))
+    bench.deliver()
+    (run,) = bench.runs()
+    drop_below(bench, 6)
+    assert dropped(bench) == [(make_offset(1, index), index + 1, 1) for index in (0, 2, 4)]
+    bench.nack(run, is_last=True)
+    bench.deliver()
+    assert dropped(bench)[3:] == [(make_offset(1, index), index + 1, 1) for index in (1, 3, 5)]
+
+
+def test_lost_lists_that_a_drop_took_before_are_told_once() -> None:
+    """Rule `drops-told-once`: what was told to be dropped is no part of the loss that comes later."""
+    bench = Carried(1)
+    bench.begin()
+    bench.deliver()
+    drop_below(bench, 4)
+    assert bench.part.chain is not None
+    bench.read_chain(declare_lost(bench.part.chain, 1))
+    bench.deliver()
+    assert dropped(bench) == [(make_offset(1, 2), 4, 2)]
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 4, "declared lost")]
+
+
+def test_loss_of_a_segment_is_told_once_although_the_jump_is_tried_twice() -> None:
+    """Rule `loss-told-once`: the transaction of the first jump over segment 1 has no answer."""
+    bench = Bench(M20)
+    lost = declare_lost(unsettled_chain(first_chain()), 1)
+    bench.read_chain(None)
+    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
+    bench.read_chain(lost)
+    record = ev.CursorRecord(1, 4, 0, TOPIC)
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    (write,) = bench.all(fx.WriteCursor)
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.UNKNOWN, 0))
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    assert len(bench.all(fx.WriteCursor)) == 2, "it is tried again"
+    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
 
 
 def test_lost_messages_of_parked_keys_are_no_lag_without_consumers() -> None:

@@ -1226,19 +1226,23 @@ class Gap(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     FROM_INDEX_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TO_INDEX_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     from_index: _builtins.int
     reason: _builtins.str
+    to_index: _builtins.int
+    """0: up to the end of the segment"""
     def __init__(
         self,
         *,
         segment: _builtins.int = ...,
         from_index: _builtins.int = ...,
         reason: _builtins.str = ...,
+        to_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "reason", b"reason", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "reason", b"reason", "segment", b"segment", "to_index", b"to_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -357,6 +357,7 @@ class ConsumeStream:
                 out.gap.segment = event.segment_no
                 out.gap.from_index = event.from_index
                 out.gap.reason = event.reason
+                out.gap.to_index = event.to_index
             case fx.Dropped():
                 out.dropped.from_offset = event.from_offset
                 out.dropped.segment = event.segment_no

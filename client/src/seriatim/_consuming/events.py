@@ -56,7 +56,8 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
         case "tokens_void":
             return ct.TokensVoid(sub, tuple(event.tokens_void.tokens))
         case "gap":
-            return ct.GapDeclared(sub, event.gap.segment, event.gap.from_index, event.gap.reason)
+            gap = event.gap
+            return ct.GapDeclared(sub, gap.segment, gap.from_index, gap.reason, gap.to_index)
         case "dropped":
             told_of = event.dropped
             return ct.Dropped(sub, told_of.from_offset, told_of.segment, told_of.to_index, told_of.messages)

@@ -27,7 +27,7 @@ the latest. Events and effects are in `consumer_types`. The core checks:
 from __future__ import annotations
 
 from seriatim_api.errors import OrderViolationError
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import make_offset
 
 from .consumer_types import (
     AckConfirmed,
@@ -43,7 +43,6 @@ from .consumer_types import (
     Effect,
     Event,
     GapDeclared,
-    GapFound,
     Grown,
     Joined,
     Passed,
@@ -58,7 +57,7 @@ from .consumer_types import (
     YieldAsked,
     YieldEnded,
 )
-from .joining import DROPPED, HEARD, US_PER_MS, ConsumerPhase, Joining
+from .joining import DROPPED, HEARD, US_PER_MS, ConsumerPhase, Joining, end_of_gap
 from .producer_types import ReplyError
 
 
@@ -69,9 +68,6 @@ class PartitionConsumer(Joining):
         "_ack_at_us",
         "_ack_sent",
         "_ack_wanted",
-        "_dropped_below",
-        "_dropped_from",
-        "_dropped_messages",
         "_gap",
         "_given_below",
         "_takes_spread",
@@ -94,11 +90,6 @@ class PartitionConsumer(Joining):
         self._token = 0
         self._gap = False
         self._given_below = 0  # the application has all messages below; from here to `next_index` none is for it
-        # In this group epoch, the application was told that [_dropped_from, _dropped_below) was dropped, and that these
-        # offsets had `_dropped_messages` messages.
-        self._dropped_from = 0
-        self._dropped_below = 0
-        self._dropped_messages = 0
         self._ack_wanted = 0
         self._ack_sent = 0
         self._ack_at_us = 0
@@ -200,9 +191,6 @@ class PartitionConsumer(Joining):
             self.yielding = 0
             effects.append(YieldEnded())
 
-    def _moved(self) -> None:
-        self._dropped_from = self._dropped_below = self._dropped_messages = 0
-
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
             return
@@ -249,7 +237,8 @@ class PartitionConsumer(Joining):
             # cursor, and later found it moved.
             self._gap = self._gap or event.segment >= self.segment
             delivered_below = self.next_index if here else 0
-            effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
+            first = make_offset(event.segment, max(event.from_index, delivered_below))
+            self._tell_gone(first, end_of_gap(event), event.reason, 0, effects)
 
     def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
         """Pass over messages that retention dropped, and tell the application. It has nothing to acknowledge there."""
@@ -259,54 +248,7 @@ class PartitionConsumer(Joining):
             self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
         self._pass(event.to_index)
         end_offset = make_offset(event.segment, event.to_index)
-        self._tell_dropped(event.from_offset, end_offset, event.messages, effects)
-
-    def _tell_dropped(self, first: int, end: int, messages: int, effects: list[Effect]) -> None:
-        """Tell each dropped part once.
-
-        The server repeats the event until a message behind it is acknowledged, and its range may grow. It grows at its
-        end if more was dropped. It grows at its beginning if messages that were given and not acknowledged were dropped
-        too, so that they do not come again.
-        """
-        start, below, told = self._dropped_from, self._dropped_below, self._dropped_messages
-        if not start or first > below or end < start:
-            self._dropped_from, self._dropped_below, self._dropped_messages = first, end, messages
-            effects.append(GapFound(*split_offset(first), DROPPED, end, messages))
-            return
-        begins, ends = self._told_before(first), self._told_before(end)
-        if begins is None and ends is None:
-            most = messages - told if first < start and end > below else messages
-            begins, ends = -most, told + most
-        elif begins is None:
-            assert ends is not None
-            begins = ends - messages
-        elif ends is None:
-            ends = begins + messages
-        before = more = 0
-        if first < start:
-            before = max(-begins, 0)
-            if before:  # if 0, `first` is the end of a segment and `start` the beginning of the next: the same place
-                effects.append(GapFound(*split_offset(first), DROPPED, start, before))
-            self._dropped_from = first
-        if end > below:
-            more = max(ends - told, 0)
-            if more:
-                effects.append(GapFound(*split_offset(below), DROPPED, end, more))
-            self._dropped_below = end
-        self._dropped_messages = messages if first < start and end > below else told + before + more
-
-    def _told_before(self, offset: int) -> int | None:
-        """How many messages there are from the beginning of what was told as dropped to an offset; None: not known.
-
-        Negative before that beginning. Within one segment, indexes count messages. Of the segments between the first
-        and the last one that it was told of, only the sum is known.
-        """
-        no, index = split_offset(offset)
-        for known, count in ((self._dropped_below, self._dropped_messages), (self._dropped_from, 0)):
-            known_no, known_index = split_offset(known)
-            if no == known_no:
-                return count + index - known_index
-        return None
+        self._tell_gone(event.from_offset, end_offset, DROPPED, event.messages, effects)
 
     def _pass(self, to_index: int) -> None:
         """Pass over indexes without a message for the application. They are acknowledged with the last one before."""

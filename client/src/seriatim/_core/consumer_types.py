@@ -148,12 +148,13 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class GapDeclared:
-    """The rest of the segment, from `from_index` on, is a declared gap."""
+    """The segment is a declared gap from `from_index` up to `to_index`; 0: up to its end."""
 
     subscription: int
     segment: int
     from_index: int
     reason: str
+    to_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ import enum
 from typing import Final, Literal
 
 from seriatim_api.errors import CATALOGUE, CoordinatorBehindError, NotActiveError, StaleGroupEpochError
+from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.told import Told, tell, told_below
 
 from .consumer_types import (
     Acknowledge,
@@ -28,6 +30,8 @@ from .consumer_types import (
     Effect,
     Ended,
     Event,
+    GapDeclared,
+    GapFound,
     Joined,
     Leave,
     OpenStream,
@@ -72,6 +76,11 @@ HEARD = (ConsumerPhase.JOINING, ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 _JOINED = (ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 
 
+def end_of_gap(event: GapDeclared) -> int:
+    """The first offset behind a declared gap."""
+    return make_offset(event.segment, event.to_index) if event.to_index else make_offset(event.segment + 1, 0)
+
+
 class Joining(State):
     """The subscription of one consumer on one partition."""
 
@@ -89,6 +98,7 @@ class Joining(State):
         "_server_epoch",
         "_server_is_outdated",
         "_stream",
+        "_told",
         "_unfounded",
         "_was_active",
         "_was_standby",
@@ -122,6 +132,7 @@ class Joining(State):
         self._deadline_us = 0  # for the answer to the join
         self._expects_answers = False  # whether the server answers heartbeats
         self._server_is_outdated = False  # its last answer to the join was older than what is known
+        self._told: tuple[Told, ...] = ()  # what the application was told to be gone
         self._alive_us = 0  # when the newest heartbeat that the server has answered (or the join) was sent
 
     @property
@@ -361,12 +372,33 @@ class Joining(State):
         if is_moved:
             what = event.begun_by or "moved"
             effects.append(ConsumerGroupChanged(what, event.group_epoch, event.segment, event.index))
-            self._moved()
+            self._begin_anew(event, is_next=event.group_epoch == known[0] + 1)
         self._hold(event.paused, event.index, effects)
         return True
 
-    def _moved(self) -> None:
-        """The consumer group was rewound, or lost its place."""
+    def _begin_anew(self, event: Joined, *, is_next: bool) -> None:
+        """The consumer group reads on from another place. What is gone from there on is told anew.
+
+        A person who rewinds may also ask for messages that are gone already, before the place where it begins. So all
+        is told anew then, and also if this may have missed a rewind, because `event` is not of the next group epoch.
+        """
+        is_rewound = event.begun_by is not None or not is_next
+        self._told = () if is_rewound else told_below(self._told, make_offset(event.segment, event.index))
+
+    def _tell_gone(self, first: int, end: int, reason: str, messages: int, effects: list[Effect]) -> None:
+        """Tell the application of a gap, but for what it was told before.
+
+        Rule `told-by-one-server` (TOLD): what another server has told is not told again. Without it:
+          1. Segment 1 is declared lost. The server of segment 2 tells a consumer of it.
+          2. The consumer group goes on to segment 3 before a message is acknowledged. Its server does not know what was
+             told, and tells the consumer of segment 1 again.
+          3. The application counts each lost message twice.
+        """
+        self._told, parts = tell(self._told, Told(first, end, messages))
+        for part in parts:
+            no, index = split_offset(part.first)
+            to_end = reason != DROPPED and part.end == make_offset(no + 1, 0)
+            effects.append(GapFound(no, index, reason, 0 if to_end else part.end, part.messages))
 
     def _go_on_at(self, event: SegmentEnded, now_us: int) -> None:
         """Go to the server of the next segment."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import make_offset
 
 from .consumer_types import (
     AcksConfirmed,
@@ -29,7 +29,6 @@ from .consumer_types import (
     Event,
     Fail,
     GapDeclared,
-    GapFound,
     Granted,
     GrantsEnded,
     Hold,
@@ -44,7 +43,7 @@ from .consumer_types import (
     TakeGrants,
     TokensVoid,
 )
-from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining
+from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining, end_of_gap
 from .state import State
 
 UNCONFIRMED_MAX: Final = 10_000
@@ -300,11 +299,12 @@ class KeyedPartitionConsumer(Joining):
                 self._send_demand(effects)
             case GapDeclared():
                 if self._is_heard(event.subscription):
-                    effects.append(GapFound(event.segment, event.from_index, event.reason))
+                    first = make_offset(event.segment, event.from_index)
+                    self._tell_gone(first, end_of_gap(event), event.reason, 0, effects)
             case Dropped():
                 if self._is_heard(event.subscription):
                     end = make_offset(event.segment, event.to_index)
-                    effects.append(GapFound(*split_offset(event.from_offset), DROPPED, end, event.messages))
+                    self._tell_gone(event.from_offset, end, DROPPED, event.messages, effects)
             case _:
                 pass
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from seriatim_api.ids import INDEX_MAX
-
 from ..state.broker import BrokerState
 from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
-from ..values.effects import Deliver, DeliveryEvent, Gap, ReadCursor
-from ..values.positions import Place
+from ..values.effects import Deliver, DeliveryEvent, ReadCursor
 from ..values.states import drop, put
 
 
@@ -54,18 +51,6 @@ def read_cursor(broker: BrokerState, partition: Partition, consumer_group: Consu
 def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
     """Send something to one subscription."""
     broker.out.emit(Deliver(consumer.stream, consumer.subscription, event))
-
-
-def tell_lost(broker: BrokerState, consumer: Consumer, place: Place) -> None:
-    """Tell a subscription that all of a segment from a place on was declared lost, unless it was told so.
-
-    Rule `loss-told-once` (I1): a gap reaches to the end of its segment. Without it:
-      1. 20 keys are parked, with a message each in segment 1, which is declared lost.
-      2. The consumer is told of 20 gaps, from each of these messages to the end of segment 1.
-    """
-    if place.index < consumer.lost_from.get(place.segment_no, INDEX_MAX):
-        consumer.lost_from = put(consumer.lost_from, place.segment_no, place.index)
-        tell(broker, consumer, Gap(*place, "declared lost"))
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:

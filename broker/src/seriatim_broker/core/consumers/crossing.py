@@ -14,12 +14,14 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
-from ..values.effects import EndOfSegment, Gap, WriteCursor
+from ..values.effects import EndOfSegment, WriteCursor
 from ..values.events import CursorRecord, WriteOutcome
 from ..values.kinds import TimerKind
+from ..values.positions import Place
 from ..values.segment import SegmentState
 from . import delivery, delivery_attempts
 from .consumer_group import forget_if_unused, read_cursor, tell
+from .gone import tell_lost
 
 
 def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -112,7 +114,7 @@ def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     consumer_group.ledger.acked = consumer_group.cursor.start_index
     consumer_group.ledger.take_up_dropped(consumer_group.cursor)
     for consumer in consumer_group.consumers:
-        tell(broker, consumer, Gap(consumer_group.segment_no, 0, reason))
+        tell_lost(broker, consumer, Place(consumer_group.segment_no, 0), reason)
     move_on(broker, partition, consumer_group, next_no, new_epoch=True)
 
 

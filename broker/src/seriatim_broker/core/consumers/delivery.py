@@ -20,12 +20,12 @@ from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
-from ..values.effects import Batches, Dropped, ReadLog, Skip
+from ..values.effects import Batches, ReadLog, Skip
 from ..values.kinds import ReadKind, TimerKind
 from ..values.log import Batch
 from ..values.positions import Place, end_of_gone, position_of
 from ..values.producers import ProducerTable
-from . import cursors, delivery_attempts
+from . import cursors, delivery_attempts, gone
 from .consumer_group import tell
 
 
@@ -86,36 +86,11 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
     """
     dispatcher = consumer_group.dispatcher
     assert dispatcher.active is not None
-    tell_dropped_to(broker, consumer_group, dispatcher.active, dispatcher.delivered, to_index)
+    no, index = consumer_group.segment_no, dispatcher.delivered
+    gone.tell_dropped(broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
     dispatcher.pass_to(to_index)
     # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
     broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
-
-
-def tell_dropped_to(
-    broker: BrokerState,
-    consumer_group: ConsumerGroup,
-    consumer: Consumer,
-    from_index: int,
-    to_index: int,
-) -> None:
-    """Tell one consumer that the messages of this segment in [from_index, to_index) were dropped.
-
-    Rule `drops-told-once` (J6): what was noted earlier was told to it when it began. Without it:
-      1. A key-ordered consumer group is paused. Retention drops 1:0 to 1:184, and its consumer is told.
-      2. Retention drops 1:185 to 1:209. No message was acknowledged since, so the first drop is still noted.
-      3. The consumer is told of a gap from 1:0 to 1:209, and counts 185 messages twice.
-    """
-    tell(
-        broker,
-        consumer,
-        Dropped(
-            make_offset(consumer_group.segment_no, from_index),
-            consumer_group.segment_no,
-            to_index,
-            to_index - from_index,
-        ),
-    )
 
 
 def tell_noted_drop(
@@ -135,7 +110,7 @@ def tell_noted_drop(
         offset, position = make_offset(following.no, 0), following.base or 0
     count = position_of(chain, end) - position
     if 0 < offset < end and count > 0:
-        tell(broker, consumer, Dropped(offset, *place, count))
+        gone.tell_dropped(broker, consumer, offset, place, count)
 
 
 def on_log_read(

@@ -21,7 +21,7 @@ from ..state.dispatcher import Consumer
 from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
 from ..values import tokens
-from ..values.effects import Dropped, Granted, ReadKeys
+from ..values.effects import Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
 from ..values.keyed import ConsumerMode, KeyColumn
 from ..values.kinds import ReadKind, TimerKind
@@ -30,7 +30,8 @@ from ..values.positions import Place, end_of_gone, position_of
 from ..values.producers import ProducerTable
 from ..values.segment import SegmentState
 from . import cursors, delivery, fetching, forwarding
-from .consumer_group import tell, tell_lost
+from .consumer_group import tell
+from .gone import GoneBudget, tell_dropped, tell_lost
 
 DELAY_STEP_US: Final = 5_000
 """Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
@@ -40,9 +41,6 @@ TERM_US: Final = 10_000
 
 LOOK_US: Final = 100_000
 """If no key could be set aside, the next look is so much later: a look reads all keys."""
-
-GONE_AT_ONCE_MAX: Final = 20_000
-"""So many messages of lists that are gone are passed in one step: some milliseconds."""
 
 FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
@@ -92,6 +90,8 @@ def go_on(
         _give_durable(broker, partition, consumer_group, keyed)
         freed = None
     _grant(broker, partition, consumer_group, keyed, freed, gone)
+    if gone.dropped:
+        gone.tell_dropped(consumer_group.consumers, keyed.oldest_aside)
     forwarding.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
@@ -122,7 +122,8 @@ def _drop_below(
         broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
         return False
     for consumer in consumer_group.consumers:
-        delivery.tell_dropped_to(broker, consumer_group, consumer, floor, start)
+        first, end = make_offset(keyed.segment_no, floor), Place(keyed.segment_no, start)
+        tell_dropped(broker, consumer, first, end, start - floor)
     _note_gone(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
@@ -517,32 +518,6 @@ def _note_run(frame: Frame, run: Grant) -> None:
         frame.attempts.append(run.key.attempts + 1)
 
 
-class GoneBudget:
-    """How many messages that are gone may still be passed in this step, and how many keys consumers may be told of.
-
-    Rule `gone-in-steps` (I13): no step passes more. Without it:
-      1. A key with a million messages in its list is parked, and retention drops their segments.
-      2. A person releases the key. The server passes all of them in one step, and answers no heartbeat for ten seconds.
-    """
-
-    __slots__ = ("_broker", "_name", "_partition_id", "keys", "messages")
-
-    def __init__(self, broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-        self.messages = GONE_AT_ONCE_MAX
-        self.keys = max(broker.config.keys_at_once // max(len(consumer_group.consumers), 1), 1)
-        self._broker = broker
-        self._partition_id = partition.id
-        self._name = consumer_group.name
-
-    @property
-    def is_left(self) -> bool:
-        """Whether more may be passed. If not, that goes on in the next step."""
-        if self.messages > 0 and self.keys > 0:
-            return True
-        self._broker.go_on_next_step(TimerKind.KEYS, self._partition_id, self._name)
-        return False
-
-
 def _pass_gone(
     broker: BrokerState,
     partition: Partition,
@@ -550,6 +525,8 @@ def _pass_gone(
     keyed: KeyedDispatcher,
     key: Key,
     budget: GoneBudget,
+    *,
+    is_in_turn: bool = False,
 ) -> bool:
     """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
 
@@ -558,6 +535,15 @@ def _pass_gone(
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
 
     A key that is parked goes on, because the message on which it failed is gone.
+
+    Args:
+        broker: This broker.
+        partition: The partition.
+        consumer_group: The consumer group.
+        keyed: Its keys.
+        key: The key.
+        budget: How much may be passed in this step.
+        is_in_turn: The key has the oldest message in a list. After some messages it is the turn of another one.
 
     Returns:
         Whether the first message of the list is there, or none is left. If not, that goes on in the next step.
@@ -569,20 +555,16 @@ def _pass_gone(
             return True
         if not budget.is_left:
             return False
-        gone = list(takewhile(lambda offset, end=end: offset < end, islice(key.aside, budget.messages)))  # type: ignore[misc]
-        budget.messages -= len(gone)
-        budget.keys -= 1
+        gone = budget.take(key.aside, end, is_lost=is_lost)
         keyed.pass_listed(key, len(gone))
         _note_gone(broker, partition, consumer_group, first)
         cursors.replicate_soon(broker, partition, consumer_group)
-        no, last = split_offset(gone[-1])
         others = keyed.oldest_aside  # in the same segment, so that this gap has what other keys lose there
-        lost_from = others if make_offset(no, 0) <= others < first else first
-        for consumer in consumer_group.consumers:
-            if is_lost:
-                tell_lost(broker, consumer, Place(*split_offset(lost_from)))
-            else:
-                tell(broker, consumer, Dropped(first, no, last + 1, len(gone)))
+        lost_from = others if make_offset(split_offset(first)[0], 0) <= others < first else first
+        for consumer in consumer_group.consumers if is_lost else ():
+            tell_lost(broker, consumer, Place(*split_offset(lost_from)))
+        if is_in_turn:
+            break
     return True
 
 
@@ -614,7 +596,7 @@ def _pass_gone_lists(
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token:
             return  # it may still be acknowledged
-        is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget)
+        is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget, is_in_turn=True)
         keyed.requeue(key)
         if not is_there:
             return

@@ -25,7 +25,6 @@ from ..state.partition import Partition
 from ..values.effects import Joined, KeepMessage, Revoked, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
-from ..values.states import NOTHING
 from . import cursors, forwarding, granting
 from .consumer_group import tell
 
@@ -49,7 +48,7 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
     assert keyed is not None
     claim(broker, keyed, consumer)
     consumer.grant_ms = cursor.retry.grant_ms
-    consumer.lost_from = NOTHING
+    consumer.told = ()
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,

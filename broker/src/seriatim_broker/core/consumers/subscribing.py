@@ -13,14 +13,15 @@ from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.effects import Gap, Joined, Revoked, SubscriptionRefused
+from ..values.effects import Joined, Revoked, SubscriptionRefused
 from ..values.events import ConsumerJoin
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.positions import Place, end_of_drops
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell, tell_lost
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from .gone import tell_lost
 
 LOOKED_BACK_MAX = 100
 """At most so many segments before the first message are checked for gaps that the consumer must be told of."""
@@ -167,8 +168,9 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
     dispatcher.grant(consumer, token, consumer_group.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
     tell(broker, consumer, _joined(consumer_group, active=True))
+    consumer.told = ()
     for place in _lost_since(partition.chain, consumer_group):
-        tell(broker, consumer, Gap(*place, "declared lost"))
+        tell_lost(broker, consumer, place)
     place = Place(consumer_group.segment_no, dispatcher.delivered)
     delivery.tell_noted_drop(broker, partition, consumer_group, consumer, place)
     delivery.pump_consumer_group(broker, partition, consumer_group)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from seriatim_api.ids import PartitionId
+from seriatim_api.told import Told
 
 from ..values.events import ConsumerJoin, StartPosition
 from ..values.log import Batch
-from ..values.states import NOTHING, State
+from ..values.states import State
 
 
 class Consumer(State):
@@ -34,7 +34,7 @@ class Consumer(State):
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
         grant_ms: How long its grants last, as it was told when it joined; 0: it was told nothing.
-        lost_from: From which index on it was told that a segment is lost, by the segment's number, since it joined.
+        told: What it was told to be gone since it was told that it has joined, or is active.
     """
 
     __slots__ = (
@@ -44,7 +44,6 @@ class Consumer(State):
         "grant_ms",
         "in_flight",
         "in_flight_max",
-        "lost_from",
         "mode",
         "name",
         "number",
@@ -54,6 +53,7 @@ class Consumer(State):
         "spread_over",
         "stream",
         "subscription",
+        "told",
         "was_active",
         "was_standby",
     )
@@ -76,7 +76,7 @@ class Consumer(State):
         self.ack_confirmed = 0
         self.silent_rounds = 0
         self.grant_ms = 0
-        self.lost_from: Mapping[int, int] = NOTHING
+        self.told: tuple[Told, ...] = ()
 
     @classmethod
     def absent(cls, name: str) -> Consumer:

@@ -466,11 +466,12 @@ class EndOfSegment:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A declared gap: the messages of the segment from `from_index` on are lost."""
+    """A declared gap: the messages of the segment from `from_index` up to `to_index` are lost; 0: up to its end."""
 
     segment_no: int
     from_index: int
     reason: str
+    to_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
