@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from seriatim_operator.cluster import lease as module
-from seriatim_operator.cluster.kube import KubeError
+from seriatim_operator.cluster.kube import ConflictError, KubeError
 from seriatim_operator.cluster.lease import ANNOTATION_EPOCH, DURATION_S, Leadership, LeaseLostError
 
 from ..memory_kube import MemoryKube
@@ -71,6 +71,30 @@ async def test_a_holder_whose_api_is_away_ends_before_the_duration_is_over(clock
     with pytest.raises(LeaseLostError):
         await first.hold()
     assert clock.now_s - began_s < DURATION_S
+
+
+async def test_a_holder_reads_the_lease_only_after_a_renewal_that_failed(clock: Clock) -> None:
+    api = MemoryKube()
+    first = leadership(api, "a")
+    await first.acquire()
+    for _ in range(5):
+        await first._renew()
+    assert api.calls.count("replace") == 5
+    reads = api.calls.count("get")
+    api.of("Lease")[0]["metadata"]["resourceVersion"] = "another's"
+    with pytest.raises(ConflictError):
+        await first._renew()
+    assert api.calls.count("get") == reads
+    await first._renew()
+    await first._renew()
+    assert api.calls.count("get") == reads + 1
+    api.of("Lease")[0]["spec"]["holderIdentity"] = "b"
+    api.of("Lease")[0]["metadata"]["resourceVersion"] = "that of b"
+    with pytest.raises(ConflictError):
+        await first._renew()
+    with pytest.raises(LeaseLostError):
+        await first._renew()
+    assert not first.is_held
 
 
 async def test_one_that_is_given_up_is_taken_at_once(clock: Clock) -> None:

@@ -61,6 +61,7 @@ class Leadership:
         self._name = name
         self._identity = identity
         self._renewed_s = float("-inf")
+        self._written: Manifest | None = None  # the Lease, if this process wrote it last and the API said so
         self.epoch = 0
 
     @property
@@ -141,12 +142,15 @@ class Leadership:
         return True
 
     async def _renew(self) -> None:
-        found = await self._kube.get(LEASE, self._namespace, self._name)
+        """Write the Lease as the last renewal left it. If that failed, or another one wrote it since, read it first."""
+        found, self._written = self._written, None
+        if found is None:
+            found = await self._kube.get(LEASE, self._namespace, self._name)
         if found is None or found["spec"].get("holderIdentity") != self._identity:
             self._renewed_s = float("-inf")
             raise LeaseLostError(f"another operator holds the Lease {self._namespace}/{self._name}")
         found["spec"]["renewTime"] = _now()
-        await self._kube.replace(found)
+        self._written = await self._kube.replace(found)
 
     def _manifest(self, found: Manifest | None) -> Manifest:
         spec: dict[str, Any] = {
