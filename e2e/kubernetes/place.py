@@ -30,7 +30,7 @@ GROUPS_OF_KINDS: Final = {
     "brokerclusters": OURS, "brokergroups": OURS, "brokers": OURS, "topics": OURS, "consumergroups": OURS,
     "pods": CORE, "persistentvolumeclaims": CORE, "secrets": CORE, "events": CORE, "services": CORE,
     "configmaps": CORE, "deployments": "/apis/apps/v1", "poddisruptionbudgets": "/apis/policy/v1",
-    "leases": "/apis/coordination.k8s.io/v1",
+    "leases": "/apis/coordination.k8s.io/v1", "resourcequotas": CORE,
 }  # fmt: skip
 """The API path of each kind of object that the suite reads."""
 

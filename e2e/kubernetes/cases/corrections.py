@@ -64,6 +64,49 @@ async def child_refused(stage: Stage) -> None:
         await it.correct("priority class", podTemplate=None)
 
 
+async def quota_corrected(stage: Stage) -> None:
+    """A quota of the namespace has no room for the pods of a new cluster, and then it has."""
+    place, name = stage.place, f"quota{stage.number}"
+    await place.apply({
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": place.namespace},
+        "spec": {"hard": {"pods": str(len(await place.list("pods")))}},
+    })  # fmt: skip
+    try:
+        await stage.wait_until("the quota counts", lambda: _counts(stage, name), TOLD_S)
+        async with small_cluster(stage) as it:
+            await it.wait_told("ChildRefused", "exceeded quota")
+            began = time.monotonic()
+            await place.patch("resourcequotas", name, {"spec": {"hard": {"pods": "100"}}})
+            await stage.wait_until("it is Ready with a larger quota", it.is_ready, CORRECTED_S)
+            stage.figure("larger quota: Ready after", time.monotonic() - began, limit=CORRECTED_LIMIT_S)
+    finally:
+        await place.kubectl("delete", "resourcequota", name)
+
+
+async def _counts(stage: Stage, name: str) -> bool:
+    found = await stage.place.get("resourcequotas", name)
+    return found is not None and "pods" in ((found.get("status") or {}).get("used") or {})
+
+
+async def pull_secret_corrected(stage: Stage) -> None:
+    """A new cluster names a pull secret that does not exist. No registry of this machine asks for one, so the case only
+    looks whether pods that wait for their image are made again with the right name.
+    """
+    async with small_cluster(stage, image=NOWHERE, podTemplate={"imagePullSecrets": [{"name": "no-such"}]}) as it:
+        await it.wait_told("NoImage", NOWHERE)
+        began = time.monotonic()
+        await it.patch(podTemplate={"imagePullSecrets": [{"name": "right"}]})
+
+        async def have_it() -> bool:
+            return [pod["spec"].get("imagePullSecrets") for pod in await it.pods()] == [[{"name": "right"}]] * 2
+
+        await stage.wait_until("its pods name the right pull secret", have_it, CORRECTED_S)
+        stage.figure("right pull secret after", time.monotonic() - began, limit=CORRECTED_LIMIT_S)
+        await it.correct("image", image=None)
+
+
 class SmallCluster:
     """A cluster of one broker group."""
 
