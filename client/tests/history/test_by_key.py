@@ -235,6 +235,13 @@ def test_a_rewound_group_gets_all_again(way: dict[str, Any]) -> None:
     passes(story)
 
 
+def test_group_epoch_after_a_rebuild_is_a_time_in_ms() -> None:
+    story = Story(1)
+    story.done(0, 10)
+    story.done(0, TERM, group_epoch=1_795_968_068_525, maybe_repeated=True)
+    passes(story)
+
+
 def test_a_skip_leaves_what_is_under_way_and_what_is_set_aside() -> None:
     story = Story(3)
     story.came(0, 10)

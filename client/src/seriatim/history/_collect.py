@@ -131,7 +131,7 @@ class Deliveries:
     key: array[int] = field(default_factory=lambda: array("i"))  # NONE: a key of its own
     token: array[int] = field(default_factory=lambda: array("q"))
     attempt: array[int] = field(default_factory=lambda: array("i"))
-    epoch: array[int] = field(default_factory=lambda: array("i"))  # of the group
+    epoch: array[int] = field(default_factory=lambda: array("q"))  # of the group; after a rebuild it is a time in ms
     consumer: array[int] = field(default_factory=lambda: array("i"))
 
     @property
