@@ -254,7 +254,7 @@ MUTATIONS: dict[str, Mutation] = {
         lambda: [(operations, "_given_below", lambda *_: 0)], "K4", "I9",
     ),
     "new-mode-keeps-note": _mutation(
-        "what is gone is told in the new mode too", lambda: [(operations, "_noted", lambda *_: 0)], "I1", "I13"
+        "what is gone is told in the new mode too", lambda: [(operations, "_noted", lambda *_: (0, None))], "I1", "I13"
     ),
     "empty-is-a-key": _mutation("the empty key is a key, and does not mean every key", _empty_means_all, "J2"),
     "comer-is-told": _mutation(

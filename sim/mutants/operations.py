@@ -47,8 +47,10 @@ def _epoch_is_not_raised() -> list[Patch]:
         here: Place,
         given_below: int = 0,
         noted: int = 0,
+        noted_at: int | None = None,
     ) -> CursorRecord:
-        return replace(_AFTER(cursor, event, chain, here, given_below, noted), group_epoch=cursor.group_epoch)
+        moved = _AFTER(cursor, event, chain, here, given_below, noted, noted_at)
+        return replace(moved, group_epoch=cursor.group_epoch)
 
     return [(operations, "after", after)]
 

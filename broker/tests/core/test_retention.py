@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
+from seriatim_broker.core.consumers import operations, serving
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.control.retention import Limits, Reader
 from seriatim_broker.core.copies import producer_tables
@@ -14,6 +15,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, declare_lost, settle, trim
 from seriatim_broker.core.values.chain import Seal as ChainSeal
+from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 from seriatim_broker.core.values.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.positions import Place, first_kept, is_dropped
@@ -44,6 +46,7 @@ from .support import (
     sealed_chain,
     unsettled_chain,
 )
+from .test_modes import configuring
 
 BATCHES = batches_of(1, [2, 1, 2])
 SIZE_BYTES = sum(batch.size_bytes for batch in BATCHES)
@@ -534,3 +537,20 @@ def test_a_segment_that_lost_its_state_is_no_stub() -> None:
 def test_what_a_broadcast_consumer_has_not_read_is_not_kept() -> None:
     readers = [reader_at("g/a", 2, 3, is_spared=False), reader_at("b", 3, 0)]
     assert retention.first_unread(readers, make_offset(4, 9)) == make_offset(3, 0)
+
+
+# ---- a drop that is noted, and whose segment has left ---------------------------------------------------
+
+
+def test_another_mode_keeps_the_position_of_a_drop_whose_segment_has_left() -> None:
+    """Rule `new-mode-keeps-note`: the group stands at 3:0, and 1:0 to 3:1 are dropped."""
+    chain = trim(three_sealed(), 3, start_at(2), 3)
+    record = ev.CursorRecord(3, 2, 0, TOPIC, mode=ConsumerMode.SHARED, dropped_from=make_offset(1, 0))
+    event = configuring(WantedSettings(ConsumerMode.EXCLUSIVE))
+    noted = make_offset(1, 0)
+    kept = operations.after(record, event, chain, Place(3, 0), 0, noted, record.dropped_position)
+    assert (kept.dropped_from, kept.dropped_position) == (noted, 0)
+    unknown = operations.after(record, event, chain, Place(3, 0), 0, noted)
+    assert (unknown.dropped_from, unknown.dropped_position) == (noted, 9), "one message before 3:0, so it is told"
+    back = serving._back_at(chain, record, Place(3, 0))
+    assert (back.dropped_from, back.dropped_position, back.start_index) == (noted, 0, 2)

@@ -381,24 +381,27 @@ def _given_below(partition: Partition, consumer_group: ConsumerGroup) -> int:
     return min(known.reserved if known is not None else 0, tail)
 
 
-def _noted(partition: Partition, consumer_group: ConsumerGroup) -> int:
-    """From which offset on messages are gone, of which no consumer may have been told yet; 0: there are none."""
-    cursor = consumer_group.cursor
+def _noted(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int | None]:
+    """From which offset on messages are gone, of which no consumer may have been told yet, and its position.
+
+    0: there are none. None: this server does not know the position.
+    """
+    cursor, ledger = consumer_group.cursor, consumer_group.ledger
     assert cursor is not None
     if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        return consumer_group.ledger.dropped_from
+        return ledger.dropped_from, ledger.dropped_position
     known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     if known is None or (not known.untold and known.acked <= cursor.start_index):
-        return cursor.dropped_from
-    return known.untold
+        return cursor.dropped_from, cursor.dropped_position
+    return known.untold, cursor.dropped_position if known.untold == cursor.dropped_from else None
 
 
-def _known_here(partition: Partition, consumer_group: ConsumerGroup) -> tuple[Place, int, int]:
+def _known_here(partition: Partition, consumer_group: ConsumerGroup) -> tuple[Place, int, int, int | None]:
     """What this server knows of a consumer group that gets another mode: see `after`."""
     return (
         _here(partition, consumer_group),
         _given_below(partition, consumer_group),
-        _noted(partition, consumer_group),
+        *_noted(partition, consumer_group),
     )
 
 
@@ -430,6 +433,7 @@ def after(
     here: Place,
     given_below: int = 0,
     noted: int = 0,
+    noted_at: int | None = None,
 ) -> CursorRecord:
     """The cursor that the operation makes of this one. With another mode, the consumer group goes on at `here`.
 
@@ -445,6 +449,8 @@ def after(
       1. Key k is parked. The consumer group has no consumers, and retention drops k:5. The server passes it.
       2. A person changes the mode. The group goes on behind k:5, because k:6 to k:9 are acknowledged.
       3. A consumer comes, and no broker tells it that k:5 is missing.
+    The same without its position `noted_at` (None: the chain tells it), because the segment may have left the record:
+    what is counted then may be 0, and a drop of no messages is not told.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
       1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
@@ -460,8 +466,8 @@ def after(
         moved = _to_place(cursor.with_settings(settings), chain, here)
         if not settings.mode.is_keyed and noted and first_kept(chain, split_offset(noted)[0]) < here:
             noted = 0
-        position = position_of(chain, noted) if noted else 0
-        moved = replace(moved, dropped_from=noted, dropped_position=position)
+        position = position_of(chain, noted, here) if noted_at is None else noted_at
+        moved = replace(moved, dropped_from=noted, dropped_position=position if noted else 0)
         return replace(moved, requests=requests).repeated_below(here.segment_no, given_below)
     if not event.operation.moves:
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)

@@ -585,8 +585,11 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
     if place >= first:
         return record.moved_to(*place, new_epoch=True)
     dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
-    moved = record.moved_to(*first, new_epoch=True)
-    return replace(moved, dropped_from=dropped_from, dropped_position=position_of(chain, dropped_from))
+    is_noted = dropped_from == record.dropped_from
+    position = record.dropped_position if is_noted else position_of(chain, dropped_from)
+    return replace(
+        record.moved_to(*first, new_epoch=True), dropped_from=dropped_from, dropped_position=position
+    )  # fmt: skip
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:

@@ -77,14 +77,18 @@ def end_of_drops(chain: Chain) -> Place:
     return Place(segment.no, segment.start)
 
 
-def position_of(chain: Chain, offset: int) -> int:
-    """The position of an offset that retention dropped. If its segment has left the record, one message is counted."""
+def position_of(chain: Chain, offset: int, end: Place | None = None) -> int:
+    """The position of an offset that retention dropped.
+
+    If its segment has left the record, one message is counted up to `end`, which is the first kept one if it is None.
+    """
     no, index = split_offset(offset)
-    segment, first = chain.segment(no), first_kept(chain)
+    segment = chain.segment(no)
     if segment is not None and segment.base is not None:
         return segment.base + index
-    kept = chain.segment(first.segment_no)
-    return max((kept.base or 0) + first.index - 1, 0) if kept is not None else 0
+    last = first_kept(chain) if end is None else end
+    kept = chain.segment(last.segment_no)
+    return max((kept.base or 0) + last.index - 1, 0) if kept is not None else 0
 
 
 def end_of_gone(chain: Chain | None, offset: int) -> tuple[int, bool]:
