@@ -78,7 +78,7 @@ from ..status.cluster import (
     member_events,
 )
 from .cache import Cache
-from .definitions import Definitions
+from .definitions import AGAIN_S, Definitions
 from .known import Known
 from .objects import NOT_RENEWED, StatusWriter
 from .observe import FromApi, FromCache, Source, ask_for_mounts, ask_gate, ask_members, ask_the_unready, observe
@@ -254,7 +254,10 @@ class ClusterReconciler:
             plan.look_again(TROUBLE_S)  # the brokers may have had their answers just before they lost etcd
         if certificates.problem and not problems:
             problems.append((CERTIFICATE_INVALID, certificates.problem))
-        plan.problems += [*problems, *await self._definitions.problems()]
+        outdated = await self._definitions.problems()
+        if outdated:
+            plan.look_again(AGAIN_S)
+        plan.problems += [*problems, *outdated]
         hosts = external_addresses(observed).hosts
         is_named = hosts == self._external_hosts.get((namespace, name), ())
         self._external_hosts[namespace, name] = hosts

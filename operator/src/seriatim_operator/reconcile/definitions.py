@@ -20,6 +20,9 @@ from ..spec.crd.definition import SCHEMA_HASH, definition_name, schema_hash
 LOOK_S: Final = 600.0
 """Seconds between two looks, because definitions change only with upgrades."""
 
+AGAIN_S: Final = 10.0
+"""Seconds between two looks while one is of another version, because a person is asked to apply them."""
+
 REASON: Final = "DefinitionOutdated"
 _FORBIDDEN: Final = 403
 
@@ -27,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Definitions:
-    """Compares the definitions every 600 s.
+    """Compares the definitions every 600 s, and every 10 s while one is of another version.
 
     Args:
         api: The API. If the operator may not read definitions, nothing is reported.
@@ -41,9 +44,11 @@ class Definitions:
         self._found: list[tuple[str, str]] = []
 
     async def problems(self) -> list[tuple[str, str]]:
-        """Reason and message, if a definition is of another version; otherwise empty. The result may be 600 s old."""
+        """Reason and message, if a definition is of another version; otherwise empty. The result may be 600 s old, and
+        10 s if it is not empty.
+        """
         now_s = self._clock()
-        if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
+        if self._looked_s is None or now_s - self._looked_s >= (AGAIN_S if self._found else LOOK_S):
             self._found = await self._look()
             self._looked_s = now_s
         return list(self._found)
