@@ -199,7 +199,7 @@ explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=1000
 	$(BIN)/python -m sim.explore --states $(or $(STATES),100000) $(WORLD)
 
 .PHONY: e2e-cluster e2e-cluster-down
-e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root; the first time needs Go and about 15 min)
+e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root; the first time needs Go and about 10 min)
 	$(BIN)/python -m tools.kubernetes up
 
 e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached

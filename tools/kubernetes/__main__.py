@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     commands = argparse.ArgumentParser(prog="python -m tools.kubernetes", description=__doc__)
     subparsers = commands.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    subparsers.add_parser("up", help="bring it up, or what of it is down (the first time builds for about 15 minutes)")
+    subparsers.add_parser("up", help="bring it up, or what of it is down (the first time builds for about 10 minutes)")
     subparsers.add_parser("down", help="end and remove everything that `up` made; the caches stay")
     subparsers.add_parser("status", help="processes, nodes and disks")
     subparsers.add_parser("build", help="build Kubernetes, Helm and CoreDNS from their Go modules, where they are not")

@@ -74,7 +74,7 @@ KUBERNETES: Final = Module(
             "kubectl",
         )
     ),
-    minutes=8,
+    minutes=4,
 )
 HELM: Final = Module("helm", ("helm.sh/helm/v3/cmd/helm",), minutes=1)
 COREDNS: Final = Module("coredns", ("seriatim.dev/tools/kubernetes/coredns",), minutes=1)
