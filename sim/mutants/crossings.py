@@ -227,7 +227,9 @@ MUTATIONS: dict[str, Mutation] = {
     "granted-and-gone": Mutation(
         "attempts on a granted message end when retention drops it", _attempts_of_granted, ("K5", "J2"), "keyed-gone"
     ),
-    "first-is-named": _mutation("a record names the message on which attempts were", _first_is_unnamed, "K5", "J2"),
+    "first-is-named": Mutation(
+        "a record names the message on which attempts were", _first_is_unnamed, ("K5", "J2"), "keyed-gone"
+    ),
     "move-stays": _mutation(
         "an exclusive group is not served in an earlier group epoch than the disk knows", _moves_are_undone,
         "VOID", "I11", "I2", "I9",
