@@ -33,8 +33,8 @@ async def etcd_restored(stage: Stage) -> None:
     """A snapshot is taken, and after it a master dies. Then all disks of etcd are given up, and the snapshot is
     restored: messages flow until brokers notice what is missing, and again when it is rebuilt.
     """
-    await _make_claim(stage)
-    await stage.release.upgrade(stage.directory, {"etcd": {"snapshots": {"schedule": "0 3 1 1 *", "to": SNAPSHOTS}}})
+    claim = await _make_claim(stage)
+    await stage.release.upgrade(stage.directory, {"etcd": {"snapshots": {"schedule": "0 3 1 1 *", "to": claim}}})
     await coordinator.wait_ready(stage.place)
     await stage.wait_healthy()
     async with stage.traffic() as traffic:
@@ -95,25 +95,32 @@ async def _type(stage: Stage, step: Step) -> None:
     stage.note(await stage.place.kubectl(*words[3:], timeout_s=600))
 
 
-async def _make_claim(stage: Stage) -> None:
-    """Make a claim whose volume all nodes of this machine can mount."""
+async def _make_claim(stage: Stage) -> str:
+    """Make a claim whose volume all nodes of this machine can mount. The volume goes when the claim goes.
+
+    Returns:
+        The name of the claim, which no earlier run has used.
+    """
     directory = await asyncio.to_thread(_made, stage.directory / SNAPSHOTS)
-    name = f"{stage.place.namespace}-{SNAPSHOTS}"
+    claim = f"{SNAPSHOTS}-{stage.number}"
+    name = f"{stage.place.namespace}-{claim}"
     modes = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     await stage.place.apply(
         {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
             "spec": {
                 **modes, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(directory)},
-                "claimRef": {"namespace": stage.place.namespace, "name": SNAPSHOTS},
+                "claimRef": {"namespace": stage.place.namespace, "name": claim},
             },
         },
         {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": SNAPSHOTS, "namespace": stage.place.namespace},
+            "metadata": {"name": claim, "namespace": stage.place.namespace},
             "spec": {**modes, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
         },
     )  # fmt: skip
+    await stage.place.kubectl("delete", "persistentvolume", name, "--wait=false")
+    return claim
 
 
 def _made(directory: Path) -> Path:
