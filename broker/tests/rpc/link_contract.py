@@ -24,7 +24,7 @@ from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
 from seriatim_broker.runtime.links import Links
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 class Peer:

@@ -6,7 +6,7 @@ import asyncio
 
 from seriatim_api.framing import with_prefix
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 def frame(kind: int, content: bytes = b"") -> bytes:

@@ -37,7 +37,7 @@ from .grpc_peers import GrpcPeers
 from .link_contract import Peer, identity, make_batch
 from .raw_frames import RawFrames, frame
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 SESSION = bytes(range(16))
 HOSTS = ("127.0.0.2", "127.0.0.1")
 """The addresses of a host that has two."""

@@ -39,7 +39,7 @@ from tools.ports import free_port
 
 from .certificates import write
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 @pytest.fixture(autouse=True)

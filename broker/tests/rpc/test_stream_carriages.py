@@ -25,7 +25,7 @@ from .test_tcp_streams import Nowhere, Place, batches, listening
 __all__ = ["core", "services"]
 
 PATHS = {"append": "/seriatim.v1.Producing/Append", "consume": "/seriatim.v1.Consuming/Consume"}
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 class Broker:

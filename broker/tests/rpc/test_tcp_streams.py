@@ -41,7 +41,7 @@ from .test_producing import BODY, QuietCore, core, make_services, release, servi
 
 __all__ = ["core", "services"]
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 class Raw(RawFrames):

@@ -9,7 +9,7 @@ from typing import Any
 from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 class InMemoryHarness(ABC):
