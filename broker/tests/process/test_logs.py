@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 import structlog
-from seriatim_broker.logs import LINES_MAX, LogFile, _Guarded
+from seriatim_broker.logs import LINES_MAX, REPEATED_S, LogFile, WithoutRepeats, _Guarded, configure
 
 
 @pytest.fixture
@@ -94,3 +94,39 @@ def test_a_field_that_cannot_be_rendered_costs_its_line_only_the_fields() -> Non
     render = _Guarded(structlog.processors.JSONRenderer(default=str))
     line = render(None, "warning", {"event": "e", "field": Odd()})
     assert line == '{"event": "e", "unrendered": "RuntimeError", "level": "warning"}'
+
+
+class Foreign:
+    """An object of others without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_a_line_is_written_once_a_second_if_no_field_differs() -> None:
+    now_s = [100.0]
+    drop = WithoutRepeats(lambda: now_s[0])
+    line = {"event": "coordinator_read_failed", "keys": 1, "error": "no answer"}
+    assert drop(None, "warning", dict(line)) == line
+    assert drop(None, "warning", {**line, "keys": 2})["keys"] == 2
+    for _ in range(4):
+        now_s[0] += REPEATED_S / 5
+        with pytest.raises(structlog.DropEvent):
+            drop(None, "warning", dict(line))
+    now_s[0] += REPEATED_S / 5
+    assert drop(None, "warning", dict(line)) == {**line, "repeated": 4}
+    assert drop(None, "warning", {"event": "odd", "object": Foreign()})["event"] == "odd"
+
+
+def test_a_process_writes_no_line_twice_a_second(capfd: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    try:
+        configure("info")
+        log = structlog.get_logger("test")
+        for _ in range(3):
+            log.warning("coordinator_read_failed", keys=1)
+        log.warning("coordinator_read_failed", keys=2)
+    finally:
+        structlog.configure(**before)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "coordinator_read_failed" in line]
+    assert len(lines) == 2

@@ -9,27 +9,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import structlog
+from seriatim_api.repeats import Repeats
 
 REPEATED_S: Final = 10.0
 """The same line is written once in this time, in seconds."""
 
-LINES_MAX: Final = 500
-"""So many lines are remembered. Then the oldest one is forgotten, and would be written again."""
 
-
-class Repeats:
-    """A processor that drops a line which was written less than 10 s ago, and counts it.
+class WithoutRepeats:
+    """A processor that drops a line which was written less than 10 s ago. The next one has the count as `repeated`.
 
     Args:
         clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._written: dict[tuple[tuple[str, str], ...], tuple[float, int]] = {}
+        self._repeats = Repeats(REPEATED_S, clock)
 
     def __call__(
         self, _logger: structlog.typing.WrappedLogger, _method: str, fields: structlog.typing.EventDict
@@ -39,18 +36,10 @@ class Repeats:
         Raises:
             DropEvent: It is not written.
         """
-        line = tuple(sorted((name, str(value)) for name, value in fields.items()))
-        now_s = self._clock()
-        written_s, left_out = self._written.get(line, (now_s - REPEATED_S, 0))
-        if now_s - written_s < REPEATED_S:
-            self._written[line] = written_s, left_out + 1
+        left_out = self._repeats.take(fields)
+        if left_out is None:
             raise structlog.DropEvent
-        self._written.pop(line, None)
-        self._written[line] = now_s, 0
-        if len(self._written) > LINES_MAX:
-            del self._written[next(iter(self._written))]
-        more: dict[str, Any] = {"repeated": left_out} if left_out else {}
-        return {**fields, **more}
+        return {**fields, "repeated": left_out} if left_out else fields
 
 
 def configure_logs(level: str) -> None:
@@ -61,7 +50,7 @@ def configure_logs(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,
-            Repeats(),
+            WithoutRepeats(),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
