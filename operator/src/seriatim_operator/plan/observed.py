@@ -140,6 +140,8 @@ class PodView:
         no_node: Why no node takes it, in the scheduler's words; empty if it has one, or the scheduler said nothing yet.
         mount_fails: Why it cannot start with its volumes, in the kubelet's words; empty if the operator did not ask or
             nothing is said of it.
+        waits_since_s: Since when it has no sandbox in which a container can start: since it was made, or since its
+            machine was made again under its name.
     """
 
     name: str
@@ -164,6 +166,7 @@ class PodView:
     placement_hash: str = ""
     no_node: str = ""
     mount_fails: str = ""
+    waits_since_s: float = 0.0
 
     @property
     def broker(self) -> str:
@@ -177,9 +180,12 @@ class PodView:
 
     @property
     def waits_for_volumes(self) -> bool:
-        """Whether its container has not started since the pod has a node, and its images are there."""
-        has_begun = self.is_running or self.ended or self.is_deleting or self.is_over
-        return self.is_scheduled and not has_begun and self.waiting in ("", "ContainerCreating", "PodInitializing")
+        """Whether it has a node and its images, and its container is still to be made there. A container that ended is
+        made again without a word of that, unless its machine was made again.
+        """
+        reasons = ("ContainerCreating",) if self.ended else ("", "ContainerCreating", "PodInitializing")
+        has_begun = self.is_running or self.is_deleting or self.is_over
+        return self.is_scheduled and not has_begun and self.waiting in reasons
 
     @property
     def why_not_ready(self) -> str:
@@ -569,6 +575,14 @@ def pod_view(manifest: Manifest) -> PodView:
     slot = str(labels.get(LABEL_SLOT, "0"))
     annotations = metadata.get("annotations") or {}
     no_node = next((c.get("message") for c in status.get("conditions") or () if c.get("reason") == "Unschedulable"), "")
+    no_sandbox = next(
+        (
+            c.get("lastTransitionTime")
+            for c in status.get("conditions") or ()
+            if (c["type"], c["status"]) == ("PodReadyToStartContainers", "False")
+        ),
+        None,
+    )
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -590,6 +604,7 @@ def pod_view(manifest: Manifest) -> PodView:
         image=next((str(c["image"]) for c in spec.get("containers") or () if c.get("name") == CONTAINER), ""),
         placement_hash=str(annotations.get(ANNOTATION_PLACEMENT_HASH, "")),
         no_node=str(no_node or "").partition(" preemption:")[0],
+        waits_since_s=seconds(no_sandbox),
     )
 
 

@@ -209,9 +209,13 @@ async def ask_the_unready(observed: Observed, credentials: Credentials | None) -
 async def ask_for_mounts(observed: Observed, api: Api) -> Observed:
     """`observed`, with the kubelets' words about pods that have had a node for some seconds and no container yet."""
     asked = [
-        pod for pod in observed.pods.values() if pod.waits_for_volumes and observed.now_s - pod.created_s >= MOUNTS_S
+        pod
+        for pod in observed.pods.values()
+        if pod.waits_for_volumes and observed.now_s - max(pod.created_s, pod.waits_since_s) >= MOUNTS_S
     ][:UNREADY_ASKED_MAX]
-    told = await asyncio.gather(*(why_not_mounted(api, observed.cluster.namespace, pod.uid) for pod in asked))
+    told = await asyncio.gather(
+        *(why_not_mounted(api, observed.cluster.namespace, pod.uid, pod.waits_since_s) for pod in asked)
+    )
     pods = {pod.name: replace(pod, mount_fails=text) for pod, text in zip(asked, told, strict=True) if text}
     return replace(observed, pods={**observed.pods, **pods}) if pods else observed
 
