@@ -12,14 +12,13 @@ import logging
 import os
 import select
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
 import structlog
-from seriatim_api.repeats import Repeats
+from seriatim_api.repeats import WithoutRepeats
 
 _NAMED: Final = ("partition", "stage_partition")
 _name_of: list[Callable[[int], str | None]] = []
@@ -50,33 +49,6 @@ def named(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutabl
             else:
                 event[field] = name
     return event
-
-
-class WithoutRepeats:
-    """A processor that drops a line which was written a moment ago. The next one has the count as `repeated`.
-
-    Args:
-        clock: A monotonic clock, in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._repeats = Repeats(REPEATED_S, clock)
-
-    def __call__(
-        self, _logger: structlog.typing.WrappedLogger, _method: str, fields: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        """Return the line to write.
-
-        Raises:
-            DropEvent: It is not written.
-        """
-        try:
-            left_out = self._repeats.take(fields)
-        except Exception:  # the text of a foreign object: the renderer says so
-            return fields
-        if left_out is None:
-            raise structlog.DropEvent
-        return {**fields, "repeated": left_out} if left_out else fields
 
 
 class LogFile:
@@ -184,7 +156,7 @@ def configure(level: str = "info", **context: object) -> None:
         structlog.contextvars.merge_contextvars,
         named,
         structlog.processors.add_log_level,
-        WithoutRepeats(),
+        WithoutRepeats(REPEATED_S, structlog.DropEvent),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if not is_terminal:

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 import structlog
-from seriatim_broker.logs import LINES_MAX, REPEATED_S, LogFile, WithoutRepeats, _Guarded, configure
+from seriatim_api.repeats import WithoutRepeats
+from seriatim_broker.logs import LINES_MAX, REPEATED_S, LogFile, _Guarded, configure
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ class Foreign:
 
 def test_a_line_is_written_once_a_second_if_no_field_differs() -> None:
     now_s = [100.0]
-    drop = WithoutRepeats(lambda: now_s[0])
+    drop = WithoutRepeats(REPEATED_S, structlog.DropEvent, lambda: now_s[0])
     line = {"event": "coordinator_read_failed", "keys": 1, "error": "no answer"}
     assert drop(None, "warning", dict(line)) == line
     assert drop(None, "warning", {**line, "keys": 2})["keys"] == 2
@@ -126,7 +127,12 @@ def test_a_process_writes_no_line_twice_a_second(capfd: pytest.CaptureFixture[st
         for _ in range(3):
             log.warning("coordinator_read_failed", keys=1)
         log.warning("coordinator_read_failed", keys=2)
+        for cause in ("disk", "disk", "network"):
+            try:
+                raise OSError(cause)
+            except OSError:
+                log.exception("coordinator_read_failed")
     finally:
         structlog.configure(**before)
     lines = [line for line in capfd.readouterr().err.splitlines() if "coordinator_read_failed" in line]
-    assert len(lines) == 2
+    assert len(lines) == 4, "two with fields, and one for each exception"

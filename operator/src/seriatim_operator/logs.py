@@ -7,39 +7,13 @@ once in 10 s, and the next one says how many were left out.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from typing import Final
 
 import structlog
-from seriatim_api.repeats import Repeats
+from seriatim_api.repeats import WithoutRepeats
 
 REPEATED_S: Final = 10.0
 """The same line is written once in this time, in seconds."""
-
-
-class WithoutRepeats:
-    """A processor that drops a line which was written less than 10 s ago. The next one has the count as `repeated`.
-
-    Args:
-        clock: A monotonic clock, in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._repeats = Repeats(REPEATED_S, clock)
-
-    def __call__(
-        self, _logger: structlog.typing.WrappedLogger, _method: str, fields: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        """Return the line to write.
-
-        Raises:
-            DropEvent: It is not written.
-        """
-        left_out = self._repeats.take(fields)
-        if left_out is None:
-            raise structlog.DropEvent
-        return {**fields, "repeated": left_out} if left_out else fields
 
 
 def configure_logs(level: str) -> None:
@@ -50,7 +24,7 @@ def configure_logs(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,
-            WithoutRepeats(),
+            WithoutRepeats(REPEATED_S, structlog.DropEvent),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import structlog
-from seriatim_api.repeats import LINES_MAX
-from seriatim_operator.logs import REPEATED_S, WithoutRepeats
+from seriatim_api.repeats import LINES_MAX, WithoutRepeats
+from seriatim_operator.logs import REPEATED_S
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
 def test_the_same_line_is_written_once_in_ten_seconds_and_counted() -> None:
     clock = Clock()
-    repeats = WithoutRepeats(clock)
+    repeats = WithoutRepeats(REPEATED_S, structlog.DropEvent, clock)
     line = {"event": "brokers_silent", "cluster": "orders", "error": "no route"}
     assert repeats(None, "info", dict(line)) == line
     for _ in range(19):
@@ -34,13 +34,13 @@ def test_the_same_line_is_written_once_in_ten_seconds_and_counted() -> None:
 
 
 def test_a_line_that_differs_in_a_field_is_written() -> None:
-    repeats = WithoutRepeats(Clock())
+    repeats = WithoutRepeats(REPEATED_S, structlog.DropEvent, Clock())
     for error in ("no route", "refused"):
         assert repeats(None, "info", {"event": "brokers_silent", "error": error})["error"] == error
 
 
 def test_remembered_lines_have_a_limit() -> None:
-    repeats = WithoutRepeats(Clock())
+    repeats = WithoutRepeats(REPEATED_S, structlog.DropEvent, Clock())
     for number in range(LINES_MAX + 1):
         repeats(None, "info", {"event": "e", "number": number})
     assert repeats(None, "info", {"event": "e", "number": 0}) == {"event": "e", "number": 0}, "the oldest is forgotten"
