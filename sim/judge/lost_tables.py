@@ -14,7 +14,7 @@ from .views import messages_of
 
 
 def lost_below(seen: Seen, chain: Chain) -> int:
-    """The number of the last segment that was declared lost with all tables before it; 0: there is none.
+    """The number of the last segment that was declared lost with all tables before it; 0: none was.
 
     The segment behind that one began with an incomplete table, so it had none of them either.
     """

@@ -319,7 +319,7 @@ class EtcdView:
 
     @property
     def has_majority(self) -> bool:
-        """Whether most members serve. If not, there is no quorum, or a moment later there is none."""
+        """Whether most members serve. Otherwise etcd has lost its quorum, or is about to lose it."""
         return 2 * sum(not member.why_away for member in self.members) > len(self.members)
 
 

@@ -120,7 +120,7 @@ class GoneBudget:
 
         Args:
             consumers: The consumers of the group.
-            left: The oldest offset in a list now; 0: there is none.
+            left: The oldest offset in a list now; 0: all lists are empty.
         """
         told: list[Told] = []
         for offset in sorted(self.dropped):

@@ -587,9 +587,8 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
     dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
     is_noted = dropped_from == record.dropped_from
     position = record.dropped_position if is_noted else position_of(chain, dropped_from)
-    return replace(
-        record.moved_to(*first, new_epoch=True), dropped_from=dropped_from, dropped_position=position
-    )  # fmt: skip
+    moved = record.moved_to(*first, new_epoch=True)
+    return replace(moved, dropped_from=dropped_from, dropped_position=position)
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:

@@ -80,7 +80,8 @@ def end_of_drops(chain: Chain) -> Place:
 def position_of(chain: Chain, offset: int, end: Place | None = None) -> int:
     """The position of an offset that retention dropped.
 
-    If its segment has left the record, one message is counted up to `end`, which is the first kept one if it is None.
+    If its segment has left the record, the chain does not tell how many messages were dropped. Then the position is
+    that of the last message before `end` (None: before the first one that is kept), so one message is counted.
     """
     no, index = split_offset(offset)
     segment = chain.segment(no)
