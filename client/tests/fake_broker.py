@@ -112,6 +112,7 @@ class FakeCluster:
     """Topics, partitions, and brokers that share them."""
 
     def __init__(self) -> None:
+        self.id = "fakes"
         self.brokers: list[FakeBroker] = []
         self.topics: dict[str, records_pb2.TopicRecord] = {}
         self.partitions: dict[int, FakePartition] = {}
@@ -619,7 +620,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self, _request: broker_pb2.GetStreamPortRequest, _context: Any
     ) -> broker_pb2.GetStreamPortResponse:
         self.asked_for_port += 1
-        return broker_pb2.GetStreamPortResponse(port=self.stream_port, broker=self.name, cluster_id="fakes")
+        return broker_pb2.GetStreamPortResponse(port=self.stream_port, broker=self.name, cluster_id=self.cluster.id)
 
     async def restart(self) -> None:
         await self.start(int(self.address.rpartition(":")[2]))
@@ -679,7 +680,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             topic=record,
             routes=[self.cluster.partitions[n].route(brokers) for n in record.partition_ids],
             brokers=self._addresses(),
-            cluster_id="fakes",
+            cluster_id=self.cluster.id,
         )
 
     def _addresses(self) -> list[broker_pb2.BrokerAddress]:
@@ -817,7 +818,7 @@ async def serve_tcp(broker: FakeBroker, reader: Any, writer: Any) -> None:
     try:
         kind, content = await context.frame()
         hello = broker_pb2.StreamHello.FromString(content)
-        assert (kind, hello.broker, hello.cluster_id) == (HELLO, broker.name, "fakes")
+        assert (kind, hello.broker, hello.cluster_id) == (HELLO, broker.name, broker.cluster.id)
         context.send(OPENED)
         if hello.WhichOneof("stream") == "append":
             context.feed(hello.append.SerializeToString())

@@ -35,7 +35,7 @@ from seriatim._settings import (
     ProducerSettings,
     Target,
 )
-from seriatim._topics import topic_of
+from seriatim._topics import told_topic
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
@@ -230,7 +230,7 @@ class Client:
             if self._links is None:
                 self._links = links(self._channels, self.name)
             producer = kind(
-                topic_of(answer.topic), list(map(route_of, answer.routes)), settings, self._channels, self._caller,
+                told_topic(answer), list(map(route_of, answer.routes)), settings, self._channels, self._caller,
                 self._links, self._recorder,
             )  # fmt: skip
             self._closers.append(lambda flush: producer.close(None if flush else 0))
@@ -375,7 +375,7 @@ class Client:
                 named = f"{group}/{unique_name}" if mode == "broadcast" else group
                 await self._begin_group(topic, named, settings.start, mode, partitions)
             consumer = kind(
-                topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
+                told_topic(answer), group, unique_name, partitions, settings, self._channels,
                 self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change, mode,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())

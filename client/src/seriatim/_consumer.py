@@ -129,7 +129,8 @@ class Consumer:
             # For an offset or a time, `Client.consumer` has made the consumer group there just before.
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic, start)
-        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
+        self._follows_growth = partitions is None
+        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
         self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, self._inbox.interrupt, failed)
 
     def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
@@ -156,6 +157,8 @@ class Consumer:
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
         """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
+        if not self._follows_growth:
+            return
         before = list(self._subscriptions.values())
         for number in range(len(self._subscriptions), topic.partition_count):
             self._subscribe(number, topic, "earliest")

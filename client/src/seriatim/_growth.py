@@ -17,7 +17,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._logs import guarded
 from seriatim._records import Topic
-from seriatim._topics import is_same, topic_of
+from seriatim._topics import is_same, told_topic
 from seriatim._transport.unary import Caller
 
 _log = guarded()
@@ -90,7 +90,7 @@ class Growth:
         """
         request = broker_pb2.GetTopicRequest(topic=self._topic.name)
         answer = await self._caller.topic(request, LOOK_DEADLINE_S, within_s=SHARED_S)
-        topic = topic_of(answer.topic)
+        topic = told_topic(answer)
         if not self._task.done() and self._look_at(topic, answer.routes):
             self.stop()
         return topic
@@ -139,7 +139,7 @@ class Growth:
             return True
         self._is_told = answer.waited
         self._caller.learn(broker.address for broker in answer.brokers)
-        return answer.HasField("topic") and self._look_at(topic_of(answer.topic), answer.routes)
+        return answer.HasField("topic") and self._look_at(told_topic(answer), answer.routes)
 
     def _look_at(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> bool:
         """Report more partitions, or that a new topic has the name. Return whether the watch is over."""

@@ -347,7 +347,8 @@ class KeyedConsumer:
         for number in numbers:
             start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
-        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
+        self._follows_growth = partitions is None
+        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
         self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, self._runs.interrupt, failed)
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
@@ -441,6 +442,8 @@ class KeyedConsumer:
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
         """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
+        if not self._follows_growth:
+            return
         for number in range(len(self._subscriptions), topic.partition_count):
             self._subscribe(number, topic.partition_ids[number], "earliest")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from seriatim_api.ids import format_offset
@@ -200,7 +200,11 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `state` is CREATING, READY or DELETING; `partition_ids` are the ids in the cluster, by number."""
+    """A topic.
+
+    `state` is CREATING, READY or DELETING; `partition_ids` are the ids in the cluster, by number. `cluster_id` is empty
+    if the broker did not say of which cluster it is.
+    """
 
     name: str
     incarnation: str
@@ -208,6 +212,7 @@ class Topic:
     partition_ids: tuple[int, ...]
     settings: TopicSettings
     created_at_ms: int
+    cluster_id: str = field(default="", compare=False)
 
     @property
     def partition_count(self) -> int:

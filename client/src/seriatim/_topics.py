@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seriatim_api.v1 import records_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._records import Topic, TopicSettings
 
@@ -24,13 +24,26 @@ def is_same(known: Topic, found: Topic) -> bool:
       2. A person rebuilds it. The topic is there with all its messages, under another incarnation.
       3. The clients take it for a new topic. They end, and say that theirs was deleted and made again.
     The rebuild may know fewer partitions than there were.
+
+    Partition ids are unique only within a cluster, and each cluster counts from the same number. A rebuild keeps the
+    cluster's id, so a topic in a cluster with another id is another one. Without it:
+      1. The cluster is removed with all its disks. A new one is made at the same address, with a topic of that name.
+      2. The topic has the same partition ids. The clients go on in it as if it had been rebuilt.
+      3. The consumers wait at offsets of the old one, and the producers' messages begin in the middle.
     """
+    if known.cluster_id and found.cluster_id and known.cluster_id != found.cluster_id:
+        return False
     count = min(found.partition_count, known.partition_count)
     has_same_ids = found.partition_ids[:count] == known.partition_ids[:count]
     return found.incarnation == known.incarnation or (count > 0 and has_same_ids)
 
 
-def topic_of(record: records_pb2.TopicRecord) -> Topic:
+def told_topic(answer: broker_pb2.GetTopicResponse) -> Topic:
+    """The topic that a broker tells, and of which cluster it is."""
+    return topic_of(answer.topic, answer.cluster_id)
+
+
+def topic_of(record: records_pb2.TopicRecord, cluster_id: str = "") -> Topic:
     """The topic as users see it, from the record that brokers send."""
     settings = record.settings
     return Topic(
@@ -51,4 +64,5 @@ def topic_of(record: records_pb2.TopicRecord) -> Topic:
             settings.retention_acts,
         ),
         record.created_at_ms,
+        cluster_id,
     )

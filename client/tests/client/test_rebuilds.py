@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from seriatim import Client, _client
+from seriatim import Client, Consumer, Producer, _client
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
 from seriatim._topics import is_same, topic_of
@@ -116,6 +116,47 @@ async def test_clients_go_on_in_a_topic_that_was_rebuilt(
             assert message.value == b"a"
             cluster.grow_topic("t", 3)
             await until(lambda: producer.partition_count == 3)
+
+
+@pytest.mark.parametrize(
+    "kind", ["producer", "consumer", "consumer of one partition", "keyed", "keyed of one partition"]
+)
+async def test_clients_of_a_cluster_that_was_replaced_end(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """The new cluster counts partitions from the same number, and has a topic of the same name."""
+    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    async with running() as cluster:
+        topic = cluster.create_topic("t", 2)
+        async with Client.connect(cluster.brokers[0].address) as client:
+            begin: Any
+            if kind == "producer":
+                begin = client.producer("t")
+            else:
+                mode: Any = "key_ordered" if kind.startswith("keyed") else "exclusive"
+                begin = client.consumer("t", "g", mode=mode, partitions=[1] if "partition" in kind else None)
+            async with begin as running_client:
+                await until(lambda: cluster.waiting == 1)
+                cluster.id, topic.incarnation = "another", "another"
+                cluster.tell()
+                with pytest.raises(UnknownTopicError, match="made again"):
+                    await asyncio.wait_for(_goes_on(running_client), 5)
+
+
+async def _goes_on(running_client: Any) -> None:
+    if isinstance(running_client, Producer):
+        await until(lambda: running_client._backlog.is_closed)
+        await running_client.send(b"a")
+    elif isinstance(running_client, Consumer):
+        await running_client.fetch(1, 10)
+    else:
+        await running_client.receive(1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_the_same"), [("a", "b", False), ("a", "a", True), ("", "b", True), ("a", "", True)]
+)
+def test_topic_of_another_cluster_is_another_one(before: str, after: str, is_the_same: bool) -> None:
+    record = records_pb2.TopicRecord(name="t", incarnation="i", partition_ids=(1, 2))
+    assert is_same(topic_of(record, before), topic_of(record, after)) is is_the_same
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 from seriatim._core.producer import Resolve, Route
 from seriatim._logs import guarded
 from seriatim._records import Topic
-from seriatim._topics import is_same, topic_of
+from seriatim._topics import is_same, told_topic
 from seriatim._transport.append import AppendLink, AppendLinks
 from seriatim._transport.unary import Caller
 
@@ -224,7 +224,7 @@ class Routes:
         except SeriatimError:
             pass  # the core asks again
         else:
-            if not is_same(self._of, topic_of(answer.topic)):
+            if not is_same(self._of, told_topic(answer)):
                 self._is_gone = True
                 self._gone(deleted(self._topic, made_again=True))
         finally:

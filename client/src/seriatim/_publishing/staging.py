@@ -41,7 +41,7 @@ from seriatim._producing.routes import route_of
 from seriatim._publishing.chunks import Chunk, Repeat
 from seriatim._records import Topic
 from seriatim._settings import ProducerSettings
-from seriatim._topics import topic_of
+from seriatim._topics import told_topic
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
@@ -205,7 +205,7 @@ class Stager:
     def _producer(self, stage: broker_pb2.GetTopicResponse, chunk: bytes) -> Producer:
         routes = list(map(route_of, stage.routes))
         return Producer(
-            topic_of(stage.topic), routes, self._settings, self._channels, self._caller, self._links, None, chunk
+            told_topic(stage), routes, self._settings, self._channels, self._caller, self._links, None, chunk
         )
 
     async def _topic(self) -> tuple[Topic, list[str]]:
@@ -215,7 +215,7 @@ class Stager:
         request = broker_pb2.GetTopicRequest(topic=self._name)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
         groups = {broker.broker: broker.group for broker in answer.brokers}
-        return topic_of(answer.topic), [groups.get(route.master_broker, "") for route in answer.routes]
+        return told_topic(answer), [groups.get(route.master_broker, "") for route in answer.routes]
 
     async def _stage(self, writer: str) -> tuple[broker_pb2.GetTopicResponse, list[str], list[RowLayout]]:
         """The stage topic, the broker group of each open segment, and layouts of the last publication of a writer."""
