@@ -91,8 +91,9 @@ lint: $(SYNCED) ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(SYNCED) ## mypy --strict
-	$(BIN)/mypy api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools
+types: $(SYNCED) ## mypy --strict, and what pyright knows of the methods that seriatim.sync makes
+	$(BIN)/mypy api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools client/tests/typed
+	$(BIN)/uv run --frozen --isolated --only-group pyright basedpyright --project client/tests/typed --pythonpath $(BIN)/python
 
 contracts: $(SYNCED) ## who may import whom
 	$(BIN)/lint-imports

@@ -339,9 +339,9 @@ async def test_a_client_closes_all_that_it_opened_also_if_one_of_them_raises(mon
 
 
 def test_closing_the_synchronous_client_ends_a_call_of_another_thread() -> None:
-    from seriatim.sync import _LoopThread
+    from seriatim._waiting import LoopThread
 
-    thread = _LoopThread()
+    thread = LoopThread()
     begun, ended = threading.Event(), threading.Event()
 
     async def forever() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,13 @@ def test_sync_has_the_same_methods() -> None:
             if not method.startswith("_"):
                 wanted = list(inspect.signature(getattr(theirs, method)).parameters)
                 assert list(inspect.signature(function).parameters) == wanted, f"{name}.{method}"
+
+
+def test_help_on_synchronous_methods_says_what_they_return() -> None:
+    shown = pydoc.plain(pydoc.render_doc(sync.Client.read_range))
+    assert "-> RangeReader\n" in shown.replace("'", "")
+    assert (seriatim.Client.read_range.__doc__ or "")[:60] in shown
+    assert "__iter__(self) -> Iterator\n" in pydoc.plain(pydoc.render_doc(sync.Consumer)).replace("'", "")
 
 
 @contextmanager
