@@ -199,7 +199,8 @@ def test_bytes_read_late_do_not_overtake_a_ripe_chunk() -> None:
 
 
 def test_bytes_under_way_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "UNDER_WAY_SIZE_BYTES_MAX", 1000)
+    monkeypatch.setattr(forwarding, "LINK_BYTES_PER_S", 10_000)
+    monkeypatch.setattr(forwarding, "UNDER_WAY_SIZE_BYTES_MIN", 1)
     monkeypatch.setattr(forwarding, "CHUNK_SIZE_BYTES", 500)
 
     async def main() -> None:
@@ -213,6 +214,13 @@ def test_bytes_under_way_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch
         way.close()
 
     run(main)
+
+
+def test_a_longer_way_has_more_bytes_under_way() -> None:
+    limits = [forwarding.under_way_bytes_max(latency_s) for latency_s in (0.0, 0.001, 0.025, 0.1, 10.0)]
+    assert limits[:2] == [forwarding.UNDER_WAY_SIZE_BYTES_MIN] * 2
+    assert [limit / latency_s for limit, latency_s in zip(limits[2:4], (0.025, 0.1), strict=True)] == [1.25e9] * 2
+    assert limits[4] == forwarding.UNDER_WAY_SIZE_BYTES_MAX
 
 
 def test_an_end_arrives_behind_the_bytes_before_it() -> None:

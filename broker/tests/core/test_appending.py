@@ -68,7 +68,7 @@ def test_a_topic_that_does_not_flush_still_flushes_for_a_reply_that_promises_it(
     assert flushed in bench.accepted()
 
 
-def test_what_no_switch_could_copy_in_one_frame_is_refused_as_overloaded() -> None:
+def test_more_than_a_switch_may_copy_is_refused_as_overloaded() -> None:
     """A topic that does not flush before it commits acknowledges what slow disks do not have yet: that has a limit."""
     size = batches_of(1, [1])[0].size_bytes
     bench = opened_master(flush=False, config=BrokerConfig(unflushed_bytes_max=2 * size))
@@ -86,6 +86,18 @@ def test_what_no_switch_could_copy_in_one_frame_is_refused_as_overloaded() -> No
     bench.ack(M01, 2)
     later = bench.append(2, run=2)
     assert later not in bench.refused()
+
+
+def test_less_may_be_unflushed_beside_a_broker_without_parts() -> None:
+    size = batches_of(1, [1])[0].size_bytes
+    config = BrokerConfig(unflushed_bytes_max=3 * size, unflushed_whole_bytes_max=2 * size)
+    bench = opened_master(config=config)
+    bench.core.state.links.by_broker[M01.broker].forms &= ~msg.FORM_PARTS
+    requests = [bench.append(sequence, starts=not sequence) for sequence in range(3)]
+    assert list(bench.refused()) == requests[2:]
+    bench.core.state.links.by_broker[M01.broker].forms |= msg.FORM_PARTS
+    assert bench.append(2, run=2, starts=True) not in bench.refused()
+    assert bench.append(3, run=2) in bench.refused()
 
 
 @pytest.mark.parametrize(

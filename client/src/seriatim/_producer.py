@@ -46,8 +46,8 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 BATCH_BYTES_DEFAULT: Final = 1 << 20
-ROOM_SHARE: Final = 8
-"""An eighth of what the topic allows for a batch stays free over a distance, because a batch has more than its
+ROOM_SHARE: Final = 16
+"""A sixteenth of what the topic allows for a batch stays free over a distance, because a batch has more than its
 payload."""
 """The brokers' limit of a body, used if the topic sets none."""
 
@@ -470,12 +470,15 @@ class Producer:
     def _pieces(
         self, table: Any, groups: Sequence[tuple[PartitionSender, Sequence[int]]]
     ) -> Iterator[tuple[PartitionSender, Any, int, Sequence[int]]]:
-        """One item for each batch to make: its partition, its rows, their size, and their positions in the table."""
+        """Pieces of the table: for each the partition, its rows, their size, and their positions in the table.
+
+        A piece has at most a near batch. To a broker that is far, several leave in one batch (`pending`).
+        """
         for target, positions in groups:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
-                for piece, size in split_rows(chunk, target.full_batch_bytes):
+                for piece, size in split_rows(chunk, self.settings.full_batch_bytes):
                     yield target, piece, size, positions[base : base + piece.num_rows]
                     base += piece.num_rows
 

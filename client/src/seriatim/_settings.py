@@ -54,7 +54,7 @@ class ProducerSettings:
     batch is sent at once."""
     batch_size_bytes: int | None = None
     """Payload at which a batch is sent without a wait, in bytes; at most 512 KiB. A larger message gets its own
-    batch. None: 256 KiB, and over a distance up to 448 KiB."""
+    batch. None: 256 KiB, and over a distance up to 15/16 of the topic's largest batch (956 KiB)."""
     compression: Compression | None = None
     """The compression of batch bodies: None, "lz4" or "zstd"."""
     window_batches: int = 16

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from seriatim._core.distance import distance_of
+from seriatim._core.distance import PARTITION_BYTES_NEAR, distance_of
+from seriatim._core.producer import Connected
+from seriatim._producing.partition import PartitionSender
 from seriatim._transport.append import BATCHES_MAX, CALM_BATCHES, STREAM_BYTES_NEAR, AppendLink, Credits
 from seriatim._transport.carriage import Carriage
 from seriatim_api.frames import AppendEntry
@@ -47,3 +49,21 @@ async def test_a_far_link_has_room_for_what_is_on_its_way() -> None:
 
 async def test_a_far_link_stays_within_the_credit_of_the_broker() -> None:
     assert (await filled(200_000, 8 * MIB, bytes(MIB)))[1] == 7
+
+
+async def windows(round_trip_us: int, partition_bytes: int) -> int:
+    """The bytes that a partition may have on its way on such a link."""
+    found: list[Connected] = []
+    link = AppendLink(None, "a", 1)  # type: ignore[arg-type]  # of the links it uses nothing here
+    link.credits, link.distance = Credits(34 * MIB, partition_bytes, MIB, 16), distance_of(round_trip_us)
+    sender = PartitionSender.__new__(PartitionSender)
+    sender._links = {}
+    sender._step = found.append  # type: ignore[assignment,method-assign]
+    sender._link_up(link)
+    return found[0].window_bytes
+
+
+async def test_a_far_partition_has_all_of_its_credit_on_its_way() -> None:
+    assert await windows(2_000, 17 * MIB) == PARTITION_BYTES_NEAR
+    assert await windows(50_000, 17 * MIB) == 17 * MIB
+    assert await windows(50_000, 7 * MIB) == 7 * MIB, "a broker of an older version"

@@ -10,8 +10,9 @@ slow start is not imitated.
 
 All work is done in callbacks of the event loop on non-blocking sockets. There is no task for a connection, and one read
 buffer for all. Bytes wait in the proxy only if the receiver is slower, at most `CHUNK_SIZE_BYTES` for a direction, or
-while they are under way on a delayed direction, at most `UNDER_WAY_SIZE_BYTES_MAX`. (Measured on a machine with 2
-cores: 0.46 CPU seconds for a GB. With splice it was 0.25, but splice needs four more descriptors for each connection.)
+while they are under way on a delayed direction. These are what a link of `LINK_BYTES_PER_S` carries in the delay
+(`under_way_bytes_max`), so that the proxy is no narrower than a network. (Measured on a machine with 2 cores: 0.46 CPU
+seconds for a GB. With splice it was 0.25, but splice needs four more descriptors for each connection.)
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from seriatim_local.plan import Address
 CHUNK_SIZE_BYTES: Final = 256 << 10
 """Bytes of one read. For each direction, at most so many wait in the proxy for a slower receiver."""
 
-UNDER_WAY_SIZE_BYTES_MAX: Final = 16 << 20
-"""Limit for bytes under way on one delayed direction. At the limit the proxy reads no more of it until some arrive.
+LINK_BYTES_PER_S: Final = 1_250_000_000
+"""What one delayed direction carries at least: 10 Gbit/s. It is more than processes on one machine send through the
+proxy, so that a benchmark measures them and not the proxy."""
 
-A delay of 100 ms so carries at most 160 MiB in a second.
-"""
+UNDER_WAY_SIZE_BYTES_MIN: Final = 16 << 20
+UNDER_WAY_SIZE_BYTES_MAX: Final = 256 << 20
+"""Limits for `under_way_bytes_max`. The upper one protects the proxy's memory. A delay of 200 ms reaches it."""
 
 TICK_S: Final = 0.001
 """The event loop wakes up at whole milliseconds, rounded up. So a chunk leaves up to half of that early or late."""
@@ -43,6 +46,13 @@ HALF_CLOSED_S: Final = 1.0
 
 CONNECT_DEADLINE_S: Final = 5.0
 """For a connection to the target. It takes time only if the target is frozen and its backlog is full."""
+
+
+def under_way_bytes_max(latency_s: float) -> int:
+    """Limit for bytes under way on one direction. At the limit the proxy reads no more of it until some arrive."""
+    carried = round(LINK_BYTES_PER_S * latency_s)
+    return min(max(carried, UNDER_WAY_SIZE_BYTES_MIN), UNDER_WAY_SIZE_BYTES_MAX)
+
 
 _BUFFER = bytearray(CHUNK_SIZE_BYTES)
 _VIEW = memoryview(_BUFFER)
@@ -78,6 +88,7 @@ class Direction:
         "_timer",
         "_under_way",
         "_under_way_bytes",
+        "_under_way_bytes_max",
         "_writing",
         "finished",
         "forwarded_bytes",
@@ -109,6 +120,7 @@ class Direction:
         self._rest = b""
         self._under_way: deque[tuple[float, bytes]] = deque()  # with the time of arrival; no bytes: the sender's end
         self._under_way_bytes = 0
+        self._under_way_bytes_max = UNDER_WAY_SIZE_BYTES_MIN
         self._due_last = 0.0
         self._shut = False  # nothing more is read
         self._reading = self._writing = False
@@ -145,12 +157,14 @@ class Direction:
 
     def _due(self) -> float:
         """When something that is sent now arrives: never before what was sent earlier."""
-        self._due_last = max(self._due_last, self._loop.time() + self._latency(self.path))
+        latency_s = self._latency(self.path)
+        self._under_way_bytes_max = under_way_bytes_max(latency_s)
+        self._due_last = max(self._due_last, self._loop.time() + latency_s)
         return self._due_last
 
     def _look(self) -> None:
         """Wait for what can happen next: bytes to read, room to write, or the time of the first chunk under way."""
-        reads = not (self.held or self._shut or self._rest or self._under_way_bytes >= UNDER_WAY_SIZE_BYTES_MAX)
+        reads = not (self.held or self._shut or self._rest or self._under_way_bytes >= self._under_way_bytes_max)
         writes = bool(self._rest) and not self.held
         ripens = bool(self._under_way) and not self.held and not self._rest
         if reads and not self._reading:

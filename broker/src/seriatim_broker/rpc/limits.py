@@ -17,9 +17,10 @@ STREAM_BYTES_MAX: Final = 34 << 20
 """Bytes of batches sent and not answered, on one stream: a stream's share of the memory. Clients that are near use at
 most 8 MiB of it. Those that are far have most of it on the way, and not in this broker's memory."""
 
-PARTITION_BYTES_MAX: Final = 7 << 20
+PARTITION_BYTES_MAX: Final = 17 << 20
 """Bytes of batches sent and not answered, on one partition of a stream. One stuck partition holds up no other. It is
-below what may be unflushed (`unflushed_bytes_max`, 8 MiB), so a producer that uses all of it is not refused."""
+what 16 batches of 1 MiB take; clients that are near use at most 7 MiB of it. It is below what may be unflushed
+(`unflushed_bytes_max`, 18 MiB), so a producer that uses all of it is not refused."""
 
 IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 """Bytes of batches that came and are not answered, on all streams of the broker together."""

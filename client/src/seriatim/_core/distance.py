@@ -26,12 +26,16 @@ SMALL_BATCH_US: Final = 500
 
 WINDOW_BATCHES: Final = 16
 
+PARTITION_BYTES_NEAR: Final = 7 << 20
+"""The most bytes of a partition on their way to a broker that is near. Over a distance it is more, up to the broker's
+credit."""
+
 
 class Distance(NamedTuple):
     """What a round trip adds to the limits of a link and of its partitions.
 
     Attributes:
-        link_bytes: Bytes on their way on the link, over all partitions.
+        link_bytes: Bytes on their way on the link, over all partitions; and of each partition.
         link_batches: Batches on their way on the link, over all partitions.
         batch_bytes: Payload of a full batch.
     """

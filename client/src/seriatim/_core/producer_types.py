@@ -14,7 +14,7 @@ class ProducerConfig:
 
     window_batches_max: int = 16
     """The most send attempts of the current producer run without an answer."""
-    window_bytes_max: int = 8 << 20
+    window_bytes_max: int = 17 << 20
     """The most bytes of these send attempts. One batch may always be in flight."""
     queue_batches_max: int = 4096
     """The most batches that are not settled. The caller stops before that."""

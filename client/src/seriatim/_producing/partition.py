@@ -20,7 +20,7 @@ from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._batch import Body
-from seriatim._core.distance import WINDOW_BATCHES
+from seriatim._core.distance import PARTITION_BYTES_NEAR, WINDOW_BATCHES
 from seriatim._core.producer import (
     Abandon,
     Connected,
@@ -147,7 +147,9 @@ class PartitionSender:
 
     def _cut(self) -> None:
         shared = self._shared
-        cut = self.pending.peek(self.full_batch_bytes, shared.settings.compression)
+        full_bytes = self.full_batch_bytes
+        is_far = full_bytes > shared.settings.full_batch_bytes
+        cut = self.pending.peek(full_bytes, shared.settings.compression, fills=is_far)
         waited_us = int((time.monotonic() - self.pending.begun_at) * 1e6)
         batch = _Batch(cut.body, cut.sinks, cut.payload_bytes)
         batch_id, count = self.batch_count + 1, cut.body.message_count
@@ -231,7 +233,8 @@ class PartitionSender:
         if link.stream not in self._links:
             self._links[link.stream] = link
         allowed = link.credits
-        self._step(Connected(link.address, link.stream, allowed.window_batches, allowed.partition_bytes))
+        window_bytes = min(allowed.partition_bytes, PARTITION_BYTES_NEAR + link.distance.link_bytes)
+        self._step(Connected(link.address, link.stream, allowed.window_batches, window_bytes))
 
     @entry
     def link_down(self, address: str, stream: int | None) -> None:

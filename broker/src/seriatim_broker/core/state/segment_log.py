@@ -1,7 +1,7 @@
 """A segment's log on one member: which messages it has, what is durable, what is committed, and whether it is fenced.
 
 The log keeps the uncertain tail in memory: the batches that not every member is known to have flushed. A switch copies
-them, a resumed connection sends them again, and their bytes have a limit (`unflushed_bytes_max`, 8 MiB). The rules
+them, a resumed connection sends them again, and their bytes have a limit (`unflushed_bytes_max`, 18 MiB). The rules
 about logs of several members are in `writing.appending`, `writing.replication` and `switching.fencing`.
 """
 

@@ -145,8 +145,10 @@ class BrokerConfig:
         queued_appends_max: How many batches a partition holds back during a planned switch.
         adopted_bytes_min: A smaller staged body is sent to followers, and written again, when it is published.
         unflushed_bytes_max: How many bytes of an open segment may be unflushed on some member, as far as the master
-            knows. A switch copies them in one frame, so they stay well below the largest gRPC message (32 MiB). Above
-            it the master refuses a batch as overloaded, and asks the producer to wait 20 ms.
+            knows. A switch copies them. Above it the master refuses a batch as overloaded, and asks the producer to
+            wait 20 ms. A producer far away has 16 batches of up to 1 MiB on their way.
+        unflushed_whole_bytes_max: The same while a linked broker is of a version that takes no message in parts. To
+            such a broker a switch copies them in one frame of 32 MiB, beside a producer table of up to 24 MiB.
     """
 
     heartbeat_us: int = 100_000
@@ -232,7 +234,8 @@ class BrokerConfig:
     append_time_ahead_ms_max: int = 7_200_000
     queued_appends_max: int = 1_000
     adopted_bytes_min: int = ADOPTED_BYTES_MIN
-    unflushed_bytes_max: int = 8 << 20
+    unflushed_bytes_max: int = 18 << 20
+    unflushed_whole_bytes_max: int = 8 << 20
 
     def __post_init__(self) -> None:
         assert self.min_copies >= 2, "the promise needs two copies"

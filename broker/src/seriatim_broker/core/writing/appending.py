@@ -15,7 +15,7 @@ from seriatim_api.dead_letters import FORWARDER_MARK
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
-from ..peers import candidates, disks
+from ..peers import candidates, disks, versions
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog, Waiting
@@ -23,7 +23,7 @@ from ..values.effects import AppendAccepted, AppendRefused, RouteInfo
 from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
 from ..values.log import Batch
-from ..values.messages import FORM_ADOPTS, Replicate, ReplicateStaged
+from ..values.messages import FORM_ADOPTS, FORM_PARTS, Replicate, ReplicateStaged
 from ..values.producers import WINDOW_BATCHES, Entry
 from ..values.states import add, put
 
@@ -361,13 +361,25 @@ def _is_repeat(last: Entry | None, event: Append) -> bool:
 
 
 def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """The refusal of a batch if more than `unflushed_bytes_max` (8 MiB) would wait for the members' disks."""
-    limit = broker.config.unflushed_bytes_max
-    if log.uncertain_bytes + len(event.header.raw) + len(event.body) <= limit:
+    """The refusal of a batch if more would wait for the members' disks than a switch may have to copy."""
+    if has_room(broker, log, len(event.header.raw) + len(event.body)):
         return None
     return errors.OverloadedError(
-        f"{limit} bytes of this partition wait for the members' disks already", retry_after_ms=20
+        f"{log.uncertain_bytes} bytes of this partition wait for the members' disks already", retry_after_ms=20
     )
+
+
+def has_room(broker: BrokerState, log: SegmentLog, size_bytes: int) -> bool:
+    """Whether so many more bytes may wait for the members' disks: `unflushed_bytes_max` (18 MiB) wait at most.
+
+    If a linked broker takes no message in parts, it is `unflushed_whole_bytes_max` (8 MiB). Without it: 1. A producer
+    table of 24 MiB and 18 MiB of batches wait. 2. A switch prepares a member of the version before. 3. Its frames have
+    32 MiB at most: the preparation is never sent, and the switch never ends.
+    """
+    config, size_bytes = broker.config, log.uncertain_bytes + size_bytes
+    if size_bytes > config.unflushed_whole_bytes_max and not versions.all_linked_read(broker, FORM_PARTS):
+        return False
+    return size_bytes <= config.unflushed_bytes_max
 
 
 def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:

@@ -225,8 +225,7 @@ def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carr
     """Whether a batch may be appended now. If not, `look_again` or `on_commit` tries again."""
     if not _takes_more(broker, partition, log, carrying):
         return False
-    limit = broker.config.unflushed_bytes_max
-    if log.uncertain and log.uncertain_bytes + batch.size_bytes > limit:
+    if log.uncertain and not appending.has_room(broker, log, batch.size_bytes):
         return False
     return log.live_table.last(carrying.producer) is not None or log.makes_room(broker)
 
