@@ -36,14 +36,16 @@ test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 NEWEST ?= $(firstword $(foreach version,3.14 3.13 3.12,$(shell command -v python$(version))) $(PYTHON))
 
 .PHONY: night
-night: $(SYNCED) ## what runs at night and before a release: make test with the newest Python (NEWEST=python3.14), all of Spark, two hours of faults and simulated worlds
+night: $(SYNCED) ## what runs at night and before a release: make test with the newest Python (NEWEST=python3.14), all profiles of the simulator, all of Spark, two hours of faults and simulated worlds, all of Kubernetes
 	$(MAKE) test VENV=.venv-newest PYTHON=$(NEWEST)
+	$(MAKE) sim-profiles
 	$(MAKE) test-spark
 	$(MAKE) demo-spark
 	$(MAKE) faults-spark
 	$(MAKE) faults MINUTES=60
 	$(MAKE) sim-swarm MINUTES=60
 	$(MAKE) mutated
+	$(MAKE) e2e-all
 
 .PHONY: mutated
 mutated: $(SYNCED) ## mutated inputs for every decoder of bytes that others wrote, each in a process of its own, in some minutes (INPUTS=1000000)
@@ -178,6 +180,10 @@ sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=20
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
 	$(BIN)/python -m sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
+.PHONY: sim-profiles
+sim-profiles: $(SYNCED) ## thousands of worlds of every profile, and what must be seen in them (10 min)
+	$(BIN)/python -m tools.run_tests --kind night --package sim $(TESTS)
+
 .PHONY: images
 images: $(SYNCED) ## container images with docker, podman or buildah (IMAGES="broker etcd": some; BASE_IMAGE=…: on that)
 	$(BIN)/python -m images.build $(IMAGES)
@@ -206,7 +212,10 @@ e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root
 e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached
 	$(BIN)/python -m tools.kubernetes down
 
-.PHONY: e2e e2e-pages
+.PHONY: e2e e2e-pages e2e-all
+e2e-all: $(SYNCED) ## that cluster, its page, every case, and away with it
+	$(MAKE) e2e-cluster && $(MAKE) e2e-pages && $(MAKE) e2e; status=$$?; $(MAKE) e2e-cluster-down; exit $$status
+
 e2e-pages: $(SYNCED) ## type the commands of the Kubernetes page, word for word, on that cluster, new (OUT=directory: transcripts)
 	$(BIN)/python -m e2e.kubernetes.reading $(if $(OUT),--out=$(OUT))
 

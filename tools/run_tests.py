@@ -29,11 +29,13 @@ _TESTS = ["-n", "2", "--dist", "worksteal"]
 _WAITING = ["-n", "3", "--dist", "worksteal"]
 PARALLEL = {
     "quick": {
-        **dict.fromkeys(("client", "local", "operator", "e2e"), _FILES),
-        "broker": _WAITING,  # a third of its time its tests wait, for example until a lease has ended
+        **dict.fromkeys(("local", "operator"), _FILES),
+        **dict.fromkeys(("broker", "client"), _WAITING),  # half of their time they wait, for example for a lease to end
+        "e2e": _TESTS,
         "sim": _TESTS,
     },
     "slow": dict.fromkeys(("client", "sim"), _TESTS),
+    "night": {"sim": _TESTS},
     "faults": {"e2e": _FILES},  # they mostly wait, and each process has a cluster of its own
 }
 """Packages whose tests may run at the same time, file by file or test by test. The slow tests of the others start
@@ -64,9 +66,15 @@ def counts(report: Path) -> dict[str, int]:
     return {"passed": totals["tests"] - failed - totals["skipped"], "failed": failed, "skipped": totals["skipped"]}
 
 
+def summary(result: dict[str, int]) -> str:
+    """What `counts` counted, for people."""
+    return f"{result['passed']} passed, {result['failed']} failed, {result['skipped']} skipped"
+
+
 MARKERS = {
     "quick": "not slow and not faults and not kubernetes and not spark",
-    "slow": "slow and not faults and not kubernetes and not spark",
+    "slow": "slow and not night and not faults and not kubernetes and not spark",
+    "night": "night",
     "faults": "faults",
     "spark": "spark",
     "spark-quick": "spark and not slow",
@@ -103,7 +111,7 @@ def run(
             again = _counted([*pytest, "--last-failed", "--last-failed-no-failures=none"], report, beside)
             failed = max(again["failed"], result["failed"] - again["passed"])  # what the second try left out has failed
             result = {**result, "passed": result["passed"] + again["passed"], "failed": failed}
-        print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", file=beside, flush=True)
+        print(f"{package}: {summary(result)} in {time.monotonic() - started:.0f} s\n", file=beside, flush=True)
         return result
 
 
@@ -145,7 +153,7 @@ def main() -> int:
     for result in run_all(packages, arguments.kind, extra, second_try=arguments.second_try):
         for name, count in result.items():
             total[name] += count
-    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    print(summary(total))
     return 1 if total["failed"] or not total["passed"] else 0
 
 

@@ -1,8 +1,6 @@
-"""Worlds in which several features meet keep every promise, and the features are there."""
+"""Worlds in which several features meet: what they are made of."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 from seriatim_api.errors import UnavailableError
@@ -15,64 +13,7 @@ from sim.cores.brokers import Process
 from sim.cores.cluster import CORES
 from sim.distances import CLIENTS, Distances
 from sim.faults import Options
-from sim.run import Task
 from sim.world import World
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("world", "seed_count", "rare"),
-    [
-        (
-            "cores",
-            10,
-            {
-                "trimmed": 2,
-                "group without consumers": 3,
-                "mode changed": 1,
-                "publication decided": 1,
-            },
-        ),
-        ("brokers", 1, {}),
-        pytest.param(
-            *(
-                "cores",
-                300,
-                {"declared lost": 10, "coordinator behind": 20, "told of dropped messages": 40, "group rewound": 5},
-            ),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "brokers",
-            30,
-            {
-                "topic grew": 8,
-                "coordinator rebuilt": 2,
-                "mode changed": 3,
-                "consumer begun again after a change of the mode": 1,
-            },
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_worlds_with_several_features_keep_every_promise(world: str, seed_count: int, rare: dict[str, int]) -> None:
-    states: Counter[str] = Counter()
-    for seed in range(seed_count):
-        task = Task(seed, world, profile="crossings")
-        result = task.run()
-        assert not result.violation, f"{task.command}: {result.violation}"
-        states.update(result.states)
-    assert {name: states[name] for name in rare if states[name] < rare[name]} == {}
-
-
-@pytest.mark.parametrize("seed_count", [4, pytest.param(100, marks=pytest.mark.slow)])
-def test_consumers_find_their_servers_over_long_distances(seed_count: int) -> None:
-    """Links of 0.1 to 200 ms, and the times of production: the client's cores join, resolve and complain."""
-    for seed in range(seed_count):
-        task = Task(seed, "cores", profile="distances")
-        result = task.run()
-        assert not result.violation, f"{task.command}: {result.violation}"
-        assert result.accepted_count
 
 
 def test_a_link_is_as_long_in_both_directions_and_stays_so() -> None:

@@ -53,7 +53,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("rule", MUTANTS)
+SLOW = ("certificate", "attempt-id", "start-fence", "own-commit", "unbroken")
+"""Half of the states of all. Worlds show these bugs too (`test_mutants`)."""
+
+QUICK_FIRST = [pytest.param(rule, marks=pytest.mark.slow) if rule in SLOW else rule for rule in MUTANTS]
+
+
+@pytest.mark.parametrize("rule", QUICK_FIRST)
 def test_a_rule_that_is_taken_away_is_missed(rule: str) -> None:
     found = hunt(rule)
     assert found.rule in MUTATIONS[rule].breaks, report(found)
@@ -155,7 +161,7 @@ SMALL_WORLDS = [
     replace(LOST_WRITE, victims="A2", slow_disks="A2"),
     replace(QUIET, messages=0, complaints=1, timeouts=1),
     replace(QUIET, messages=2, quick_disks=0, timers=2),
-    UNSETTLED,
+    pytest.param(UNSETTLED, marks=pytest.mark.slow),
 ]
 
 
@@ -181,6 +187,7 @@ def test_a_reduced_world_comes_to_the_same_ends(limits: Limits) -> None:
     assert reduced.states <= plain.states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule in MUTANTS if rule not in ("certificate", "attempt-id")])
 def test_without_reductions_the_same_trace_is_the_shortest(rule: str) -> None:
     limits, states_max = MUTANTS[rule]

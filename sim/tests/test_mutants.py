@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.mutants.slow import SLOW
 from sim.mutations import MUTATIONS
 from sim.run import MUTANTS, Task, find, rows_of
 
@@ -20,32 +21,6 @@ PLACED = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "planted-bugs.md"
 FOUND_BEFORE = rows_of(PAGE)
 """The world that showed each bug when `make mutants` ran last. It is tried first: most changes leave it as it was."""
-
-
-SLOW = {
-    "back-is-flagged",
-    "blind-goes-back",
-    "conflict-done",
-    "epoch-compare",
-    "first-reads",
-    "folds-unsettled",
-    "folds-with-table",
-    "folds-with-tail",
-    "gate-asks-nobody",
-    "keys-said-when-durable",
-    "last-confirms",
-    "later-stays",
-    "lease-from-receipt",
-    "not-registered-again",
-    "numbered-is-durable",
-    "older-server",
-    "one-count",
-    "range-parts",
-    "reserved-by-one",
-    "under-way-stays",
-    "unknown-done",
-}
-"""If the world of the page no longer shows them, a search takes up to minutes: looked for by `make test-slow`."""
 
 
 @pytest.mark.parametrize(
@@ -86,6 +61,10 @@ def _takes_arguments_of(replacement: Callable[..., object], real: Callable[..., 
     except TypeError:
         return False
     return True
+
+
+def test_slow_bugs_are_planted_bugs() -> None:
+    assert not SLOW - set(MUTATIONS)
 
 
 def test_bugs_are_planted_in_every_layer() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sim.cores.injector import CoreInjector
 from sim.faults import PROFILES, NotSimulatedError, Options, check_world, draw, draw_for_brokers
 from sim.injecting import Injector
-from sim.run import MUTANTS, WORLDS, Task, main, run_all
+from sim.run import MUTANTS, WORLDS, Task, main
 from sim.whole.injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
 
 INJECTORS: dict[str, type[Injector]] = {
@@ -73,27 +73,6 @@ def test_a_world_that_is_refused_lacks_something_that_the_profile_always_draws(p
             else:
                 lacks += [name for name in CORES_HAVE if getattr(options, name)]
             assert lacks, f"{profile} means something in worlds of {world}"
-
-
-SEEDS = 1
-"""Of each profile in each kind of world. Other tests run more seeds of the combinations that find most."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_profile_keeps_every_promise_in_each_kind_of_world_that_is_not_refused(world: str) -> None:
-    tasks = [
-        Task(seed, world, profile=profile, batch_count=0 if world == "cores" else 100)
-        for profile in ("", *PROFILES)
-        if not profile or world in _worlds(profile)
-        for seed in range(SEEDS)
-    ]
-    results = run_all(tasks, chunk=4)
-    broken = [
-        f"{task.command}: {result.violation}" for task, result in zip(tasks, results, strict=True) if result.violation
-    ]
-    assert not broken, "\n".join(broken)
 
 
 def test_planted_bugs_are_looked_for_in_worlds_that_have_what_they_need() -> None:

@@ -12,6 +12,8 @@ from sim.world import World
 EVERY = 23
 """Of so many steps one is taken by a twin first: freezing a whole core costs as much as a hundred steps."""
 
+NIGHT = (pytest.mark.slow, pytest.mark.night)
+
 
 class Watched(BrokerCore):
     """A core that checks itself against a copy from time to time."""
@@ -37,7 +39,7 @@ class Watched(BrokerCore):
         return effects
 
 
-@pytest.mark.parametrize("seed", [2, 5, 9])
+@pytest.mark.parametrize("seed", [pytest.param(2, marks=NIGHT), 5, pytest.param(9, marks=NIGHT)])
 def test_a_twin_of_a_core_does_the_same_and_leaves_it_alone(seed: int) -> None:
     world = World(seed, core_kind=Watched)
     result = world.run()

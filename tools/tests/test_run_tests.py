@@ -51,7 +51,7 @@ def test_what_runs_beside_is_counted_and_written_elsewhere(tmp_path: Path) -> No
         text = output.read()
     assert found == {"passed": 1, "failed": 1, "skipped": 0}
     assert "ValueError: seen" in text
-    assert f"{test}: 1 passed in" in text
+    assert f"{test}: 1 passed, 1 failed, 0 skipped in" in text
 
 
 def test_a_search_of_minutes_makes_no_example_smaller() -> None:
