@@ -108,7 +108,6 @@ class Broker(Protocol):
     Attributes:
         refuses: While no process is there, a connection to it is refused, not just lost.
         given_up: The directory that was deleted under its process.
-        forms: The forms that its version reads beyond 0.2.0.
     """
 
     name: str
@@ -121,7 +120,6 @@ class Broker(Protocol):
     full_since_us: int
     full_until_us: int
     given_up: MemoryDisk | None
-    forms: int
 
     @property
     def member(self) -> MemberId:

@@ -506,7 +506,7 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
     if isinstance(event, fx.Joined):
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,
-            event.server_epoch, answers_pings=True, paused=event.paused, begun_by=BEGINNINGS.get(event.begun_by),
+            event.server_epoch, paused=event.paused, begun_by=BEGINNINGS.get(event.begun_by),
             at_most_once=event.at_most_once,
         )  # fmt: skip
     if isinstance(event, fx.Batches):

@@ -142,7 +142,6 @@ class SimKeyedConsumer(SimConsumer):
                 event.token,
                 event.group_epoch,
                 event.server_epoch,
-                answers_pings=True,
                 paused=event.paused,
                 begun_by=BEGINNINGS.get(event.begun_by),
                 grant_ms=event.grant_ms,

@@ -50,7 +50,7 @@ EARLY_SHARE = 0.5
 """The share of these reads that begin at a broker that is in no late segment."""
 
 NO_EPOCH_SHARE = 0.3
-"""The share of reads that name no chain epoch, as clients of an older version do."""
+"""The share of reads that name no chain epoch, as a reader does that has no plan of the range."""
 
 _FIRST = make_offset(1, 0)
 

@@ -19,7 +19,6 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.events import DeclareGap, StartPosition
 from seriatim_broker.core.values.keyed import Exhausted
-from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.simulated_bodies import key_of
 
@@ -269,11 +268,6 @@ class World:
     def new_incarnation(self) -> str:
         """The incarnation of an empty disk."""
         return self.schedule.rng.randbytes(16).hex()
-
-    def draw_forms(self) -> int:
-        """The forms that the version of a broker reads."""
-        forms = self.updates.choice((FORMS, FORMS, FORMS, 0))
-        return FORMS if self.options.one_version else forms
 
     # ---- what processes reach -----------------------------------------------------------------------
 

@@ -38,18 +38,18 @@ NONE_IS_REFUSED = """
 """A repeated field has no presence. Our client refuses an empty list, and writes no list for None, which means all."""
 
 TOLD = """
-    ChainSummary.first_offset GroupPartition.oldest_append_ms GroupKey.group_epoch OperatedKey.group_epoch
+    GroupPartition.oldest_append_ms
     ReplayDeadLettersResponse.offsets TellKnownResponse.behind KnownWriter.append_time_ms
     CursorRecord.dropped_position ReadQuarantinedResponse.done StoredSegment.copied_from KnownCursor.oldest
-    BrokerGroupDescription.waits_for HeartbeatAnswer.disk_stall_us
-    HeartbeatAnswer.data_count BrokerAddress.stream_port MemberRecord.link_address LiveRecord.wall_ms
-    TopicRecord.first_partition_count ClusterRecord.rebuild_begun_ms
-    CursorRecord.deleted_at_ms CursorRecord.oldest CursorRecord.handover_epoch
-    ManifestReference.content_digest WriterRecord.opened_at_ms RowLayout.partition_count RowLayout.batch_bytes
+    BrokerGroupDescription.waits_for
+    BrokerAddress.stream_port MemberRecord.link_address MemberRecord.stream_port
+    ClusterRecord.rebuild_begun_ms
+    CursorRecord.oldest CursorRecord.handover_epoch
+    WriterRecord.opened_at_ms RowLayout.batch_bytes
     PublishResponse.parts ReadStagedResponse.header
 """
-"""What a broker or a record tells. Zero or empty is *not known*, *none*, or *of an older version*: no offset, time,
-epoch or text that is told is zero or empty. Code that reads it asks for that."""
+"""What a broker or a record tells. Zero or empty is *not known* or *none*: no offset, time, epoch or text that is told
+is zero or empty. Code that reads it asks for that."""
 
 FIELD = re.compile(r"\s*(?:(optional|repeated) [\w.]+|[a-z]\w+) (\w+) = \d+(?: \[[^\]]*\])?;(.*)")
 """A scalar, or a repeated field. Messages have presence, and enums have a value for *unspecified*."""

@@ -24,11 +24,11 @@ from seriatim_api.batch import BatchHeader, place
 from seriatim_api.frames import AppendEntry, read_append_frame, write_delivery_frame
 from seriatim_api.framing import with_prefix
 from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_to_proto, to_status
 from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
-PROTOCOL = 1
 RESOLVE_WAIT_S = 0.3
 
 
@@ -479,7 +479,6 @@ def joined(group: FakeGroup, stream: ConsumeStream, subscription: int, *, active
     event.joined.token = group.token if active else 0
     event.joined.group_epoch = 1
     event.joined.server_epoch = group.server_epoch
-    event.joined.answers_pings = stream.broker.answers_pings is not None
     stream.tell(event)
 
 
@@ -555,7 +554,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.is_frozen = False  # it takes requests about topics, and never answers them
         self.reads = asyncio.Event()  # what comes on consume streams; else it waits there
         self.reads.set()
-        self.answers_pings: bool | None = True  # None: as version 0.2, it does not know them
+        self.answers_pings = True
         self.unserved: list[int] = []
         self.credentials: Any = None  # for TLS
         self.tls: Callable[[], ssl.SSLContext] | None = None  # the same, for streams over TCP

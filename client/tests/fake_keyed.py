@@ -77,7 +77,6 @@ class FakeKeyed:
         self.joins: list[broker_pb2.Join] = []
         self.demands: list[int] = []
         self.nacks: list[broker_pb2.Nack] = []
-        self.takes_many = True
         self.extends: list[broker_pb2.Extend] = []
         self.delayed: set[bytes] = set()
 
@@ -131,9 +130,8 @@ class FakeKeyed:
         event = broker_pb2.DeliveryEvent(subscription=join.subscription)
         joined = event.joined
         joined.active, joined.segment, joined.group_epoch, joined.server_epoch = True, 1, 1, 1
-        joined.answers_pings, joined.mode, joined.grant_ms = True, self.mode, self.grant_ms
+        joined.mode, joined.grant_ms = self.mode, self.grant_ms
         joined.at_most_once = self.at_most_once
-        joined.takes_many = self.takes_many
         stream.tell(event)
         self.pump()
 

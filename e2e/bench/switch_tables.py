@@ -39,6 +39,7 @@ from seriatim_api.batch import make_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2, common_pb2
 from seriatim_local import LocalCluster
 
@@ -115,7 +116,7 @@ class _Appender:
                         call.cancel()
 
     async def _send(self, call: Any, partition: int, left: dict[tuple[bytes, int], None]) -> None:
-        hello = broker_pb2.ClientHello(protocol=1, client="bench").SerializeToString()
+        hello = broker_pb2.ClientHello(protocol=PROTOCOL, client="bench").SerializeToString()
         await call.write(b"".join(write_field(1, [hello])))
         await call.read()  # credits
         waiting = list(left)

@@ -112,7 +112,7 @@ def switch(live: ProducerTable) -> dict[str, float]:
     partition = PARTITION
     known = {block.id: block for block in live.blocks}
     at_rest = steps.run("made for the fence answer", lambda: live.without({}))
-    answer = m.FenceAnswer(partition, 1, b"s" * 16, True, 5, 0, True, 5, 0, at_rest, False, ())
+    answer = m.FenceAnswer(partition, 1, b"s" * 16, True, 5, 0, True, 5, 0, at_rest, False, (), size_bytes=9)
     arrived = over_the_wire(steps, answer)
     assert isinstance(arrived, m.FenceAnswer)
     prepared = arrived.table

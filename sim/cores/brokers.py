@@ -22,7 +22,6 @@ from seriatim_broker.core.values.events import (
     Tick,
 )
 from seriatim_broker.core.values.keyed import KeyColumn
-from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
@@ -55,7 +54,6 @@ class Broker:
         self.full_since_us = 0
         self.full_until_us = 0
         self._lost_memory = False
-        self.forms = FORMS  # the forms that its version reads beyond 0.2.0
 
     @property
     def real_disk(self) -> MemoryDisk:

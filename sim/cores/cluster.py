@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -46,8 +44,7 @@ class CoreCluster:
         self.world = world
         self.brokers: dict[str, Broker] = {}
         for name, group in world.slots():
-            self.brokers[name] = broker = Broker(self, name, group, world.new_incarnation())
-            broker.forms = world.draw_forms()
+            self.brokers[name] = Broker(self, name, group, world.new_incarnation())
 
     def connect(self) -> None:
         """Make the network and the coordinator."""
@@ -76,7 +73,6 @@ class CoreCluster:
         return DirectoryChanged(
             tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
             tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
-            forms=reduce(and_, (broker.forms for broker in self.brokers.values())),
         )
 
     # ---- certificates that are a fault --------------------------------------------------------------

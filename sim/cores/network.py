@@ -21,7 +21,6 @@ from seriatim_api.errors import BadRequestError
 from seriatim_broker.core.values.events import LinkDown, LinkUp, Received
 from seriatim_broker.core.values.messages import (
     DATA,
-    FORM_PARTS,
     FenceAnswer,
     LaneProbe,
     Message,
@@ -133,9 +132,7 @@ class Network(Paths):
     def _depart(self, end: End, lane: int, message: Message, after_us: int) -> None:
         travelling: list[Message | Part] = [message]
         if self._options.part_bytes and type(message) in _WITH_TABLE:
-            forms = self._brokers[end.peer.process.name].forms
-            if forms & FORM_PARTS:
-                travelling = list(peer_frames.write_control_frames([message], forms, self._options.part_bytes))
+            travelling = list(peer_frames.write_control_frames([message], self._options.part_bytes))
         for number, piece in enumerate(travelling):
             after_us += self.latency_us() if number else 0
             arrival = max(end.arrivals[lane], self._schedule.now_us + after_us)
@@ -250,7 +247,7 @@ class Network(Paths):
             self._again(process, other.name)
             return
         end.is_open = True
-        process.deliver(LinkUp(other.name, other.member, other.run, end.session, other.broker.forms))
+        process.deliver(LinkUp(other.name, other.member, other.run, end.session))
 
     def _down(self, end: End, refused: bool) -> None:
         if not end.is_open:

@@ -80,7 +80,6 @@ def chatty(rng: random.Random, options: Options) -> Options:
         flush=rng.random() < 0.8,
         ack_lag=rng.choice((0, 2)),
         drain_us=20_000_000,
-        one_version=True,
     )  # fmt: skip
 
 
@@ -212,5 +211,4 @@ def nothing_fails(rng: random.Random, options: Options) -> Options:
         txn_late_share=0.0,
         read_lost_share=0.0,
         late_group=False,
-        one_version=True,
     )

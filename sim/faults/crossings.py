@@ -104,7 +104,6 @@ def _any_world(rng: random.Random, options: Options) -> Options:
         readers_after_us=rng.choice((0, 0, 400_000)),
         delivery_timeout_ms=60_000,
         range_readers=_has(rng, RANGES_SHARE),
-        one_version=True,
         drain_us=20_000_000,
     )
     if _has(rng, LOSS_SHARE):
@@ -183,7 +182,6 @@ def distances(rng: random.Random, options: Options) -> Options:
         restart_us_max=1_000_000,
         certificate_never_share=0.0,
         wipe_share=0.0,
-        one_version=True,
         delivery_timeout_ms=60_000,
         keyed_consumers=rng.choice((0, 2)),
         drain_us=60_000_000,

@@ -33,5 +33,4 @@ def letters_lost(rng: random.Random, options: Options) -> Options:
         partition_count=2,
         certificate_never_share=0.0,
         drain_us=max(options.drain_us, 20_000_000),
-        one_version=True,
     )

@@ -28,7 +28,7 @@ def modes(rng: random.Random, options: Options) -> Options:
 def modes_blind(rng: random.Random, options: Options) -> Options:
     """The same consumers, and members that hold a segment alone with what consumers have acknowledged die."""
     drawn = servers_lost(rng, options)
-    return replace(drawn, mode_consumers=rng.randint(1, 3), one_version=True, may_lose_groups=False)
+    return replace(drawn, mode_consumers=rng.randint(1, 3), may_lose_groups=False)
 
 
 def yields(rng: random.Random, options: Options) -> Options:
@@ -46,7 +46,6 @@ def yields(rng: random.Random, options: Options) -> Options:
         spread_consumers=rng.randint(1, 3),
         take_us=0,
         credit_bytes=1 << 30,
-        one_version=True,
         may_lose_groups=False,
         partition_count=rng.choice((1, 2, 2, 3)),
         batches_per_producer=rng.choice((12, 24)),
@@ -63,7 +62,6 @@ def keyed(rng: random.Random, options: Options) -> Options:
     return replace(
         drawn,
         keyed_consumers=rng.randint(1, 4),
-        one_version=True,
         may_lose_groups=False,
         drain_us=max(drawn.drain_us, KEYED_DRAIN_US),
     )
@@ -89,7 +87,6 @@ def with_keys(rng: random.Random, options: Options) -> Options:
         keyed_limits=rng.random() < 0.4,
         keyed_failures=rng.choice((0.02, 0.08, 0.08, 0.3)),
         drain_us=max(options.drain_us, KEYED_DRAIN_US),
-        one_version=True,
     )
 
 

@@ -59,7 +59,6 @@ class Options:
         second_member_us: How long a disk that was just started waits for the other member before it decides a length.
         deleted_kept_s: How long deleted cursors and tombstones stay; None: days, as in production. Otherwise the
             controller looks ten times a second (whole brokers only).
-        one_version: All brokers read everything that this version reads; otherwise some may be older.
         retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
             ever.
         retain_unread: What a group has not read is kept for longer than that.
@@ -148,7 +147,6 @@ class Options:
     spread_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
-    one_version: bool = False
     retention_ms: int = 0
     retain_unread: bool = False
     deleted_kept_s: float | None = None

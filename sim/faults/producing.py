@@ -85,7 +85,6 @@ def frozen_masters(rng: random.Random, options: Options) -> Options:
         txn_late_share=0.0,
         read_lost_share=0.0,
         late_group=False,
-        one_version=True,
     )
 
 
@@ -176,7 +175,6 @@ def publications(rng: random.Random, options: Options) -> Options:
     return replace(
         options,
         kinds=kinds,
-        one_version=True,
         writers=rng.choice((1, 1, 2)),
         publications=rng.choice((2, 4, 8)),
         partition_count=rng.choice((1, 2, 3)),

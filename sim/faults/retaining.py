@@ -113,7 +113,6 @@ def group_operations(rng: random.Random, options: Options) -> Options:
         take_us=2_000 if is_slow else 0,
         txn_lost_share=rng.choice((0.02, 0.1)),
         txn_late_share=rng.choice((0.02, 0.15)),
-        one_version=rng.random() < 0.7,
         may_lose_groups=bool(kinds["lose_group"]),
         reservation_messages=rng.choice((4, 1_000)),
     )
@@ -126,7 +125,6 @@ def late_operations(rng: random.Random, options: Options) -> Options:
         kinds={"late_operation": 4, "operate_group": 2, "complaint": 1, "plan": 1},
         fault_count=rng.choice((4, 6)),
         fault_span_us=2_400_000,
-        one_version=True,
     )
 
 
@@ -156,7 +154,6 @@ def retention(rng: random.Random, options: Options) -> Options:
         take_us=take_us,
         readers_after_us=rng.choice((0, 0, 300_000, 900_000)),
         retention_ms=rng.choice((150, 400, 1_000)),
-        one_version=True,
     )  # fmt: skip
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from seriatim_broker.core.values.messages import FORM_LANE_PROBES
-
 from .striking import Striking
 
 HELD_US = (1_300_000, 6_000_000)
@@ -37,17 +35,11 @@ class LinkFaults(Striking):
         self._world.network.break_link(first, second)
 
     def inject_stalled_lane(self) -> None:
-        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on.
-
-        Never the data lane to a broker of an older version. Such a broker does not say what it received on that lane,
-        so the sender cannot notice (ADR 0035).
-        """
+        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on."""
         first, second = self._pair()
         lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
         paths = [(first, second), (second, first)]
         for source, target in paths if self._rng.random() < 0.5 else [self._rng.choice(paths)]:
-            if lane == DATA_LANE and not self._world.brokers[target].forms & FORM_LANE_PROBES:
-                continue
             if self._world.network.stall_lane(source, target, lane):
                 self._tell(f"the {LANE_NAMES[lane]} lane from {source} to {target} is stalled")
 

@@ -15,6 +15,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerChange, LedgerVersion, PutCursor
 from seriatim_broker.core.values.messages import ReplicateLedger
 
@@ -329,7 +330,7 @@ def _first_is_unread() -> list[Patch]:
 
 def _settings_not_written() -> list[Patch]:
     def without(*fields: Any, **named: Any) -> CursorState:
-        return replace(CursorState(*fields, **named), settings=None, term_base=0)
+        return replace(CursorState(*fields, **named), settings=SETTINGS_DEFAULT, term_base=0)
 
     return [(cursors, "CursorState", without)]
 

@@ -159,6 +159,15 @@ def _rows_as_staged() -> list[Patch]:
     return [(carrying, "published_header", published_header)]
 
 
+def _followers_forget() -> list[Patch]:
+    before = SegmentLog.keep_producer
+
+    def keep_producer(self: SegmentLog, *given: Any) -> bool:
+        return self.unbroken and before(self, *given)
+
+    return [(SegmentLog, "keep_producer", keep_producer)]
+
+
 def _is_committed(log: SegmentLog, carrying_: Carrying) -> bool:
     """Whether all rows are, though they may be on no disk."""
     last = log.live_table.last(carrying_.producer)
@@ -224,7 +233,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "followers-keep": _mutation(
         "slaves, too, keep a writer in their tables while it has a decided publication",
-        lambda: [(carrying, "FORM_PUBLICATIONS", 0)],
+        _followers_forget,
         "I9",
         "CUTS",
         "WHOLE",

@@ -36,8 +36,8 @@ def _data_stays() -> list[Patch]:
 def _floor_stays() -> list[Patch]:
     real = Expiry._remove_some_cursors
 
-    async def remove(self: Expiry, part: Sequence[tuple[Any, CursorRecord]], understood: Any) -> bool:
-        return await real(self, [(item, replace(record, group_epoch=0)) for item, record in part], understood)
+    async def remove(self: Expiry, part: Sequence[tuple[Any, CursorRecord]]) -> bool:
+        return await real(self, [(item, replace(record, group_epoch=0)) for item, record in part])
 
     return [(Expiry, "_remove_some_cursors", remove)]
 

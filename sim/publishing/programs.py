@@ -167,9 +167,9 @@ class Program:
     def _repeat(self, run: Run, record: WriterRecord) -> None:
         """The run makes the rows of the last publication again, and stages them for the partitions that it knows."""
         rng, judge = self._repeating, self._publishing.judge
-        layouts = writers.earlier_layouts(record, 0)
+        layout = writers.earlier_layout(record)
         known = self._world.partitions[: self._publishing.partition_count]
-        staged = [_laid_out(chunk, known, layouts) for chunk in judge.plans[record.manifest.id].chunks]
+        staged = [_laid_out(chunk, known, layout) for chunk in judge.plans[record.manifest.id].chunks]
         manifest = chunks.manifest_of(TOPIC, staged)
         place = _place(rng.randbytes(16), staged)
         plan = Plan(self._called(run.number), staged, manifest, record.digest)
@@ -204,8 +204,8 @@ class Program:
         batches = [batch for number in sorted(parts) for batch in parts[number]]
         repeats = tuple(
             Repeat(layout, tuple(part.summary for part in _spread(batches, known[: layout.partition_count])))
-            for layout in writers.earlier_layouts(record, 0)
-            if layout.partition_count < len(known)
+            for layout in (writers.earlier_layout(record),)
+            if layout is not None and layout.partition_count < len(known)
         )
         return Chunk(TOPIC, INCARNATION, len(known), id_, _parts_of(parts), repeats=repeats)
 
@@ -286,8 +286,8 @@ def _place(id_: bytes, staged: Sequence[Chunk]) -> ManifestPlace:
     return ManifestPlace(STAGE_PARTITIONS[0], (make_offset(9, 0),), 1, 1, id_, layout=staged[0].layout)
 
 
-def _laid_out(chunk: Chunk, known: Sequence[PartitionId], layouts: Sequence[RowLayout]) -> Chunk:
-    """The rows of a chunk, staged for these partitions, and what they were in these layouts, as in `Stager.stage`."""
+def _laid_out(chunk: Chunk, known: Sequence[PartitionId], layout: RowLayout | None) -> Chunk:
+    """The rows of a chunk, staged for these partitions, and what they were in that layout, as in `Stager.stage`."""
     if chunk.partition_count == len(known):
         return chunk
     summaries = tuple(part.summary for part in chunk.parts)
@@ -295,7 +295,7 @@ def _laid_out(chunk: Chunk, known: Sequence[PartitionId], layouts: Sequence[RowL
         chunk,
         partition_count=len(known),
         parts=_spread([batch for part in chunk.parts for batch in part.batches], known),
-        repeats=tuple(Repeat(layout, summaries) for layout in layouts if layout == chunk.layout),
+        repeats=(Repeat(chunk.layout, summaries),) if layout == chunk.layout else (),
     )
 
 

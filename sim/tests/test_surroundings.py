@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from seriatim_broker.core.values.log import (
     TailCopy,
     Truncate,
 )
-from seriatim_broker.core.values.messages import FORM_LANE_PROBES, FORMS, Heartbeat, Replicate
+from seriatim_broker.core.values.messages import Heartbeat, Replicate
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
@@ -35,7 +34,6 @@ from sim.cluster import checksum
 from sim.cores.network import Network
 from sim.distances import Distances
 from sim.faults import Options
-from sim.injecting import CONTROL_LANE, DATA_LANE, Injector
 from sim.judge import PERSON, Judge, messages_of
 from sim.schedule import Schedule, Violation
 
@@ -55,7 +53,6 @@ class Actor:
         self.links: dict[str, Any] = {}
         self.wanted: dict[str, bool] = {}
         self.events: list[Any] = []
-        self.broker = SimpleNamespace(forms=0)
 
     def deliver(self, event: Any) -> None:
         self.events.append(event)
@@ -95,35 +92,6 @@ class Net:
         for number in numbers:
             self.network.send(self.a, "b-0", Heartbeat(number))  # type: ignore[arg-type]
             self.network.send(self.a, "b-0", Replicate(ONE, number, b"", 0, ()))  # type: ignore[arg-type]
-
-
-def test_no_data_lane_stalls_towards_a_broker_of_a_version_that_does_not_say_what_it_received(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stalled: set[tuple[str, str, int]] = set()
-
-    def stall_lane(source: str, target: str, lane: int) -> bool:
-        stalled.add((source, target, lane))
-        return True
-
-    world: Any = SimpleNamespace(
-        schedule=Schedule(1),
-        options=Options(),
-        brokers={
-            "new": SimpleNamespace(forms=FORMS),
-            "older": SimpleNamespace(forms=FORMS & ~FORM_LANE_PROBES),
-        },
-        network=SimpleNamespace(stall_lane=stall_lane),
-    )
-    injector = Injector(world)
-    monkeypatch.setattr(injector, "_pair", lambda: ("new", "older"))
-    for _ in range(100):
-        injector.inject_stalled_lane()
-    assert stalled == {
-        ("older", "new", DATA_LANE),
-        ("new", "older", CONTROL_LANE),
-        ("older", "new", CONTROL_LANE),
-    }
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -18,7 +18,6 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.values.log import RecoveredPartition
-from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
@@ -80,7 +79,6 @@ class RuntimeBroker:
         self.refuses = True
         self.is_replaced = False  # the operator says at the next start that the disk was replaced
         self.joined_run = 0  # the last that the coordinator knows of
-        self.forms = FORMS
         self.is_awaited = False  # it is not there yet: an operator may add its broker group
         self.slow_until_us = 0
         self.slow_reads_until_us = 0  # reads are never slow here
@@ -132,7 +130,6 @@ class RuntimeBroker:
         copy.disk, copy.directory = self.disk.twin(), self.directory.twin()
         copy.disk.crash(0)
         copy.address = address
-        copy.forms = self.forms
         return copy
 
     def put_back(self, backup: tuple[MemoryDisk, SimulatedDirectory]) -> None:

@@ -73,7 +73,6 @@ class WholeCluster:
         for name, group in world.slots():
             self.brokers[name] = broker = RuntimeBroker(self, name, group, world.new_incarnation())
             broker.disk = self.disks.make()
-            broker.forms = world.draw_forms()
         self.topics = TopicMaker(self)
         self.growth = TopicGrowth(self)
         self.person = Person(self)
@@ -209,7 +208,6 @@ class WholeCluster:
             flush=self.world.options.flush,
             chain_width=self.world.options.group_count,
             retention_ms=self.world.options.retention_ms,
-            retention_acts=bool(self.world.options.retention_ms),
             retain_unread=self.world.options.retain_unread,
         )
         asking: list[asyncio.Task[None]] = []

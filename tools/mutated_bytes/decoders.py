@@ -30,6 +30,7 @@ from seriatim_api.frames import (
     write_delivery_frame,
     write_field,
 )
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2, storage_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.rocks import codec as stored
@@ -38,7 +39,6 @@ from seriatim_broker.core.values.keyed import KeyPhase
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.rpc import known, peer_frames, peer_hello, producing, range_reading
 from seriatim_broker.rpc.consuming import ConsumeStream, read_request
-from seriatim_broker.rpc.limits import PROTOCOL
 from seriatim_broker.runtime import records
 
 from .draws import Decoder, fill, mutated, of_message, of_seeds
@@ -140,7 +140,7 @@ def _look_at(message: Message) -> None:
 def _append_seeds() -> list[bytes]:
     body = _batch.encode([b"value"], [b"key"], [1]).data
     rows = [(AppendEntry(1, 5, True, 3), _header(body, 1, FLAG_KEYED), body)] * 2
-    hello = broker_pb2.ClientHello(protocol=1, client="c").SerializeToString()
+    hello = broker_pb2.ClientHello(protocol=PROTOCOL, client="c").SerializeToString()
     return [write_append_frame(rows), b"".join(write_field(1, [hello])), write_append_frame(rows[:1])]
 
 
@@ -239,7 +239,7 @@ class _Driver:
 def _consume(data: bytes) -> None:
     groups = SimpleNamespace(join=lambda *_: SimpleNamespace(joined=0, acked_messages=0, failed_attempts=0))
     services = SimpleNamespace(driver=_Driver(), counters=SimpleNamespace(groups=groups))
-    hello = broker_pb2.ConsumerHello(protocol=1)
+    hello = broker_pb2.ConsumerHello(protocol=PROTOCOL)
     stream = ConsumeStream(cast("Any", services), cast("Any", None), hello, lambda: None)
     read_request(data)
     list(stream.take(data))

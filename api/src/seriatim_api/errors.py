@@ -491,6 +491,12 @@ class NewerFormatError(StorageError):
     number = 701
 
 
+class OlderFormatError(StorageError):
+    """An older version wrote the data directory or the cluster's records, and this version does not read them."""
+
+    number = 709
+
+
 class OldDiskError(StorageError):
     """The data directory is an older copy: its member run, or the end of its log, is below what the cluster knows."""
 

@@ -92,10 +92,14 @@ def make_chunk_id(random: bytes, batch_bytes: int, message_bytes: int) -> bytes:
     return (_CHUNK_MARK + b"".join(sizes) + random)[:CHUNK_BYTES]
 
 
-def chunk_sizes(chunk: bytes) -> tuple[int, int] | None:
-    """The most bytes of a body and of a message in a chunk, as its id says; None if an earlier version made the id."""
+def chunk_sizes(chunk: bytes) -> tuple[int, int]:
+    """The most bytes of a body and of a message in a chunk, as its id says.
+
+    Raises:
+        BadRequestError: The id does not say them.
+    """
     if not chunk.startswith(_CHUNK_MARK):
-        return None
+        raise BadRequestError("the id of a chunk does not say the sizes of its batches and messages")
     at = len(_CHUNK_MARK)
     batch_bytes, message_bytes = chunk[at : at + _SIZE_BYTES], chunk[at + _SIZE_BYTES : at + 2 * _SIZE_BYTES]
     return int.from_bytes(batch_bytes, "little"), int.from_bytes(message_bytes, "little")
@@ -182,8 +186,8 @@ class RowLayout(NamedTuple):
     layout, and a program that repeats it is compared by that one.
 
     Attributes:
-        partition_count: The partitions that the topic had; 0: not known.
-        batch_bytes: The most bytes of a staged batch; 0: not known, or the same as now.
+        partition_count: The partitions that the topic had.
+        batch_bytes: The most bytes of a staged batch; 0: not known, of a record that was rebuilt.
     """
 
     partition_count: int
@@ -191,7 +195,7 @@ class RowLayout(NamedTuple):
 
 
 NO_LAYOUT: Final = RowLayout(0, 0)
-"""The layout of what an earlier version decided or staged."""
+"""The layout where there are no rows."""
 
 
 class LaidOut(NamedTuple):

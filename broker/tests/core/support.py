@@ -17,6 +17,7 @@ from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -104,6 +105,7 @@ def fence_answer(
         table=table,
         incomplete_table=incomplete,
         tail=tail,
+        size_bytes=0 if length is not None else None,
     )
 
 
@@ -156,7 +158,10 @@ def sealed_chain(
     incomplete: bool = False,
     folds: bool = False,
 ) -> Chain:
-    """The record after a switch that sealed the open segment."""
+    """The record after a switch that sealed the open segment.
+
+    Without `folds`, empty segments stay in it as those with messages do.
+    """
     old = chain.open_segment
     server = server if server is not None else old.server
     seal = Seal(
@@ -167,7 +172,12 @@ def sealed_chain(
         tail_from,
         members if tail_from is not None else (),
     )
-    return seal_and_open(chain, seal, opening(old.no + 1, members, master_run, incomplete), 0, folds=folds)
+    known = vars(chains)["foldable"]
+    try:
+        vars(chains)["foldable"] = known if folds else lambda *_: ()
+        return seal_and_open(chain, seal, opening(old.no + 1, members, master_run, incomplete), 0)
+    finally:
+        vars(chains)["foldable"] = known
 
 
 def unsettled_chain(chain: Chain, members: tuple[MemberId, ...] = (M10, M11), master_run: int = 1) -> Chain:

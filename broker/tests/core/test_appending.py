@@ -88,18 +88,6 @@ def test_more_than_a_switch_may_copy_is_refused_as_overloaded() -> None:
     assert later not in bench.refused()
 
 
-def test_less_may_be_unflushed_beside_a_broker_without_parts() -> None:
-    size = batches_of(1, [1])[0].size_bytes
-    config = BrokerConfig(unflushed_bytes_max=3 * size, unflushed_whole_bytes_max=2 * size)
-    bench = opened_master(config=config)
-    bench.core.state.links.by_broker[M01.broker].forms &= ~msg.FORM_PARTS
-    requests = [bench.append(sequence, starts=not sequence) for sequence in range(3)]
-    assert list(bench.refused()) == requests[2:]
-    bench.core.state.links.by_broker[M01.broker].forms |= msg.FORM_PARTS
-    assert bench.append(2, run=2, starts=True) not in bench.refused()
-    assert bench.append(3, run=2) in bench.refused()
-
-
 @pytest.mark.parametrize(
     ("level", "when"),
     [

@@ -347,22 +347,6 @@ def test_a_newer_epoch_of_an_older_state_is_noticed() -> None:
     assert "ends with segment 1" in behind.reason(bench.core.state)
 
 
-def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision() -> None:
-    """Version 0.2.0 does not tell where append time begins in a segment; the coordinator's record of the epoch does."""
-    chain = sealed_chain(first_chain(), 0, 0)
-    last = replace(chain.open_segment, opened_at_ms=2_000, append_floor_ms=1_000)
-    written = replace(chain, segments=(*chain.segments[:-1], last))
-    told = replace(chain, segments=(*chain.segments[:-1], replace(last, append_floor_ms=2_000)))
-    bench = Bench(M10)
-    bench.link(M11)
-    bench.open(told)
-    bench.read_chain(written)
-    again = Bench(M10, 2, (RecoveredPartition(P, chain=bench.writes(PutChain)[-1].chain),))
-    again.link(M11)
-    again.read_chain(written)
-    assert not again.core.state.coordinator.behind
-
-
 def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:
     bench = Bench(M20)
     bench.link(M10)

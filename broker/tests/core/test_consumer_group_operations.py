@@ -6,7 +6,6 @@ import pytest
 from seriatim_api import errors
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, change_server, trim
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.segment import Start
@@ -39,7 +38,6 @@ class Operated(Serving):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
         self.record = ev.CursorRecord(1, 1, 0, TOPIC)
         self.cursor_revision = 5
 
@@ -498,15 +496,6 @@ def test_what_is_so_already_is_not_written(operation: ev.ConsumerGroupOperation)
     bench.operate(operation)
     assert bench.told() == fx.ConsumerGroupOperated(1, bench.record, True, None)
     assert not bench.all(fx.WriteCursor)
-
-
-def test_no_pause_while_a_broker_would_not_go_by_it() -> None:
-    bench = idle()
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_GROUP_OPERATIONS))
-    bench.operate(PAUSE)
-    assert isinstance(bench.refusal(), errors.PreconditionError)
-    bench.operate(REWIND)
-    assert bench.all(fx.WriteCursor), "where a group begins anew older brokers know as well"
 
 
 def test_a_pause_without_an_answer_holds_the_group_until_it_is_known() -> None:

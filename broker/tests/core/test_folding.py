@@ -34,7 +34,6 @@ from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     GROUP,
-    GROUPS,
     M00,
     M01,
     M10,
@@ -56,13 +55,13 @@ from .support import (
 )
 
 
-def switched(chain: Chain, length: int = 0, *, folds: bool = True, incomplete: bool = False, **seal: object) -> Chain:
+def switched(chain: Chain, length: int = 0, *, incomplete: bool = False, **seal: object) -> Chain:
     """The record after one more switch."""
     old = chain.open_segment
     given: dict[str, object] = {"tail_from": None, "tail_copies": (), "eligible": old.members, **seal}
     sealed = Seal(length=length, checksum=0, server=old.server, **given)  # type: ignore[arg-type]
     members = (M10, M11) if old.no % 2 else (M00, M01)
-    return seal_and_open(chain, sealed, opening(old.no + 1, members, incomplete=incomplete), 0, folds=folds)
+    return seal_and_open(chain, sealed, opening(old.no + 1, members, incomplete=incomplete), 0)
 
 
 def numbers(chain: Chain) -> list[int]:
@@ -85,21 +84,16 @@ def test_empty_switches_leave_two_segments_however_many_there_are() -> None:
     assert chain.open_segment.base == 5
 
 
-def test_without_the_word_of_all_brokers_nothing_is_folded() -> None:
-    chain = first_chain()
-    for _ in range(10):
-        chain = switched(chain, folds=False)
-    assert numbers(chain) == list(range(1, 12))
-
-
-def test_what_an_older_version_left_is_folded_a_few_at_a_time() -> None:
+def test_many_empty_segments_are_folded_a_few_at_a_time() -> None:
     chain = switched(first_chain(), 5)
-    for _ in range(9):
-        chain = switched(chain, folds=False)
-    assert len(switched(chain).segments) == len(chain.segments) + 1 - FOLDED_MAX
+    for no in range(3, 12):
+        chain = open_over(chain, opening(no, (M00, M01), incomplete=True), 0)
+    for no in range(2, 11):
+        chain = settle(chain, no, Seal(0, 0, M10, (M10,), None, (), 0))
+    assert len(switched(chain, incomplete=True).segments) == len(chain.segments) + 1 - FOLDED_MAX
     for _ in range(4):
-        chain = switched(chain)
-    assert len(chain.segments) == 3
+        chain = switched(chain, incomplete=True)
+    assert len(chain.segments) == 4, "the first empty one has a complete table"
 
 
 def test_segments_with_messages_stay() -> None:
@@ -158,28 +152,17 @@ def test_the_keepers_of_a_tail_stay_until_two_members_are_whole() -> None:
 )
 def test_tables_that_members_forgot_are_not_needed_again(marks: tuple[bool, bool, bool], folds: bool) -> None:
     """`folds-with-table`: of the empty segment, of the one behind it, and of the one that is opened."""
-    chain = switched(switched(first_chain(), 5, folds=False, incomplete=marks[0]), folds=False, incomplete=marks[1])
+    chain = switched(switched(first_chain(), 5, incomplete=marks[0]), incomplete=marks[1])
     assert bool(foldable(chain, next_is_incomplete=marks[2])) is folds
-
-
-def test_the_digest_of_a_record_without_folded_segments_is_that_of_older_versions() -> None:
-    chain = switched(switched(first_chain(), 5), 3)
-    assert chain.parts.digest == 6790666366480001013, "as it was before segments could be folded"
-    assert replace(chain, segments=(replace(chain.segments[0], folded=2), *chain.segments[1:])).parts.digest != (
-        chain.parts.digest
-    )
 
 
 # ---- who folds ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("registered", "linked", "folds"), [(16, 31, True), (15, 31, False), (31, 15, False)])
-def test_a_switch_folds_only_if_every_registered_broker_reads_it(registered: int, linked: int, folds: bool) -> None:
+def test_a_switch_folds_the_empty_segment_before_the_open_one() -> None:
     bench = Bench(M20)
-    bench.do(ev.DirectoryChanged(GROUPS, forms=registered))
     for member in (M00, M01, M10, M11, M21):
-        bench.do(ev.LinkUp(member.broker, member, 1, 1, linked if member == M11 else msg.FORMS))
-        bench.sessions[member.broker] = 1
+        bench.link(member)
     chain = sealed_chain(sealed_chain(first_chain(), 5, 7), 0, 0, (M00, M01))
     bench.do(ev.SwitchAwayFrom(P, 3))
     bench.read_chain(chain)
@@ -194,7 +177,7 @@ def test_a_switch_folds_only_if_every_registered_broker_reads_it(registered: int
             bench.hear(member, msg.PrepareAnswer(P, 4, ask.switch_attempt, 1, ""))
     bench.persist()
     (write,) = bench.all(fx.WriteChain)
-    assert numbers(write.chain) == ([1, 3, 4] if folds else [1, 2, 3, 4])
+    assert numbers(write.chain) == [1, 3, 4]
 
 
 # ---- members --------------------------------------------------------------------------------------------

@@ -85,15 +85,6 @@ def test_a_small_body_is_sent_and_written() -> None:
     assert [put.adopts for put in carry.bench.writes(PutBatch)] == [None]
 
 
-def test_a_follower_of_an_older_version_gets_the_bodies() -> None:
-    bench = opened_master()
-    bench.core.state.links.by_broker[M01.broker].forms &= ~msg.FORM_ADOPTS
-    carry, _ = asked(2, bench=bench)
-    carry.fetched(is_here=True)
-    assert not bench.sent(msg.ReplicateStaged)
-    assert bench.sent(msg.Replicate, M01)[0].batches
-
-
 def test_a_follower_that_lacks_what_is_staged_gets_the_bodies_from_there_on() -> None:
     bench = opened_master()
     carry, request = asked(2, 2, bench=bench)

@@ -38,7 +38,6 @@ class Forwarding(KeyedServing):
         self.unreadable: set[int] = set()
         self.filling = b""
         super().__init__(keys, **{"policy": POLICY, **more})  # type: ignore[arg-type]
-        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
 
     def reads(self) -> None:
         """The disk answers what it was asked."""
@@ -247,15 +246,6 @@ def test_a_message_that_retention_dropped_takes_its_number_with_it() -> None:
     assert not bench.keyed.forwards
 
 
-def test_with_a_broker_of_an_older_version_the_message_is_tried_again() -> None:
-    bench = forwarding("ab")
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_DEAD_LETTERS))
-    bench.fail("a")
-    bench.deliver()
-    assert bench.asked() == []
-    assert bench.keyed.keys[b"ka"].phase is KeyPhase.RETRY
-
-
 def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -> None:
     bench = forwarding("ab")
     bench.fail("a")
@@ -424,7 +414,7 @@ def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
     serial = forward.reading = bench.core.state.new_serial()
     bench.core.state.reads[serial] = (ReadKind.KEYS, P, 1, GROUP, 0)
     bench.keyed.fetches[serial] = Fetch(offsets([0]), list(offsets([0])), tries=TRIES_MAX)  # no member has the message
-    seen = SeenKey(b"ka", 0, offsets([0])[0])
+    seen = SeenKey(b"ka", 0, offsets([0])[0], 1)
     bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.SKIP, (seen,), bench.now_us + SECOND))
     assert not bench.keyed.forwards
     bench.wait(SECOND, (M01,))

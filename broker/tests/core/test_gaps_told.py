@@ -190,7 +190,7 @@ def test_drops_of_lists_in_turns_do_not_overlap() -> None:
     bench.begin()
     bench.deliver()
     bench.runs()
-    seen = SeenKey(b"kk", 0, make_offset(1, 1))
+    seen = SeenKey(b"kk", 0, make_offset(1, 1), 1)
     bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + SECOND))
     bench.deliver()
     (run,) = bench.runs()
@@ -290,7 +290,7 @@ def test_key_that_is_parked_after_its_message_was_lost_goes_on() -> None:
     keyed = bench.part.consumer_groups[GROUP].keyed
     assert keyed is not None
     bench.runs()
-    seen = SeenKey(b"kk", 0, make_offset(2, 0))
+    seen = SeenKey(b"kk", 0, make_offset(2, 0), 1)
     bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + SECOND))
     bench.deliver()
     (run,) = bench.runs()

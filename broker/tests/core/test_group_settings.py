@@ -36,7 +36,6 @@ class Configured(KeyedServing):
 
     def __init__(self, keys: str = "aab", policy: RetryPolicy = QUICK) -> None:
         super().__init__(keys, policy=policy)
-        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
         self.record = ev.CursorRecord(1, 1, 0, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy)
         self.cursor_revision = 5
 
@@ -258,13 +257,6 @@ def test_an_exclusive_group_has_no_policy() -> None:
     assert isinstance(bench.refusal(), errors.BadRequestError)
     bench.operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE))
     assert bench.all(fx.WriteCursor)[-1].record.retry == RETRY_DEFAULT
-
-
-def test_no_settings_while_a_broker_would_not_keep_them() -> None:
-    bench = served()
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_GROUP_SETTINGS))
-    bench.operate(wanted=WantedSettings(retry=SLOW))
-    assert "upgrade all brokers first" in str(bench.refusal())
 
 
 # ---- keys that wait -------------------------------------------------------------------------------------

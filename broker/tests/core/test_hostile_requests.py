@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, make_offset
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.rpc.consuming import ConsumeStream
@@ -34,7 +35,7 @@ def stream_of(serving: KeyedServing) -> ConsumeStream:
     groups = SimpleNamespace(join=lambda *_: SimpleNamespace(joined=0, acked_messages=0, failed_attempts=0))
     driver = SimpleNamespace(new_stream=lambda _: STREAM, feed=serving.do)
     services = SimpleNamespace(driver=driver, counters=SimpleNamespace(groups=groups))
-    hello = broker_pb2.ConsumerHello(protocol=1, credit_bytes=1 << 20)
+    hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, credit_bytes=1 << 20)
     return ConsumeStream(cast("Any", services), cast("Any", None), hello, lambda: None)
 
 

@@ -214,11 +214,10 @@ def test_what_is_offered_is_got_one_at_a_time_and_dropped_when_it_is_offered_no_
 # ---- in a switch ----------------------------------------------------------------------------------------
 
 
-def _switcher(**forms: int) -> Bench:
+def _switcher() -> Bench:
     bench = Bench(M20)
     for member in (M00, M01, M10, M11, M21):
-        bench.sessions[member.broker] = 1
-        bench.do(ev.LinkUp(member.broker, member, 1, 1, forms.get(member.broker.replace("-", "_"), msg.FORMS)))
+        bench.link(member)
     bench.do(ev.SwitchAwayFrom(P, 1))
     bench.read_chain(first_chain())
     (request,) = bench.sent(msg.FenceRequest, M00)
@@ -240,27 +239,17 @@ def test_a_member_that_gets_on_with_its_blocks_has_the_time() -> None:
     assert bench.all(fx.WriteChain)[-1].chain.open_segment.switch_attempt == request.switch_attempt
 
 
-def test_a_group_with_a_member_of_an_older_version_is_never_told_names() -> None:
-    bench = _switcher(g1_1=msg.FORMS & ~msg.FORM_IDLE_BLOCKS)
-    assert not bench.sent(msg.PrepareRequest, M10)
-    assert not bench.sent(msg.PrepareRequest, M11)
-    assert bench.sent(msg.PrepareRequest, M21)
-
-
-@pytest.mark.parametrize("forms", [msg.FORMS, msg.FORM_PACKED_TABLES])
-def test_a_fenced_member_spells_its_table_out_while_there_are_older_versions(forms: int) -> None:
+def test_a_fenced_member_names_its_blocks() -> None:
     bench = opened_master(config=QUICK)
     bench.link(M20)
-    bench.sessions[M21.broker] = 9
-    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, forms))
+    bench.link(M21)
     for number in range(4):
         _append(bench, number)
     pass_time(bench, (M01, M20, M21))
     bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
     bench.persist()
     (answer,) = bench.sent(msg.FenceAnswer, M20)
-    named = forms == msg.FORMS
-    assert (len(answer.table.blocks), answer.table.row_count) == ((1, 1) if named else (0, 5))
+    assert (len(answer.table.blocks), answer.table.row_count) == (1, 1)
 
 
 def test_a_restarted_member_makes_blocks_and_sets_no_timer_before_it_is_ready() -> None:
@@ -379,16 +368,3 @@ def test_blocks_that_a_start_found_go_when_others_are_offered_or_nobody_offers_f
         for _ in range(1 if offered else 4):
             bench.wait(SECOND, (M00, M20))
         assert [write.block for write in bench.writes(DropBlock)] == [FROM_1.id]
-
-
-def test_windows_without_a_time_are_not_folded_until_they_have_one() -> None:
-    """A version before kept no time. A block of such windows would be expired at once, and its producers forgotten."""
-    undated = {bytes([number]) * 16: pack_window([Entry(0, 0, 1, number)]) for number in range(1, 9)}
-    table = ProducerTable(pack_table(undated))
-    config = replace(BrokerConfig(), idle_block_rows=4)
-    now_ms = 20 * config.producer_expiry_ms
-    table.fold(config, now_ms, 1 << 62)
-    assert not table.blocks
-    table.date(now_ms)
-    table.tidy(config, now_ms, now_ms + config.tidy_ms, 1 << 62)
-    assert table.producer_count == len(undated)

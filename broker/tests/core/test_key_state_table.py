@@ -18,7 +18,6 @@ from seriatim_api.ids import format_offset, make_offset
 from seriatim_broker.core.consumers.figures import figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, declare_lost, trim
 from seriatim_broker.core.values.keyed import (
     NOTHING_WANTED,
@@ -97,7 +96,6 @@ class Waiting(Forwarding):
         self.chain = sealed_chain(chain, self.length, checksum_of(self.batches), server=here, eligible=both)
         self.core.state.config = replace(self.config, handed_grants_max=-1)  # it stays in this segment
         self.answered: set[int] = set()
-        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
         self.read_chain(self.chain)
 
     def cursor(self, no: int = 2, epoch: int = 1, start: int = 0, revision: int = 0) -> None:
@@ -156,7 +154,7 @@ class Waiting(Forwarding):
         self._load()
         found = self.all(fx.KeysListed)[-1].keys
         keys = tuple(SeenKey(key.name, key.turn, key.first_offset, key.group_epoch) for key in found)
-        self.do(ev.OperateKeys(3, P, GROUP, operation, keys or (SeenKey(b"ka", 0, 0),), self.now_us + SECOND))
+        self.do(ev.OperateKeys(3, P, GROUP, operation, keys or (SeenKey(b"ka", 0, 0, 1),), self.now_us + SECOND))
         self._load()
         return list(self.all(fx.KeysOperated)[-1].results)
 

@@ -10,8 +10,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, SeenKey
-from seriatim_broker.core.values.ledger_rows import KeyRecord, key_name, write_key
-from seriatim_broker.core.values.log import CursorState, LedgerRow
+from seriatim_broker.core.values.log import LedgerRow
 from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import QUICK, KeyedServing, offsets
@@ -89,7 +88,7 @@ def test_key_in_the_dead_letter_order_is_released() -> None:
     bench.unreadable = set(offsets([0]))
     bench.fail("a")
     bench.deliver()
-    seen = SeenKey(b"ka", 0, make_offset(1, 0))
+    seen = SeenKey(b"ka", 0, make_offset(1, 0), 1)
     bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + 10**6))
     bench.deliver()
     assert bench.granted() == [[0, 1]]
@@ -120,18 +119,3 @@ def test_attempt_on_a_dropped_message_ends_with_its_server(is_dropped_first: boo
     assert [(run.offsets[0], run.attempt) for run in successor.runs() if run.offsets[0] == make_offset(1, 1)] == [
         (make_offset(1, 1), 1)
     ]
-
-
-def test_key_of_an_earlier_version_stays_parked_beside_a_drop() -> None:
-    """Such a broker kept a number in place of the first message of a key without a list."""
-    record = KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 7, 0, "no")
-    row = LedgerRow(1, GROUP, key_name(b"ka"), write_key(record))
-    bench = KeyedServing("bab", cursors=(CursorState(1, GROUP, 1, 0, 0),), rows=(row,))
-    drops_below(bench, 1)
-    bench.serve()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
-    assert [(key.name, keyed.first_offset(key)) for key in keyed.keys.values() if key.phase is KeyPhase.PARKED] == [
-        (b"ka", make_offset(1, 1))
-    ]
-    assert bench.granted() == [[2]]

@@ -452,7 +452,6 @@ def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
 def test_server_serves_on_while_the_coordinator_lacks_the_group() -> None:
     """Rule `serves-on`: a server that reads an older copy of the coordinator goes on in its term."""
     bench = served("aa")
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     (run,) = bench.runs()
     bench.do(ev.CursorRead(P, GROUP, None, 0, known_revision=5))
     assert not bench.all(fx.WriteCursor)
@@ -466,7 +465,6 @@ def test_server_serves_on_while_the_coordinator_lacks_the_group() -> None:
 def test_group_that_is_deleted_under_its_server_begins_anew() -> None:
     """The answer to the write of its new cursor is not taken for that of the next term."""
     bench = served("aa")
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     bench.runs()
     deleted = ev.CursorRecord(1, 1, 0, TOPIC, deleted=True, mode=ConsumerMode.KEY_ORDERED, term_base=6)
     bench.do(ev.CursorRead(P, GROUP, deleted, 9, known_revision=5))
@@ -485,7 +483,6 @@ def test_group_that_is_deleted_under_its_server_begins_anew() -> None:
 def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:
     """Rule `begins-above`."""
     bench = KeyedServing("ab")
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     bench.join()
     bench.read_chain(bench.chain)
     deleted = ev.CursorRecord(9, 4, 0, TOPIC, deleted=True, mode=ConsumerMode.KEY_ORDERED, term_base=6)

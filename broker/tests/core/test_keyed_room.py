@@ -192,7 +192,7 @@ def test_keys_that_a_person_released_do_not_count() -> None:
         bench.deliver(200 * MS)
     keys = bench.keyed.keys
     assert bench.keyed.delayed_count >= 10
-    seen = tuple(SeenKey(name, 0, bench.keyed.first_offset(key)) for name, key in sorted(keys.items()))
+    seen = tuple(SeenKey(name, 0, bench.keyed.first_offset(key), 1) for name, key in sorted(keys.items()))
     bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.RELEASE, seen, bench.now_us + 5 * SECOND))
     for _ in range(6):
         bench.settle()

@@ -114,15 +114,6 @@ def test_progress_now_and_then_is_enough() -> None:
     assert not cut(bench)
 
 
-def test_a_peer_that_does_not_say_what_it_received_is_not_probed() -> None:
-    bench = opened_master()
-    bench.do(ev.LinkUp(M01.broker, M01, 1, 9, forms=0))
-    bench.sessions[M01.broker] = 9
-    live(bench, LONG_US, count_step=0)
-    assert not cut(bench)
-    assert not bench.sent(msg.LaneProbe, M01)
-
-
 def test_a_link_that_nothing_is_watched_by_is_looked_after_too() -> None:
     bench = opened_master()
     bench.link(M10)

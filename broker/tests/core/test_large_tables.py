@@ -8,7 +8,6 @@ import pytest
 from seriatim_api.ids import MemberId
 from seriatim_broker.core.copies import producer_tables
 from seriatim_broker.core.dispatch import partitions
-from seriatim_broker.core.switching.idle_blocks import table_bytes_max
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -16,7 +15,6 @@ from seriatim_broker.core.values.producers import (
     Entry,
     IdleBlock,
     ProducerTable,
-    Table,
     append_time_of,
     entries_of,
     pack_table,
@@ -48,18 +46,12 @@ from .test_switch import _behind, _fence_second, _switch_second, asked_to_prepar
 ROW_BYTES = 49
 """Of a producer in a table that is spelled out."""
 
-NO_NAMES = msg.FORM_PACKED_TABLES
-NO_PARTS = msg.FORMS & ~msg.FORM_PARTS
 
-
-def _fenced(
-    rows_max: int, *, incomplete: bool, forms: int = msg.FORMS, idle_s: int = 0
-) -> tuple[Bench, msg.FenceAnswer]:
+def _fenced(rows_max: int, *, incomplete: bool, idle_s: int = 0) -> tuple[Bench, msg.FenceAnswer]:
     """What a master answers that knows 5 producers, 4 of them in a block, if at most so many may be spelled out."""
     bench = opened_master(config=replace(QUICK, spelled_out_bytes_max=4 + ROW_BYTES * rows_max + 3 * 24))
     bench.link(M20)
-    bench.sessions[M21.broker] = 9
-    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, forms))
+    bench.link(M21)
     for number in range(4):
         _append(bench, number)
     pass_time(bench, (M01, M20, M21))
@@ -131,28 +123,21 @@ def test_blocks_that_were_idle_for_long_are_left_out_so_that_the_rest_can_be_spe
     assert bench.part.logs[1].live_table.producer_count == 5, "the table itself is as it was"
 
 
-def test_a_table_that_an_older_version_cannot_take_is_not_told_and_neither_is_a_length() -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_table_that_is_too_large_for_a_message_gives_no_length(is_told: bool) -> None:
     """A part of the table would pass for all of it, and repeats for new batches (I9). Without a length the next segment
     is opened over this one."""
-    bench, answer = _fenced(5, incomplete=False, forms=NO_NAMES)
-    assert (answer.length, answer.table.row_count) == (4 + 4, 5)
-    bench, answer = _fenced(4, incomplete=False, forms=NO_NAMES)
-    assert (answer.fenced, answer.length, answer.table, answer.tail) == (True, None, Table(), ())
-    assert [dict(note.fields)["producers"] for note in _too_large(bench)] == [5]
-
-
-@pytest.mark.parametrize(("forms", "is_told"), [(msg.FORMS, True), (NO_PARTS, False)])
-def test_a_table_without_blocks_goes_in_parts_to_those_who_take_them(forms: int, is_told: bool) -> None:
-    """100,000 producers with full windows are 79 MB, without any idle block."""
-    bench = opened_master(config=replace(QUICK, spelled_out_bytes_max=ROW_BYTES))
-    bench.sessions[M21.broker] = 9
-    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, forms))
+    bytes_max = 4 + 3 * ROW_BYTES if is_told else 3 * ROW_BYTES
+    bench = opened_master(config=replace(QUICK, spelled_out_bytes_max=ROW_BYTES, table_bytes_max=bytes_max))
+    bench.link(M21)
     for number in range(3):
         _append(bench, number)
     bench.hear(M21, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
     bench.persist()
     (answer,) = bench.sent(msg.FenceAnswer, M21)
-    assert (answer.length is not None, answer.table.row_count) == ((True, 3) if is_told else (False, 0))
+    assert answer.fenced
+    assert (answer.length, answer.table.row_count) == ((3, 3) if is_told else (None, 0))
+    assert [dict(note.fields)["producers"] for note in _too_large(bench)] == ([] if is_told else [3])
 
 
 # ---- several switchers ----
@@ -224,16 +209,6 @@ def test_who_waits_for_its_turn_hears_that_the_coordinator_has_lost_decisions() 
     assert not answer.fenced
 
 
-def test_a_broker_that_does_not_know_of_turns_is_answered_at_once() -> None:
-    bench = _with_large_table()
-    bench.unlink(M21)
-    bench.sessions[M21.broker] = 9
-    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, msg.FORMS & ~msg.FORM_FENCE_PROGRESS))
-    _asked_by(bench, M20, M21)
-    assert _answered(bench) == [M20, M21]
-    assert not bench.sent(msg.FenceProgress, M21)
-
-
 def test_a_switcher_waits_for_a_large_table_for_as_long_as_it_takes() -> None:
     """After `fence_timeout_us` it opened over the segment of a master whose certificate was there."""
     bench = switcher(without=(M01,))
@@ -278,12 +253,12 @@ def test_a_table_that_a_merge_made_too_large_is_not_sent_and_the_mark_is_passed_
 # ---- for readers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("forms", "is_told"), [(msg.FORMS, True), (NO_PARTS, False)])
-def test_a_table_for_readers_is_told_whole_or_an_event_says_why_not(forms: int, is_told: bool) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_table_for_readers_is_told_whole_or_an_event_says_why_not(is_told: bool) -> None:
     bench = Serving()
-    bench.core.state.config = replace(bench.config, spelled_out_bytes_max=ROW_BYTES)
-    bench.sessions[M10.broker] = 9
-    bench.do(ev.LinkUp(M10.broker, M10, 1, 9, forms))
+    if not is_told:
+        bench.core.state.config = replace(bench.config, spelled_out_bytes_max=ROW_BYTES, table_bytes_max=ROW_BYTES)
+    bench.link(M10)
     log = bench.part.logs[1]
     log.opened_with = prepared(1, (M00, M01))
     log.table = ProducerTable(pack_table({_id(number): pack_window([Entry(0, 0, 1, 0)], 7) for number in range(3)}))
@@ -315,21 +290,6 @@ def test_what_is_spelled_out_is_what_the_table_knows_and_no_larger_than_it_says(
     assert [(len(entries_of(window)), append_time_of(window)) for window in dict(less).values()][-1] == (2, 9_000)
     assert table.spelled_out(whole.size_bytes - 1, 8_001) is None, "nothing that was idle for less"
     assert table.spelled_out(less.size_bytes - 1, 8_000) is None
-
-
-def test_members_are_told_apart_by_what_they_take() -> None:
-    bench = opened_master()
-    bench.sessions[M21.broker] = 9
-
-    def limits(*members: MemberId) -> list[int]:
-        return [table_bytes_max(bench.core.state, member) for member in members]
-
-    large, small = bench.config.table_bytes_max, bench.config.spelled_out_bytes_max
-    bench.link(M10)
-    assert table_bytes_max(bench.core.state) == large
-    bench.do(ev.LinkUp(M21.broker, M21, 1, 9, 0))
-    assert table_bytes_max(bench.core.state) == small
-    assert limits(M00, M10, M21, M11) == [large, large, small, small]
 
 
 # ---- tables that readers need ---------------------------------------------------------------------------

@@ -44,16 +44,6 @@ def test_in_a_shared_group_each_message_is_granted_alone() -> None:
     assert sorted(bench.granted()) == [[0], [1], [2], [3]]
 
 
-def test_no_shared_group_while_a_broker_knows_key_ordered_groups_only() -> None:
-    bench = KeyedServing("a", mode=ConsumerMode.SHARED)
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_GROUP_SETTINGS))
-    bench.join()
-    bench.do(ev.CursorRead(P, GROUP, None, 0))
-    (refused,) = bench.delivered(fx.SubscriptionRefused)
-    assert "upgrade all brokers first" in refused.error.message
-    assert not bench.all(fx.WriteCursor)
-
-
 def test_a_failed_message_of_a_shared_group_holds_up_nothing() -> None:
     bench = shared()
     first, second, third = bench.runs()
@@ -355,7 +345,6 @@ def configuring(wanted: WantedSettings, deadline_us: int = 0) -> ev.OperateConsu
 def test_at_most_once_does_not_begin_while_a_consumer_is_there() -> None:
     bench = Serving()
     bench.begin()
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     once_only = WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True)
     bench.do(configuring(once_only, bench.now_us + 3 * SECOND))
     bench.read_chain(bench.chain)
@@ -385,12 +374,6 @@ def test_a_shared_group_begins_to_park_keys_by_no_change() -> None:
             change.over(before)
     assert WantedSettings(ConsumerMode.SHARED, RetryPolicy(5)).over(keyed).mode is ConsumerMode.SHARED
     assert WantedSettings(ConsumerMode.SHARED, at_most_once=True).over(keyed).retry == RetryPolicy()
-
-
-def test_a_shared_group_that_parks_keys_since_an_earlier_version_can_be_changed() -> None:
-    before = ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(5, exhausted=Exhausted.PARK_KEY))
-    after = WantedSettings(None, RetryPolicy(9, exhausted=Exhausted.PARK_KEY)).over(before)
-    assert after.retry.attempts_max == 9
 
 
 def test_at_most_once_ends_the_retries_of_a_group_and_takes_no_new_ones() -> None:

@@ -11,7 +11,7 @@ from .support import GROUP, M01, SECOND, STREAM, Serving
 def pong(bench: Serving, number: int) -> fx.Pong:
     """The answer to one heartbeat; nothing was asked of the coordinator for it."""
     bench.clear()
-    bench.do(ev.ConsumerPing(STREAM, number))
+    bench.do(ev.ConsumerPing(STREAM, number, 5_000))
     assert not bench.all(fx.ReadCursor)
     assert not bench.all(fx.ReadChain)
     (found,) = bench.delivered(fx.Pong)

@@ -197,14 +197,6 @@ def test_a_window_that_is_not_made_yet_is_found_by_a_whole_id_and_not_across_two
     assert table.unread_count == 3
 
 
-def test_windows_without_a_time_are_dated_whether_they_are_made_or_found() -> None:
-    window = pack_window([Entry(0, 0, 1, 0)])
-    table = ProducerTable(pack_table({b"a" * 16: window, b"b" * 16: pack_window([Entry(0, 0, 1, 1)], 9)}))
-    table.date(7)
-    assert [append_time_of(table.window(letter * 16) or b"") for letter in (b"a", b"b")] == [7, 9]
-    assert [append_time_of(made) for made in table.windows.values()] == [7, 9]
-
-
 def _ranks(table: ProducerTable) -> dict[bytes, tuple[int, int]]:
     newest = {producer: newest_of(window) for producer, window in table.windows.items()}
     return {producer: (entry.epoch, entry.last_sequence) for producer, entry in newest.items()}

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from seriatim_api.errors import BadRequestError, NotActiveError, PreconditionError
 from seriatim_api.ids import OFFSET_MAX, make_offset
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.metrics import Counters
 from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, ConsumeStream, read_request
-from seriatim_broker.rpc.limits import PROTOCOL
 
 from .keyed_support import KeyedServing
 from .support import GROUP, MS, STREAM, P, Serving
@@ -169,7 +169,7 @@ def test_at_most_once_a_failure_is_answered_and_nothing_comes_again() -> None:
         {"nack": {"subscription": 1, "token": 1, "offset": U64}},
         {"nack": {"subscription": 1, "token": 1, "offset": 1, "delay_ms": U64}},
         {"extend": {"subscription": 1, "tokens": [1] * (ROWS_MAX + 1)}},
-        {"hello": {"protocol": 1}},
+        {"hello": {"protocol": PROTOCOL}},
         {},
     ],
 )

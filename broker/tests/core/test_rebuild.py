@@ -62,12 +62,16 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     before = CursorRecord(
         2, 1, 7, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy, term_base=9, oldest=5, handover=HandOverId(3, 4)
     )
-    told = [CursorState(4, "g", 1, 26, 40, oldest=1 << 40), CursorState(4, "g", 1, 30, 40)]
+    before = replace(before, paused=True)
+    told = [
+        CursorState(4, "g", 1, 26, 40, oldest=1 << 40, settings=before.settings, term_base=30),
+        CursorState(4, "g", 1, 30, 40, settings=before.settings, term_base=30),
+    ]
     planned = plan_cursor(told, before, TOPIC, chain_epoch=20)
     assert planned is not None
     assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
-    assert (planned.oldest, planned.handover) == (1 << 40, UNKNOWN_HAND_OVER)
-    assert planned.term_base == 9 + 2 * 21, "above all that two crossings can have made"
+    assert (planned.oldest, planned.handover, planned.paused) == (1 << 40, UNKNOWN_HAND_OVER, True)
+    assert planned.term_base == 30 + 21, "above all that a crossing can have made"
 
 
 POLICY = RetryPolicy(5, exhausted=Exhausted.PARK_KEY)
@@ -102,18 +106,6 @@ def test_of_two_disks_the_settings_of_the_newest_record_count() -> None:
             planned = plan_cursor(states, None, TOPIC)
             assert planned is not None
             assert planned.settings == other
-
-
-def test_a_record_of_an_older_version_takes_its_settings_from_another_one_or_from_the_coordinator() -> None:
-    mixed = [CursorState(4, "g", 1, 26, 40, 9), CursorState(4, "g", 1, 20, 40, 7, settings=KEYED)]
-    planned = plan_cursor(mixed, None, TOPIC)
-    assert planned is not None
-    assert planned.settings == KEYED
-    before = CursorRecord(2, 1, 0, TOPIC, paused=True).with_settings(KEYED)
-    planned = plan_cursor(mixed[:1], before, TOPIC)
-    assert planned is not None
-    assert planned.settings == KEYED
-    assert planned.paused
 
 
 def test_the_settings_of_the_coordinator_count_if_its_record_is_not_older() -> None:
@@ -191,13 +183,3 @@ def test_the_server_of_a_segment_does_not_go_back_to_an_earlier_server_epoch() -
     assert planned.chain.epoch == 10
     assert [segment.server_epoch for segment in planned.chain.segments] == [10, SECOND.open_segment.server_epoch]
     assert plan_chain(P, {"a": older}, planned.chain).chain is None, "a second rebuild changes nothing"
-
-
-def test_what_was_set_aside_comes_again_if_nothing_else_is_known_of_the_group() -> None:
-    told = [CursorState(4, "g", 1, 26, 40, oldest=make_offset(2, 5)), CursorState(4, "g", 1, 30, 40)]
-    for before in (None, CursorRecord(1, 0, 0, TOPIC, deleted=True)):
-        planned = plan_cursor(told, before, TOPIC)
-        assert planned == CursorRecord(2, 2, 5, TOPIC, repeated_to=4), "in the next group epoch, and flagged"
-    assert plan_cursor(told, planned, TOPIC) is None, "a second rebuild changes nothing"
-    late = [CursorState(4, "g", 1, 26, 40, oldest=make_offset(4, 30))]
-    assert plan_cursor(late, None, TOPIC) == CursorRecord(4, 1, 26, TOPIC)

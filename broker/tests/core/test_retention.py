@@ -17,7 +17,6 @@ from seriatim_broker.core.values.chain import Chain, declare_lost, settle, trim
 from seriatim_broker.core.values.chain import Seal as ChainSeal
 from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 from seriatim_broker.core.values.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
-from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.positions import Place, first_kept, is_dropped
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import SegmentState, Start
@@ -177,7 +176,6 @@ def test_a_record_says_what_is_left_and_positions_stay() -> None:
 def leading() -> Bench:
     """A master whose log holds five messages, all of them flushed by both members."""
     bench = opened_master()
-    bench.do(ev.DirectoryChanged((("g0", (M00, M01)),), forms=FORMS))
     for sequence, count in ((0, 2), (2, 1), (3, 2)):
         bench.append(sequence, count, starts=sequence == 0)
     bench.persist()
@@ -219,14 +217,12 @@ def test_the_record_is_written_first_and_compares_the_cursors() -> None:
     assert bench.writes(PutSegment)[-1].segment.begin.first == 5
 
 
-@pytest.mark.parametrize("why", ["an older record", "an older broker", "a switch"])
+@pytest.mark.parametrize("why", ["an older record", "a switch"])
 def test_the_master_leaves_it_to_the_next_look(why: str) -> None:
     bench = leading()
     event = decided(bench, own_start(bench, 5))
     if why == "an older record":
         event = replace(event, epoch=event.epoch - 1)
-    elif why == "an older broker":
-        bench.do(ev.DirectoryChanged((("g0", (M00, M01)),), forms=0))
     else:
         bench.do(ev.PlanSwitch(3, P))
     bench.do(event)

@@ -256,7 +256,6 @@ class _Story:
         self.log = log = SegmentLog(P, record, table, self.blocks)
         log.active = log.unbroken = True
         log.last_append_ms = log.flushed_append_ms = log.tidied_ms = floor_ms
-        log.live_table.date(floor_ms)
         self.now_ms = floor_ms
         self.leap_count = 0
         # After each batch: the length, what was allowed, the most that was allowed before it, and the number of leaps.

@@ -18,8 +18,7 @@ A, B = b"A" * 16, b"B" * 16
 
 def link(bench: Bench, *members: MemberId) -> None:
     for member in members:
-        bench.sessions[member.broker] = 1
-        bench.do(ev.LinkUp(member.broker, member, 1, 1, msg.FORM_IDLE_BLOCKS))
+        bench.link(member)
 
 
 def asked_in_a_try(bench: Bench, member: MemberId, table: Table, *, unbroken: bool = False) -> msg.PrepareRequest:

@@ -19,9 +19,6 @@ from .support import M00, M01, M10, M11, Bench, P, attempt, first_chain, sealed_
 ENCODED_BYTES_MAX = 4_000
 """Of an update of a switch and of a change of the right; 2.4 MB were seen for a whole record of 10,000 segments."""
 
-BEFORE = 0
-"""What version 0.2.0 says that it reads beyond itself."""
-
 
 def long_chain(count: int) -> Chain:
     """So many segments on the first group, all but the last of them sealed."""
@@ -35,10 +32,10 @@ def long_chain(count: int) -> Chain:
     )
 
 
-def link(bench: Bench, member: MemberId, forms: int = msg.FORMS) -> None:
-    """A connection to a member of this version, or of another one."""
+def link(bench: Bench, member: MemberId) -> None:
+    """A new connection to a member."""
     bench.sessions[member.broker] = bench.sessions.get(member.broker, 0) + 1
-    bench.do(ev.LinkUp(member.broker, member, 1, bench.sessions[member.broker], forms))
+    bench.do(ev.LinkUp(member.broker, member, 1, bench.sessions[member.broker]))
 
 
 def switched(chain: Chain) -> Chain:
@@ -46,7 +43,7 @@ def switched(chain: Chain) -> Chain:
     return sealed_chain(chain, 0, 0, members=(M10, M11))
 
 
-def teller(chain: Chain, forms: int = msg.FORMS, steps: int = 2) -> tuple[Bench, msg.Message, Chain]:
+def teller(chain: Chain, steps: int = 2) -> tuple[Bench, msg.Message, Chain]:
     """A member that has seen so many switches since it knows the chain; what it tells M01, and the newest record."""
     bench = Bench(M00)
     bench.read_chain(chain)
@@ -54,7 +51,7 @@ def teller(chain: Chain, forms: int = msg.FORMS, steps: int = 2) -> tuple[Bench,
         chain = switched(chain)
         bench.read_chain(chain)
     bench.clear()
-    link(bench, M01, forms)
+    link(bench, M01)
     bench.clear()
     bench.hear(M01, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))  # decided long ago: it is told the record
     (told,) = [effect.message for effect in bench.all(fx.Send) if effect.broker == M01.broker]
@@ -86,12 +83,6 @@ def test_an_update_of_a_long_chain_is_small(count: int) -> None:
 def test_a_short_record_is_told_whole() -> None:
     _, told, chain = teller(long_chain(60))
     assert told == msg.ChainUpdate(chain, 100 + chain.epoch)
-
-
-def test_a_member_of_the_version_before_is_told_the_whole_record() -> None:
-    _, told, chain = teller(long_chain(200), BEFORE)
-    assert isinstance(told, msg.ChainUpdate)
-    assert told.chain == chain
 
 
 def test_what_changed_is_taken_up_from_any_record_since() -> None:

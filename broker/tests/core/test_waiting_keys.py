@@ -9,7 +9,6 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import waiting_keys
-from seriatim_broker.core.state.keyed_rows import take_changes
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -28,7 +27,7 @@ from seriatim_broker.core.values.ledger_rows import (
 from seriatim_broker.core.values.log import CursorState, LedgerRow
 from seriatim_broker.core.values.segment import Start
 
-from .keyed_support import QUICK, KeyedServing, dispatcher_with, indexes_of
+from .keyed_support import QUICK, KeyedServing, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P
 
 ONCE = replace(QUICK, attempts_max=1)
@@ -234,7 +233,7 @@ def test_a_key_that_a_consumer_works_on_is_left_alone() -> None:
     bench.operate(RELEASE, key_a(bench))
     bench.deliver()
     assert bench.granted() == [[0, 1]]
-    bench.operate(SKIP, SeenKey(b"ka", 1, make_offset(1, 0)))
+    bench.operate(SKIP, SeenKey(b"ka", 1, make_offset(1, 0), 1))
     bench.settle()
     (error,) = bench.results()
     assert "a consumer works on key a" in str(error)
@@ -278,7 +277,7 @@ def test_a_group_without_consumers_is_loaded_for_a_question_and_forgotten_after_
 
 def test_a_key_is_released_without_consumers_and_the_next_one_gets_it() -> None:
     bench = alone("aab...")
-    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0), 1))
     bench.read_chain(bench.chain)
     bench.cursor()
     bench.settle()
@@ -301,7 +300,7 @@ def released(operation: KeyOperation = RELEASE) -> Asked:
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.settle()
     bench.clear()
-    bench.operate(operation, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.operate(operation, SeenKey(b"ka", 0, make_offset(1, 0), 1))
     bench.read_chain(bench.chain)
     bench.cursor()
     bench.settle()
@@ -330,7 +329,7 @@ def test_the_turn_of_a_delayed_key_outlives_its_server(acked: int) -> None:
     bench.nack(run, acked)
     bench.deliver()
     assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, acked), 1)
-    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0), 1))
     bench.settle()
     assert bench.results() == [True]
     bench.deliver()
@@ -377,15 +376,6 @@ def test_a_key_that_is_given_at_most_once_leaves_no_record() -> None:
     assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
 
 
-@pytest.mark.parametrize(("segment_no", "floor", "is_kept"), [(1, 0, True), (1, 1, False), (2, 0, False)])
-def test_a_record_of_any_broker_ends_with_its_message(segment_no: int, floor: int, is_kept: bool) -> None:
-    """An earlier version keeps the record of a released key when its first message is acknowledged."""
-    record = KeyRecord(KeyPhase.RETRY, 1, 0, 0, 0, make_offset(1, 0), 0, "no")
-    keyed = dispatcher_with(segment_no, floor, {key_name(b"ka"): write_key(record)}, ev.Moment(0, 0))
-    assert (b"ka" in keyed.keys) is is_kept
-    assert take_changes(keyed).deletes == (() if is_kept else (key_name(b"ka"),))
-
-
 def test_another_server_does_not_answer() -> None:
     bench = Asked(member=M01)
     bench.list_keys()
@@ -398,7 +388,7 @@ def test_another_server_does_not_answer() -> None:
 
 def test_a_group_of_another_mode_has_no_keys() -> None:
     bench = Asked()
-    bench.operate(SKIP, SeenKey(b"ka", 0, 0))
+    bench.operate(SKIP, SeenKey(b"ka", 0, 0, 1))
     bench.read_chain(bench.chain)
     bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC, mode=ConsumerMode.EXCLUSIVE), 5))
     assert isinstance(bench.all(fx.KeysOperated)[-1].error, errors.UnsupportedModeError)
@@ -445,7 +435,7 @@ def test_a_message_that_is_its_own_key_is_skipped_before_it_was_read() -> None:
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.settle()
     bench.clear()
-    bench.operate(SKIP, SeenKey(name, 0, offset))
+    bench.operate(SKIP, SeenKey(name, 0, offset, 1))
     bench.read_chain(bench.chain)
     bench.cursor()
     bench.settle()
@@ -498,9 +488,9 @@ def test_a_request_that_is_repeated_after_a_rewind_is_not_said_to_be_done(operat
     bench.settle()
     assert [type(result) for result in bench.results()] == [errors.StaleGroupEpochError] * 2
     assert key_a(bench) == SeenKey(b"ka", 0, make_offset(1, 0), 1)
-    bench.operate(operation, SeenKey(b"kx", 0, make_offset(1, 0), 1), SeenKey(b"kx", 0, make_offset(1, 0)))
+    bench.operate(operation, SeenKey(b"kx", 0, make_offset(1, 0), 1))
     bench.settle()
-    assert bench.results() == [True, True], "it waits no more; an older client names no group epoch"
+    assert bench.results() == [True], "it waits no more"
 
 
 # ---- what a description says -------------------------------------------------------------------------------
@@ -524,7 +514,7 @@ def test_messages_of_parked_keys_are_lag_although_the_group_is_behind_them() -> 
     bench = parked("aab")
     bench.settle()
     assert lag_of(bench) == 2
-    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0), 1))
     bench.settle()
     bench.deliver()
     for run in bench.runs():

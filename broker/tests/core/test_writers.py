@@ -10,7 +10,6 @@ from seriatim_api import errors
 from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import (
     LAYOUTS_MAX,
-    NO_LAYOUT,
     PRODUCER_MARK,
     LaidOut,
     Manifest,
@@ -32,7 +31,7 @@ from seriatim_broker.core.values.writers import (
     check_rebuilt,
     decided,
     done,
-    earlier_layouts,
+    earlier_layout,
     judge,
     name_digest,
     opened,
@@ -46,7 +45,9 @@ CHUNK = b"c" * 16
 PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 4, make_offset(2, 5), CHUNK)])),)
 MANIFEST = Manifest(INCARNATION, PARTS)
 DIGEST = digest_of(PARTS)
-PLACE = ManifestPlace(PartitionId(91), (make_offset(1, 7),), 80, 1234, b"m" * 16)
+PLACE = ManifestPlace(
+    PartitionId(91), (make_offset(1, 7),), 80, 1234, b"m" * 16, content_digest=b"a" * 16, layout=RowLayout(2, 1000)
+)
 WANTED = Publication("nightly", 2, "me", 7, PLACE, DIGEST)
 NEW = WriterRecord(PRODUCER, "orders", epoch=2)
 DECIDED = decided(NEW, WANTED, "orders", 4, 1000, OTHER)
@@ -169,8 +170,9 @@ def test_only_that_publication_is_decided() -> None:
 # ---- after a rebuild -------------------------------------------------------------------------------------
 
 REBUILT = WriterRecord(
-    PRODUCER, "orders", state=WriterState.DONE, sequence=7, done_at_ms=2000, rebuilt=((3, 4),), epoch=2
-)
+    PRODUCER, "orders", state=WriterState.DONE, sequence=7, done_at_ms=2000, rebuilt=((3, 4),), epoch=2,
+    manifest=replace(writers.NO_MANIFEST, layout=RowLayout(2, 0)),
+)  # fmt: skip
 """The coordinator lost the record, and brokers have 4 rows of publication 7 in partition 3."""
 
 
@@ -202,14 +204,6 @@ def test_a_sequence_below_a_rebuilt_one_is_passed() -> None:
     with pytest.raises(errors.SequencePassedError):
         judge(REBUILT, replace(WANTED, sequence=6))
     assert judge(REBUILT, replace(WANTED, sequence=8)) is Verdict.DECIDE
-
-
-def test_a_producer_id_of_an_earlier_version_gets_its_name_at_the_next_publication() -> None:
-    old = b"12345678" + PRODUCER_MARK
-    after = decided(replace(DONE, producer=old), replace(WANTED, sequence=8), "orders", 4, 3000, OTHER)
-    assert after.producer == name_digest("nightly") + OTHER + PRODUCER_MARK
-    again = decided(replace(REBUILT, producer=old), WANTED, "orders", 4, 3000, OTHER)
-    assert again.producer == old, "masters look for what they have of 7 under this id"
 
 
 def test_a_rebuilt_record_that_no_program_asks_for_goes() -> None:
@@ -280,14 +274,6 @@ def test_other_contents_of_the_same_size_differ() -> None:
         judge(record, replace(WANTED, manifest=with_contents(b"b" * 16, b"n" * 16)))
 
 
-@pytest.mark.parametrize(("first", "second"), [(b"", b"b" * 16), (b"a" * 16, b"")])
-def test_contents_that_an_older_version_did_not_tell_do_not_differ(first: bytes, second: bytes) -> None:
-    """A publication that was decided by an older client or broker is published again by a newer one, or the reverse."""
-    wanted = replace(WANTED, manifest=with_contents(first))
-    record = done(decided(NEW, wanted, "orders", 4, 1000, OTHER), 0, 2000)
-    assert judge(record, replace(WANTED, manifest=with_contents(second, b"n" * 16))) is Verdict.DONE
-
-
 Laid = TypeVar("Laid", Publication, WriterRecord)
 
 
@@ -306,7 +292,6 @@ GROWN = replace(WANTED, digest=b"4" * 16, manifest=replace(with_contents(b"c" * 
 
 def test_a_repeat_after_growth_is_compared_as_it_was_decided() -> None:
     repeat = replace(GROWN, repeats=(LaidOut(TWO, DIGEST, b"a" * 16),))
-    assert judge(FOR_TWO, repeat) is Verdict.DONE
     told = replace(FOR_TWO, manifest=replace(with_contents(b"a" * 16), layout=TWO))
     assert judge(told, repeat) is Verdict.DONE
     for wrong in (LaidOut(TWO, DIGEST, b"b" * 16), LaidOut(TWO, b"d" * 16, b"a" * 16)):
@@ -321,42 +306,15 @@ def test_a_repeat_of_what_was_decided_later_is_staged_again() -> None:
         judge(laid_out(FOR_TWO, RowLayout(4, 999)), GROWN)
 
 
-def test_a_decision_of_an_earlier_version_repeats_as_done() -> None:
-    old = laid_out(FOR_TWO, NO_LAYOUT)
-    (first,) = earlier_layouts(old, 2)
-    assert judge(old, replace(GROWN, repeats=(LaidOut(first, DIGEST, b""),))) is Verdict.DONE
-    assert judge(old, replace(GROWN, digest=DIGEST)) is Verdict.DONE, "the topic did not grow"
-    with pytest.raises(errors.PublicationDiffersError):
-        judge(old, GROWN)
-
-
-def test_a_repeat_of_an_older_client_says_what_may_be_wrong() -> None:
-    assert judge(FOR_TWO, replace(laid_out(GROWN, NO_LAYOUT), digest=DIGEST)) is Verdict.DONE
-    with pytest.raises(errors.PublicationDiffersError, match="upgrade the client"):
-        judge(FOR_TWO, laid_out(GROWN, NO_LAYOUT))
-
-
 def test_a_repeat_without_rows_differs() -> None:
     empty = Publication("nightly", 2, "me", 7, writers.NO_MANIFEST, digest_of(()))
     with pytest.raises(errors.PublicationDiffersError):
         judge(FOR_TWO, empty)
 
 
-def test_the_layouts_in_which_a_program_must_compare() -> None:
-    assert earlier_layouts(FOR_TWO, 0) == earlier_layouts(FOR_TWO, 1) == (TWO,)
-    assert earlier_layouts(replace(FOR_TWO, state=WriterState.DECIDED), 0) == (TWO,)
-    assert earlier_layouts(laid_out(FOR_TWO, NO_LAYOUT), 2) == (RowLayout(2, 0),)
-    for nothing in (None, NEW, REBUILT, laid_out(FOR_TWO, NO_LAYOUT)):
-        assert earlier_layouts(nothing, 0) == ()
-
-
-def test_what_an_earlier_version_decided_is_compared_by_the_partitions_of_then() -> None:
-    """The topic may have grown before brokers wrote down from how many partitions."""
-    old = replace(laid_out(FOR_TWO, NO_LAYOUT), decided_at_ms=1000)
-    begun_ms = (10, 0, 1000, 1001, 5000)
-    assert earlier_layouts(old, 0, begun_ms) == earlier_layouts(old, 3, begun_ms) == (RowLayout(3, 0),)
-    assert earlier_layouts(old, 4, begun_ms) == (RowLayout(3, 0), RowLayout(4, 0))
-    assert earlier_layouts(FOR_TWO, 4, begun_ms) == (TWO,), "it says so itself"
+def test_the_layout_in_which_a_program_must_compare() -> None:
+    assert earlier_layout(FOR_TWO) == earlier_layout(replace(FOR_TWO, state=WriterState.DECIDED)) == TWO
+    assert [earlier_layout(nothing) for nothing in (None, NEW, REBUILT)] == [None] * 3
 
 
 def test_a_rebuilt_publication_is_not_continued_for_other_partitions() -> None:
@@ -391,7 +349,11 @@ def test_a_manifest_that_lies_below_a_floor_itself_is_gone() -> None:
         replace(WANTED, sequence=1 << 32),
         replace(WANTED, owner="x" * 201),
         replace(WANTED, digest=b"short"),
-        replace(WANTED, repeats=(LaidOut(RowLayout(2, 0), b"d" * 16, b""),) * (LAYOUTS_MAX + 1)),
+        replace(WANTED, repeats=(LaidOut(RowLayout(2, 9), b"d" * 16, b"c" * 16),) * (LAYOUTS_MAX + 1)),
+        replace(WANTED, repeats=(LaidOut(RowLayout(2, 9), b"d" * 16, b""),)),
+        replace(WANTED, manifest=replace(PLACE, content_digest=b"")),
+        replace(WANTED, manifest=replace(PLACE, layout=RowLayout(0, 1000))),
+        replace(WANTED, manifest=replace(PLACE, layout=RowLayout(2, 0))),
         replace(WANTED, manifest=replace(PLACE, offsets=())),
         replace(WANTED, manifest=replace(PLACE, offsets=(1,) * 69)),
         replace(WANTED, manifest=replace(PLACE, length=0)),

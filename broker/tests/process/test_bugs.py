@@ -32,6 +32,7 @@ PLANTED = {
 PROGRAM = """
 import asyncio, inspect, sys, threading, time
 import grpc
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 from seriatim_broker import composition, serving
 from seriatim_broker.adapters.rocks import storage, writer
@@ -80,7 +81,7 @@ else:
 
 def hello():
     request = broker_pb2.ConsumeRequest()
-    request.hello.protocol = 1
+    request.hello.protocol = PROTOCOL
     yield request.SerializeToString()
     threading.Event().wait()  # the streams stay
 

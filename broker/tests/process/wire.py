@@ -16,6 +16,7 @@ from seriatim_api.batch import make_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
 from seriatim_api.ids import make_offset
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
@@ -54,7 +55,7 @@ class Producer:
 
     async def __aenter__(self) -> Producer:
         self.call = self.channel.stream_stream("/seriatim.v1.Producing/Append")()
-        hello = broker_pb2.ClientHello(protocol=1, client="test").SerializeToString()
+        hello = broker_pb2.ClientHello(protocol=PROTOCOL, client="test").SerializeToString()
         await self.call.write(b"".join(write_field(1, [hello])))
         first = broker_pb2.AppendReplies.FromString(await asyncio.wait_for(self.call.read(), DEADLINE_S))
         self.credit = first.credit
@@ -123,7 +124,7 @@ class Consumer:
 
     async def __aenter__(self) -> Consumer:
         self.call = self.channel.stream_stream("/seriatim.v1.Consuming/Consume")()
-        await self.request(hello=broker_pb2.ConsumerHello(protocol=1, client="test", credit_bytes=self.credit))
+        await self.request(hello=broker_pb2.ConsumerHello(protocol=PROTOCOL, client="test", credit_bytes=self.credit))
         await self.request(
             join=broker_pb2.Join(partition_id=self.partition, group=self.group, consumer=self.name, subscription=1)
         )

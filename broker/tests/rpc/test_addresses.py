@@ -24,7 +24,7 @@ def record(broker: str, external: str, external_run: int = 3) -> records_pb2.Mem
 
 
 def directory() -> Directory:
-    """Two brokers with an external address, one without, and one of an older version that kept an old one."""
+    """Two brokers with an external address, one without, and one whose run has not said it yet."""
     found = Directory("g0-0", Keys("c"), {}, lambda _event: None)
     records = (
         record("g0-0", "203.0.113.1:31000"),
@@ -47,9 +47,9 @@ def test_inside_every_broker_is_told_by_its_inner_address() -> None:
 def test_ports_for_streams_are_named_inside_only() -> None:
     known = directory()
     for name, member in known.members.items():
-        member.stream_port, member.stream_run = 7104, member.run - (name == "g1-1")
+        member.stream_port = 7104 * (name != "g1-1")
     inner = Addresses(known, known.client_address, known.stream_port)
-    assert [each.stream_port for each in inner.all()] == [7104, 7104, 7104, 0], "the last one's run said nothing"
+    assert [each.stream_port for each in inner.all()] == [7104, 7104, 7104, 0], "the last one has none"
     outer = Addresses(known, known.external_address)
     assert not any(each.stream_port for each in outer.all())
 

@@ -23,13 +23,8 @@ from seriatim_broker.core.values.keyed import (
     RetryPolicy,
     WantedSettings,
 )
-from seriatim_broker.core.values.messages import FORM_KEY_ORDERED, FORMS
-from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.interfaces.settings_records import settings_to_proto
 from seriatim_broker.rpc.consumer_group_settings import check_dead_letter_topic, settings_from, wanted_from
-from seriatim_broker.runtime.forms import all_read
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYED = records_pb2.CONSUMER_MODE_KEY_ORDERED
 
@@ -122,23 +117,3 @@ async def test_the_dead_letter_topic_is_there_and_has_as_many_partitions() -> No
         await check_dead_letter_topic(
             services, RetryPolicy(1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="x"), 1
         )
-
-
-async def test_settings_wait_until_every_broker_knows_them() -> None:
-    store, keys = MemoryStore(), Keys("c")
-    coordinator = MemoryCoordinator(store)
-    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None, "no broker has registered"
-
-    async def register(broker: str, forms: int, forms_run: int = 1) -> None:
-        record = records_pb2.MemberRecord(run=1, forms=forms, forms_run=forms_run)
-        await coordinator.txn((), [Put(f"{keys.members}{broker}", record.SerializeToString())])
-
-    await register("a", FORMS)
-    compare = await all_read(coordinator, keys, FORM_KEY_ORDERED)
-    assert compare is not None
-    assert (await coordinator.txn([compare], [])).succeeded
-    await register("b", FORMS & ~FORM_KEY_ORDERED)
-    assert not (await coordinator.txn([compare], [])).succeeded, "a broker came meanwhile"
-    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None
-    await register("b", FORMS, forms_run=0)
-    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None, "an older version kept the field"

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
 from seriatim_api.frames import read_delivery_frame
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import DELAY_MS_MAX, ConsumerMode
 from seriatim_broker.rpc.consuming import CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
-from seriatim_broker.rpc.limits import PROTOCOL
 
 
 class Driver:

@@ -20,7 +20,6 @@ from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ResolveProducer
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
-from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.rpc import forwards
 from seriatim_broker.rpc.dead_letters import DeadLettersServicer
 from seriatim_broker.rpc.forwards import Forwards
@@ -43,7 +42,6 @@ class Cluster:
         self.is_stopping = False
         self.in_flight_bytes = 0
         self.traffic = SimpleNamespace(add=lambda partition, size: None)
-        self.directory = SimpleNamespace(members={"g0-0": SimpleNamespace(forms_run=1, run=1, forms=FORMS)})
         self.driver = self
         self.topics = {"dead": (90, 91), "orders": (10,)}
         self.masters = {90: OWN.broker, 91: "g1-0", 10: OWN.broker}
@@ -265,13 +263,6 @@ async def test_a_replay_that_cannot_be_meant_is_refused(
     with pytest.raises(RefusedError, match=text):
         await cluster.servicer.ReplayDeadLetters(request, Context())
     assert not cluster.stored
-
-
-async def test_with_a_broker_of_an_older_version_nothing_is_replayed_or_dropped(cluster: Cluster) -> None:
-    cluster.directory.members["g0-1"] = SimpleNamespace(forms_run=1, run=1, forms=0)
-    request = dead_letters_pb2.DropDeadLettersRequest(topic="dead", partition=0, offsets=[8])
-    with pytest.raises(RefusedError, match="older version"):
-        await cluster.servicer.DropDeadLetters(request, Context())
 
 
 async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(cluster: Cluster) -> None:

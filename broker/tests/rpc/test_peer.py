@@ -18,8 +18,6 @@ from seriatim_broker.core.values.producers import (
     KEPT_BATCHES,
     Entry,
     Table,
-    append_time_of,
-    entries_of,
     pack_table,
     pack_window,
 )
@@ -107,20 +105,13 @@ async def test_a_dial_that_is_over_leaves_no_call_behind(
     assert uncollected() == 0
 
 
-@pytest.mark.parametrize(("forms", "append_time_ms"), [(0, 0), (m.FORMS, 7)])
-async def test_a_peer_of_the_version_before_gets_tables_in_its_form(
-    peers: GrpcPeers, forms: int, append_time_ms: int
-) -> None:
-    """It says in its hello what it reads. Both sides learn that, no matter which one dialed."""
-    new, other = await peers.start("a", 1), await peers.start("b", 4, forms=forms)
+async def test_both_ends_learn_which_forms_the_other_one_reads(peers: GrpcPeers) -> None:
+    """Each says it in its hello, no matter which one dialed."""
+    new, other = await peers.start("a", 1, forms=6), await peers.start("b", 4, forms=1)
     new.links.connect("b")
     await new.until(lambda: bool(new.ups()))
     await other.until(lambda: bool(other.ups()))
-    window = pack_window([Entry(0, 0, 1, 5)], 7)
-    new.links.send("b", m.TableAnswer(PartitionId(7), 1, pack_table({b"p" * 16: window})))
-    await other.until(lambda: bool(other.messages()))
-    ((_, found),) = other.messages()[0].table
-    assert (entries_of(found), append_time_of(found)) == (entries_of(window), append_time_ms)
+    assert ([up.forms for up in new.ups()], [up.forms for up in other.ups()]) == ([1], [6])
 
 
 async def test_a_table_of_4_mb_arrives(peers: GrpcPeers) -> None:
@@ -153,7 +144,7 @@ async def test_a_message_that_is_larger_than_a_frame_arrives_and_heartbeats_go_b
     table, at = _table_of(40), PartitionId(7)
     message = {
         "prepare": m.PrepareRequest(at, 2, b"a" * 16, (), True, False, table, None),
-        "fence": m.FenceAnswer(at, 1, b"s" * 16, True, 5, 0, True, 5, 0, table, False, ()),
+        "fence": m.FenceAnswer(at, 1, b"s" * 16, True, 5, 0, True, 5, 0, table, False, (), size_bytes=9),
         "table": m.TableAnswer(at, 1, table),
         "copy": m.CopyAnswer(at, 1, 0, True, (), table),
     }[kind]
@@ -163,18 +154,6 @@ async def test_a_message_that_is_larger_than_a_frame_arrives_and_heartbeats_go_b
     new.links.send("b", m.TableRequest(at, 9))
     await other.until(lambda: len(other.messages()) == 3)
     assert other.messages() == [m.Heartbeat(3), message, m.TableRequest(at, 9)]
-    assert not new.downs(refused=False)
-
-
-async def test_a_peer_that_takes_no_parts_is_not_sent_what_would_break_the_link(peers: GrpcPeers) -> None:
-    new, other = await peers.start("a", 1), await peers.start("b", 4, forms=m.FORMS & ~m.FORM_PARTS)
-    new.links.connect("b")
-    await new.until(lambda: bool(new.ups()))
-    await other.until(lambda: bool(other.ups()))
-    new.links.send("b", m.TableAnswer(PartitionId(7), 1, _table_of(40)))
-    new.links.send("b", m.TableAnswer(PartitionId(7), 2, _table_of(24)))
-    await other.until(lambda: bool(other.messages()))
-    assert [message.segment_no for message in other.messages()] == [2]
     assert not new.downs(refused=False)
 
 

@@ -17,6 +17,7 @@ from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES, mak
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.publications import make_chunk_id
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
@@ -79,7 +80,9 @@ class Call:
         self.arrived = asyncio.Event()
         self.status: tuple[Any, ...] = ()
         self.task = asyncio.create_task(GrpcStreams(services, cast(Any, None))._append(None, self))
-        self.incoming.put_nowait(b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()])))
+        self.incoming.put_nowait(
+            b"".join(write_field(1, [broker_pb2.ClientHello(protocol=PROTOCOL).SerializeToString()]))
+        )
 
     async def read(self) -> Any:
         return await self.incoming.get()
@@ -210,7 +213,7 @@ async def test_a_staged_batch_is_as_small_as_its_chunk_says(services: Services, 
         call.send(1, body=body, flags=FLAG_STAGED, stage=chunk)
     await core.until_count(3)
     assert [type(append.refuse_new) for append in core.appends] == [
-        type(None), errors.MessageTooLargeError, type(None),
+        type(None), errors.MessageTooLargeError, errors.BadRequestError,
     ]  # fmt: skip
     release(services)
     await call.end()

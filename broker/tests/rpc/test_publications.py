@@ -22,7 +22,13 @@ from seriatim_broker.runtime.stage import stage_settings
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 PLACE = records_pb2.ManifestReference(
-    stage_partition_id=90, offsets=[make_offset(1, 0)], length=80, crc=1, id=b"m" * 16
+    stage_partition_id=90,
+    offsets=[make_offset(1, 0)],
+    length=80,
+    crc=1,
+    id=b"m" * 16,
+    content_digest=b"c" * 16,
+    layout=records_pb2.RowLayout(partition_count=2, batch_bytes=1000),
 )
 PRODUCER = b"w" * 8 + PRODUCER_MARK
 PARTS = (ManifestPart(3, 10, StagedBatches([StagedBatch(90, 2, make_offset(1, 5), b"c" * 16)])),)
@@ -148,11 +154,9 @@ class Owner:
         self.records: list[records_pb2.ChainRecord] = []
         self.servicer = PublicationsServicer(*cast(Any, (self, None, None, self, None, None, self)))
 
-    def check_understood(self) -> None: ...
-
     async def topic(self, name: str) -> Any:
         incarnation = {"orders": "ab" * 16, "others": "cd" * 16}[name]
-        return SimpleNamespace(incarnation=incarnation, first_partition_count=3, partition_ids=[70, 71, 72, 73, 74])
+        return SimpleNamespace(incarnation=incarnation, partition_ids=[70, 71, 72, 73, 74])
 
     async def chain_records(self, partitions: Any) -> list[records_pb2.ChainRecord]:
         return [record for record in self.records if record.partition_id in partitions]
@@ -231,10 +235,6 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
     records = {
         "new": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_NEW),
         "nightly": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16, manifest=laid_out),
-        "old": records_pb2.WriterRecord(state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16),
-        "old-rows": records_pb2.WriterRecord(
-            state=records_pb2.WRITER_STATE_DONE, digest=b"d" * 16, rows=9, decided_at_ms=2000
-        ),
     }
     puts = [Put(owner.keys.writer("ab" * 16, name), one.SerializeToString()) for name, one in records.items()]
     await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), stage.SerializeToString()), *puts])
@@ -245,35 +245,6 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
 
     assert await earlier("nightly") == [layout]
     assert await earlier("new") == await earlier("unknown") == await earlier("") == []
-    assert await earlier("old") == [records_pb2.RowLayout(partition_count=3)]
-    at_decision = records_pb2.RowLayout(partition_count=2)
-    assert await earlier("old-rows") == [at_decision, records_pb2.RowLayout(partition_count=3)], "it grew before too"
-
-
-async def test_a_stage_topic_without_retention_gets_its_settings() -> None:
-    """An earlier version rebuilt it so."""
-    owner = Owner()
-    member = common_pb2.Member(broker="b", incarnation="d" * 32)
-    owner.records = [records_pb2.ChainRecord(partition_id=90, epoch=9)]
-    owner.records[0].segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
-    topic = records_pb2.TopicRecord(
-        name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91],
-        settings=records_pb2.TopicSettings(flush=True),
-    )  # fmt: skip
-    await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
-    updated: list[int] = []
-
-    async def update(_name: str, incarnation: str | None, count: int, change: Any, _left_s: float) -> Any:
-        assert incarnation is None, "whichever has the name"
-        updated.append(count)
-        change(topic.settings)
-        return records_pb2.TopicRecord(name="_stage", partition_ids=[90], settings=topic.settings)
-
-    controller = SimpleNamespace(election=SimpleNamespace(is_controller=True), topics=SimpleNamespace(update=update))
-    owner.servicer = PublicationsServicer(*cast(Any, (owner, controller, None, owner, None, None, owner)))
-    await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
-    assert updated == [2]
-    assert topic.settings == stage_settings()
 
 
 @pytest.mark.parametrize("call", [Call(), Call("b", "elsewhere"), Call("", "b.example"), Call("c", "b.example")])

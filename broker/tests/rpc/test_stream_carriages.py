@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from seriatim_api.errors import SeriatimError
 from seriatim_api.frames import read_delivery_frame, write_field
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.stream_frames import FINISHED, HELLO, MESSAGE
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
@@ -56,9 +57,9 @@ async def over_grpc(broker: Broker, kind: str, sent: bytes, served: Callable[[],
     """What a client of the version before gets: the frames, and how the stream ends."""
     call = broker.channel.stream_stream(PATHS[kind])()
     if kind == "append":
-        hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()]))
+        hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=PROTOCOL).SerializeToString()]))
     else:
-        begins = broker_pb2.ConsumerHello(protocol=1, credit_bytes=1 << 20)
+        begins = broker_pb2.ConsumerHello(protocol=PROTOCOL, credit_bytes=1 << 20)
         hello = broker_pb2.ConsumeRequest(hello=begins).SerializeToString()
     found: list[Any] = []
     try:
@@ -83,9 +84,9 @@ async def over_tcp(broker: Broker, kind: str, sent: bytes, served: Callable[[], 
     raw = await broker.place.raw()
     hello = broker_pb2.StreamHello(cluster_id=said.cluster_id, broker=said.broker)
     if kind == "append":
-        hello.append.protocol = 1
+        hello.append.protocol = PROTOCOL
     else:
-        hello.consume.protocol = 1
+        hello.consume.protocol = PROTOCOL
         hello.consume.credit_bytes = 1 << 20
     raw.send(HELLO, hello.SerializeToString())
     raw.send(MESSAGE, sent)
@@ -108,7 +109,7 @@ async def test_batches_are_taken_and_answered(broker: Broker, core: QuietCore, s
     *frames, ended = await way(broker, "append", batches(1, 2), served)
     assert ended == (type(None), "None")
     first, *others = [broker_pb2.AppendReplies.FromString(frame) for frame in frames]
-    assert (first.credit.protocol, first.credit.broker) == (1, "g0-0")
+    assert (first.credit.protocol, first.credit.broker) == (PROTOCOL, "g0-0")
     assert [(reply.partition_id, reply.offset) for more in others for reply in more.replies] == [(1, 5), (2, 5)]
     await broker.place.idle()
 
@@ -139,7 +140,9 @@ async def test_a_consumer_that_is_refused_is_told_in_a_delivery(broker: Broker, 
         assert await raw.end() is None
     else:
         call = broker.channel.stream_stream(PATHS["consume"])()
-        await call.write(broker_pb2.ConsumeRequest(hello=broker_pb2.ConsumerHello(protocol=1)).SerializeToString())
+        await call.write(
+            broker_pb2.ConsumeRequest(hello=broker_pb2.ConsumerHello(protocol=PROTOCOL)).SerializeToString()
+        )
         await call.write(request)
         found.append(await asyncio.wait_for(call.read(), DEADLINE_S))
         await call.done_writing()
@@ -160,7 +163,7 @@ async def test_batches_in_the_first_frame_over_grpc_are_taken_too(
     broker: Broker, core: QuietCore, services: Services
 ) -> None:
     call = broker.channel.stream_stream(PATHS["append"])()
-    hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=1).SerializeToString()]))
+    hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=PROTOCOL).SerializeToString()]))
     await call.write(hello + batches(1, 2))
     await core.until_count(2)
     assert [append.partition for append in core.appends] == [1, 2]
@@ -200,7 +203,7 @@ async def test_a_stream_over_grpc_ends_however_its_client_goes(
     driver = services.driver = cast(Any, _Driver())
     for _ in range(20):
         call = broker.channel.stream_stream(PATHS["consume"])()
-        begins = broker_pb2.ConsumerHello(protocol=1, credit_bytes=1 << 20)
+        begins = broker_pb2.ConsumerHello(protocol=PROTOCOL, credit_bytes=1 << 20)
         await call.write(broker_pb2.ConsumeRequest(hello=begins).SerializeToString())
         async with asyncio.timeout(DEADLINE_S):
             await driver.begins.get()

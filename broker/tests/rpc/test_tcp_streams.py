@@ -24,6 +24,7 @@ from seriatim_api import errors, framed_connection, tls
 from seriatim_api.batch import make_header
 from seriatim_api.frames import AppendEntry, write_append_frame
 from seriatim_api.framing import HELLO_SIZE_BYTES_MAX
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto
 from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.tls import TlsFiles, TlsSource
@@ -78,7 +79,7 @@ class Raw(RawFrames):
             self.writer.transport.abort()
 
 
-def hello(kind: str = "append", broker: str = "g0-0", cluster: str = "c", protocol: int = 1) -> bytes:
+def hello(kind: str = "append", broker: str = "g0-0", cluster: str = "c", protocol: int = PROTOCOL) -> bytes:
     whole = broker_pb2.StreamHello(cluster_id=cluster, broker=broker)
     if kind == "append":
         whole.append.protocol = protocol

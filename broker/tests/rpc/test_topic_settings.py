@@ -54,16 +54,6 @@ def test_a_limit_that_is_raised_above_the_cap_that_the_topic_has_is_refused() ->
         change(settings)
 
 
-def test_retention_acts_from_the_change_of_any_of_its_settings_on_and_of_no_other() -> None:
-    for name in ("retention_ms", "retention_bytes", "retain_unread", "unread_ms_max", "unread_bytes_max"):
-        settings = records_pb2.TopicSettings(retention_ms=DAY_MS)
-        topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=[name]))(settings)
-        assert settings.retention_acts, name
-    settings = records_pb2.TopicSettings(retention_ms=DAY_MS)
-    topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["chain_width"]))(settings)
-    assert not settings.retention_acts
-
-
 def test_what_is_said_when_a_topic_is_made_stays() -> None:
     change = topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["flush"]))
     with pytest.raises(PreconditionError, match="make another topic"):

@@ -1,4 +1,4 @@
-"""How a broker is reached: over TCP, or over gRPC if it is of a version before or an address set by hand says so."""
+"""How a broker is reached: over TCP, or over gRPC if it has no port for links or an address set by hand says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRPC, TCP = "host-1:7100", "host-1:7103"
 
 def directory(
     *,
-    link_run: int = 3,
+    has_port: bool = True,
     peers: Mapping[str, str] | None = None,
     link_peers: Mapping[str, str] | None = None,
     theirs: Mapping[str, str] | None = None,
@@ -24,23 +24,21 @@ def directory(
         member=common_pb2.Member(broker="g0-1", incarnation="disk"),
         run=3,
         address=GRPC,
-        link_address=TCP if link_run else "",
-        link_run=link_run,
+        link_address=TCP if has_port else "",
         peer_addresses=theirs,
     )
     return found
 
 
-def test_a_link_goes_over_tcp_if_the_present_run_takes_it() -> None:
+def test_a_link_goes_over_tcp_if_the_broker_takes_it() -> None:
     found = directory()
     assert found.link_address("g0-1") == f"tcp://{TCP}"
     assert found.peer_address("g0-1") == GRPC, "calls go over gRPC"
     assert found.link_address("g9-9") is None
 
 
-def test_a_broker_of_a_version_before_is_linked_over_grpc_also_when_it_came_back_after_a_newer_one() -> None:
-    assert directory(link_run=0).link_address("g0-1") == GRPC
-    assert directory(link_run=2).link_address("g0-1") == GRPC, "the newer version left the address, in run 2"
+def test_a_broker_without_a_port_for_links_is_linked_over_grpc() -> None:
+    assert directory(has_port=False).link_address("g0-1") == GRPC
 
 
 def test_addresses_set_by_hand_lead_the_link_where_they_say() -> None:
@@ -50,13 +48,11 @@ def test_addresses_set_by_hand_lead_the_link_where_they_say() -> None:
     assert directory(peers=by_hand).link_address("g0-1") == "proxy:1", "nothing is known of another way"
     assert directory(theirs={"g0-0": "other:3"}).link_address("g0-1") == "other:3"
     assert directory(theirs={"g1-0": "other:3"}).link_address("g0-1") == f"tcp://{TCP}", "meant for another broker"
-    assert directory(link_run=0, link_peers={"g0-1": "proxy:2"}).link_address("g0-1") == GRPC
+    assert directory(has_port=False, link_peers={"g0-1": "proxy:2"}).link_address("g0-1") == GRPC
 
 
-def test_a_port_of_streams_counts_for_the_run_that_said_it() -> None:
+def test_a_port_of_streams_is_told_if_there_is_one() -> None:
     found = directory()
     assert (found.stream_port("g0-1"), found.stream_port("g9-9")) == (0, 0)
-    found.members["g0-1"].stream_port, found.members["g0-1"].stream_run = 7104, 2
-    assert found.stream_port("g0-1") == 0, "the newer version left the port, in run 2"
-    found.members["g0-1"].stream_run = 3
+    found.members["g0-1"].stream_port = 7104
     assert found.stream_port("g0-1") == 7104

@@ -26,7 +26,6 @@ from seriatim_broker.core.values.events import (
     WriteOutcome,
 )
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.core.values.messages import FORM_EXPIRED, FORMS
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
 from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry
@@ -88,7 +87,6 @@ class Cluster:
         self.store = MemoryStore()
         self.coordinator = MemoryCoordinator(self.store)
         self.expiry = self.expiry_over(self.coordinator)
-        self.register("g0-0", FORMS)
         self.tell_clocks(0, 0)
         topic = records_pb2.TopicRecord(name="t", partition_ids=partitions)
         self.put(KEYS.topic("t"), topic.SerializeToString())
@@ -100,10 +98,6 @@ class Cluster:
 
     def put(self, key: str, value: bytes) -> None:
         self.store.txn((), [Put(key, value)], ())
-
-    def register(self, broker: str, forms: int, run: int = 1) -> None:
-        record = records_pb2.MemberRecord(run=run, forms=forms, forms_run=1)
-        self.put(KEYS.member(broker), record.SerializeToString())
 
     def tell_clocks(self, *ahead_ms: int) -> None:
         """Brokers are live, and their clocks are so far ahead."""
@@ -392,33 +386,7 @@ async def test_a_deletion_that_is_gone_on_with_writes_tombstones_that_go_again()
     assert cluster.deleted.ranges == ((2, 3),)
 
 
-# ---- other versions, and other controllers --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("older", [{"forms": FORMS & ~FORM_EXPIRED}, {"forms": FORMS, "run": 2}])
-async def test_nothing_goes_while_a_broker_is_registered_that_would_not_understand(older: dict[str, int]) -> None:
-    cluster = Cluster()
-    cluster.forget("g")
-    cluster.bury(2)
-    cluster.register("g0-1", **older)
-    assert await cluster.expiry.remove_cursors() == 0
-    assert await cluster.expiry.remove_tombstones() == 0
-    cluster.store.txn((), [Delete(KEYS.member("g0-1"))], ())
-    assert await cluster.expiry.remove_cursors() == 1
-    assert await cluster.expiry.remove_tombstones() == 1
-
-
-async def test_nothing_goes_if_an_older_broker_registers_meanwhile() -> None:
-    for prefix in (KEYS.cursors_of(ONE), KEYS.tombstones):
-        cluster = Cluster()
-        cluster.forget("g")
-        cluster.bury(2)
-        coordinator = Interrupted(cluster.coordinator, prefix, lambda here=cluster: here.register("g0-1", 0))
-        expiry = cluster.expiry_over(coordinator)
-        assert (await expiry.remove_cursors(), await expiry.remove_tombstones()) == (
-            int(prefix == KEYS.tombstones),
-            0,
-        )
+# ---- other controllers -----------------------------------------------------------------------------
 
 
 async def test_a_controller_that_is_not_elected_any_more_removes_nothing() -> None:

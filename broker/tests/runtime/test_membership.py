@@ -13,6 +13,7 @@ from seriatim_api.errors import (
     DirectoryInUseError,
     ForeignDiskError,
     NewerFormatError,
+    OlderFormatError,
     WipedDiskError,
 )
 from seriatim_api.ids import MemberId, RunId
@@ -183,8 +184,17 @@ async def test_a_new_cluster_refuses_code_of_the_last_level(
     """Also with an empty disk, which no passport refuses (rule `level-refuses`)."""
     await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
     monkeypatch.setattr(membership, "FORMAT_LEVEL", membership.FORMAT_LEVEL - 1)
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(NewerFormatError, match="start the newer version"):
         await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")))
+
+
+async def test_cluster_of_an_older_level_is_refused_and_stays(coordinator: Coordinator) -> None:
+    record = records_pb2.ClusterRecord(cluster="c", id="x", format_level=2).SerializeToString()
+    await coordinator.txn((), [Put(KEYS.cluster_record, record)])
+    with pytest.raises(OlderFormatError, match="start the version that made the cluster, or make a new cluster"):
+        await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
+    listing = await coordinator.list(KEYS.prefix)
+    assert [(item.key, item.value) for item in listing.items] == [(KEYS.cluster_record, record)]
 
 
 class Taker:
@@ -212,7 +222,7 @@ class Taker:
 
 
 async def test_the_directory_tells_what_every_registered_broker_reads(coordinator: Coordinator) -> None:
-    """Not admitted ones count too; an older version leaves the fields of a run before, and raises the run."""
+    """Not admitted ones count too. A run that did not say what it reads leaves the fields of the run before."""
     taker = Taker()
     directory = Directory("g0-0", KEYS, {}, taker)
     await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
@@ -222,12 +232,16 @@ async def test_the_directory_tells_what_every_registered_broker_reads(coordinato
         await taker.until(lambda event: isinstance(event, DirectoryChanged) and len(event.member_runs) == 2)
         record = await record_of(coordinator, "g0-1")
         assert (record.forms, record.forms_run) == (FORMS, record.run)
+        both = await record_of(coordinator, "g0-0")
+        for one, forms in ((both, 6), (record, 3)):
+            one.forms = forms
+            await coordinator.txn((), [Put(KEYS.member(one.member.broker), one.SerializeToString())])
+        await taker.until(lambda event: isinstance(event, DirectoryChanged) and event.forms == 2)
         record.run += 1
         await coordinator.txn((), [Put(KEYS.member("g0-1"), record.SerializeToString())])
         await taker.until(lambda event: isinstance(event, DirectoryChanged) and event.member_runs[-1][1] == 2)
         told = [event.forms for event in taker.events if isinstance(event, DirectoryChanged) and event.member_runs]
-        assert told[-1] == 0
-        assert told[0] == FORMS
+        assert told[-2:] == [2, 0]
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -65,6 +65,8 @@ def make_segment(no: int, state: SegmentState, members: tuple[MemberId, ...]) ->
         master_run=1, state=state,
         base=0, server=members[0], server_epoch=1, eligible=members, opened_at_ms=0,
         sealed_len=5 if state is SegmentState.SEALED else None,
+        sealed_checksum=7 if state is SegmentState.SEALED else None,
+        sealed_bytes=90 if state is SegmentState.SEALED else None,
     )  # fmt: skip
 
 

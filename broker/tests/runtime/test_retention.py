@@ -65,9 +65,7 @@ class Bench:
         topics = {
             f"{KEYS.topics}{id_}": records_pb2.TopicRecord(
                 partition_ids=[id_],
-                settings=records_pb2.TopicSettings(
-                    retention_ms=s * 1000, retention_acts=True, retain_unread=retain_unread
-                ),
+                settings=records_pb2.TopicSettings(retention_ms=s * 1000, retain_unread=retain_unread),
             ).SerializeToString()
             for id_, s in kept_s.items()
         }

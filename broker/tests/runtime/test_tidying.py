@@ -10,11 +10,9 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.effects import ReadCertificate
 from seriatim_broker.core.values.events import CertificateRead
-from seriatim_broker.core.values.messages import FORM_KEY_ORDERED, FORMS
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import FORMAT_LEVEL
 from seriatim_broker.runtime.records import member_to_record
 from seriatim_broker.runtime.tidying import REMOVED_AT_ONCE_MAX, Tidying
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -124,26 +122,3 @@ async def test_the_end_of_a_run_is_proved_by_a_later_certificate_of_its_disk(ask
     assert isinstance(answer, CertificateRead)
     assert (answer.member_run, answer.exists) == (found or RunId(A, asked), found is not None)
     await desk.work.close()
-
-
-async def level_after(level: int, *forms: int) -> int:
-    """The cluster's format level after a pass, with registered brokers that read these forms."""
-    coordinator: Any = MemoryCoordinator(MemoryStore())
-    cluster = records_pb2.ClusterRecord(cluster="c", id="x", format_level=level, rebuilt_at_ms=5)
-    puts = [Put(KEYS.cluster_record, cluster.SerializeToString())]
-    for number, read in enumerate(forms):
-        member = records_pb2.MemberRecord(run=1, forms=read, forms_run=1)
-        puts.append(Put(KEYS.member(f"g0-{number}"), member.SerializeToString()))
-    await coordinator.txn((), puts)
-    await tidying(coordinator).raise_level()
-    found = records_pb2.ClusterRecord.FromString((await coordinator.get(KEYS.cluster_record)).value)
-    assert (found.id, found.rebuilt_at_ms) == ("x", 5)
-    return found.format_level
-
-
-async def test_the_level_is_raised_when_all_brokers_know_it() -> None:
-    """Rule `level-refuses`."""
-    assert await level_after(1, FORMS, FORMS) == FORMAT_LEVEL > 1
-    assert await level_after(1, FORMS, FORMS & ~FORM_KEY_ORDERED) == 1
-    assert await level_after(1, FORMS, 0) == 1
-    assert await level_after(FORMAT_LEVEL + 1, FORMS) == FORMAT_LEVEL + 1, "a newer version wrote it"

@@ -488,7 +488,7 @@ async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness
     assert harness.recovered[at].chain == kept
     empty = Seal(0, 0, others[0], others, None, ())
     fourth = seal_and_open(kept, empty, Opening(b"3" * 16, "g0", members, 3, False), 7)
-    fifth = seal_and_open(fourth, empty, Opening(b"4" * 16, "g1", others, 1, False), 8, folds=True)
+    fifth = seal_and_open(fourth, empty, Opening(b"4" * 16, "g1", others, 1, False), 8)
     await put(harness, [PutChain(at, fourth, (2, 3)), PutChain(at, fifth, (3, 4), (2,))])
     await harness.reopen(crash=True)
     assert harness.recovered[at].chain == fifth

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from seriatim_api.errors import NewerFormatError
+from seriatim_api.errors import NewerFormatError, OlderFormatError
 from seriatim_api.v1 import storage_pb2
 from seriatim_broker.adapters import passport
 from seriatim_broker.adapters.crc import crc32c
@@ -100,6 +100,21 @@ def test_code_of_an_older_format_refuses_the_directory(
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert storage_pb2.StoredPassport.FromString(before["passport"][HEADER_BYTES:]).format_version > known
     monkeypatch.setattr(passport, "FORMAT_VERSION", known)
+    monkeypatch.setattr(passport, "FORMAT_VERSION_MIN", 1)
     with pytest.raises(NewerFormatError):
         passport.open_directory(tmp_path, "g0-0", "c", crc32c)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was changed"
+
+
+OF_FORMAT_3 = bytes.fromhex(
+    "5351504153533031fa7feac308031201631a0467302d30222037303038343761633563626534313633393366306665653764303564306666662801322434353237363865352d633265342d343530372d396439612d66643535666662373231363438014801"
+)
+"""The passport of a directory that commit 189e0b5f made, started and ended in order. It is the last with format 3."""
+
+
+def test_directory_of_format_3_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "passport").write_bytes(OF_FORMAT_3)
+    with pytest.raises(OlderFormatError, match="start the version that wrote it, or make a new cluster") as caught:
+        passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+    assert (caught.value.number, caught.value.details) == (709, {"found": "3", "known": "4"})
+    assert (tmp_path / "passport").read_bytes() == OF_FORMAT_3

@@ -255,16 +255,3 @@ def test_a_start_that_made_the_storage_is_remembered_over_a_bad_end(tmp_path: Pa
     again = _open(tmp_path)
     assert again.has_storage
     again.release()
-
-
-def test_a_run_that_ended_in_good_order_had_a_storage_though_its_version_did_not_note_it(tmp_path: Path) -> None:
-    _made(tmp_path)
-    directory = _open(tmp_path)
-    directory.raise_run()
-    directory.mark_clean()
-    directory.release()
-    again = _open(tmp_path)
-    assert again.passport is not None
-    assert not again.passport.storage_made
-    assert again.has_storage
-    again.release()

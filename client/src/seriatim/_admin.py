@@ -32,7 +32,6 @@ from seriatim._consumer_group_settings import (
     Spread,
     check_delivery,
     check_mode,
-    check_parking,
     check_spread,
     settings_to_proto,
 )
@@ -260,15 +259,12 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             Whether a cursor was made on at least one partition.
 
         Raises:
-            PreconditionError: The consumer group exists with other settings: use `configure_group`. Or a broker is of a
-                version that does not know them. Or the dead-letter topic has too few partitions.
+            PreconditionError: The consumer group exists with other settings: use `configure_group`. Or the dead-letter
+                topic has too few partitions.
             OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
-            BadRequestError: `start` is no place, or an offset comes without its one partition. Or a shared group would
-                park keys.
+            BadRequestError: `start` is no place, or an offset comes without its one partition.
         """
         check_partitions(partitions)
-        if settings is not None:
-            check_parking(settings.mode, settings.retry)
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions)
         if isinstance(start, str) and start in STARTS:
             request.start = STARTS[start]
@@ -527,7 +523,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
 
 
 def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
-    fields = {name: value for name, value in asdict(settings).items() if name != "retention_acts"}
+    fields = asdict(settings)
     fields["retention_ms"] = fields["retention_ms"] or 0
     _check_values(fields)
     return records_pb2.TopicSettings(**fields)

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Literal, cast
 
-from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError, UnsupportedVersionError
-from seriatim_api.key_names import name_of_key, name_to_text
+from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._arguments import NUMBER_MAX, check_whole
@@ -53,7 +52,6 @@ class ConsumerGroupKeys(GroupOperations):
             UnknownGroupError: The topic has no such consumer group, or the group has no position on the partition.
             UnsupportedModeError: The group is of a mode without keys that wait.
             PartitionOutOfRangeError: The topic has fewer partitions.
-            UnsupportedVersionError: A broker told other keys than `key`: it is too old to look for the empty key.
             BadRequestError: There is no such state, or `states` is empty.
         """
         if partition is not None:
@@ -73,8 +71,6 @@ class ConsumerGroupKeys(GroupOperations):
             )
             while True:
                 answer = await self._ask_patiently("ListGroupKeys", request)
-                if key is not None:
-                    _check_are(answer.keys, key)
                 for found in answer.keys:
                     listed = key_of(number, found)
                     if self._recorder is not None:
@@ -175,22 +171,6 @@ class ConsumerGroupKeys(GroupOperations):
                     raise
                 pause_s = max(RETRY_PAUSE_S, (exc.retry_after_ms or 0) / 1000)
             await asyncio.sleep(pause_s)
-
-
-def _check_are(keys: Sequence[broker_pb2.GroupKey], wanted: bytes) -> None:
-    """Refuse a list with other keys than the one that was asked for: a caller would release or skip them.
-
-    A broker that does not know that the field `key` may be set and empty takes it for none, and lists every key.
-
-    Raises:
-        UnsupportedVersionError: There is another key.
-    """
-    name = name_of_key(wanted)
-    if any(key.name != name for key in keys):
-        raise UnsupportedVersionError(
-            f"asked for the key {name_to_text(name)}, a broker listed others: it is of an older version, which takes "
-            "the empty key for no key; upgrade the brokers"
-        )
 
 
 def _result_of(key: GroupKey, result: broker_pb2.OperatedKeyResult) -> KeyResult:

@@ -124,6 +124,7 @@ class GroupSettings:
                 "handle; choose the mode key_ordered or shared"
             )
         check_delivery(self.retry, self.at_most_once)
+        check_parking(self.mode, self.retry)
         check_spread(self.spread)
         if self.spread == "none" and self.mode != "exclusive":
             raise BadRequestError(
@@ -148,8 +149,7 @@ class GroupKey:
         messages: How many messages wait under the key, as far as the server has read.
         ready_at_ms: When its next attempt may begin, in ms since 1970; 0: now, or it waits for a person.
         error: The last error.
-        group_epoch: The group epoch in which it waits. A rewind or another mode begins the next one. 0: not told, by a
-            broker of an older version.
+        group_epoch: The group epoch in which it waits. A rewind or another mode begins the next one.
     """
 
     partition: int
@@ -210,8 +210,6 @@ def check_delivery(retry: RetryPolicy | None, at_most_once: bool | None) -> None
 def check_parking(mode: str | None, retry: RetryPolicy | None) -> None:
     """Refuse to park keys in a group that is shared.
 
-    `GroupSettings` do not refuse it, because a group may have got it from a broker of an earlier version.
-
     Raises:
         BadRequestError: A message without a key would be parked as one.
     """
@@ -254,7 +252,7 @@ def settings_to_proto(
 
 
 def settings_of(written: records_pb2.GroupSettings) -> GroupSettings | None:
-    """The settings that a broker told; None if it is of an older version, or told a mode of a later one."""
+    """The settings that a broker told; None if it told a mode of a later version."""
     mode = _MODE_NAMES.get(written.mode)
     if mode is None:
         return None
@@ -295,7 +293,7 @@ def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
     return GroupKey(
         partition,
         written.name,
-        key_of_name(written.name),  # older brokers say of an absent key that it is empty
+        key_of_name(written.name),
         cast("Any", _STATE_NAMES.get(written.state, "delayed")),
         written.attempts,
         written.turn,

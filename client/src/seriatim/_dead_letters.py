@@ -215,8 +215,8 @@ class DeadLetterAdmin(GroupOperations):
 
         Raises:
             UnknownTopicError: The dead-letter topic, or a topic from which a dead letter came, is not there.
-            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters, or
-                the topic of one was deleted and made again since. Nothing was replayed.
+            PreconditionError: There are too many dead letters, or the topic of one was deleted and made again since.
+                Nothing was replayed.
             NotServingError: A partition from which a dead letter came has no master at the moment.
             CapacityError: A partition takes no messages: its disk is full, or its brokers are busy.
             DeadlineExceededError: (602) A partition did not take the copies in time, or no broker answered within 30 s.
@@ -298,7 +298,7 @@ class DeadLetterAdmin(GroupOperations):
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
-            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters.
+            PreconditionError: There are too many dead letters.
             DeadlineExceededError: (602) The dead-letter topic did not take the note in time, or a broker did not
                 answer. Some dead letters may have been dropped: make the same call again.
             UnavailableError: No broker answered in time. Some may have been dropped: repeat the call.

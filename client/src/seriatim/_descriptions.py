@@ -115,7 +115,7 @@ class GroupPartition:
     (`end_is_at_least`).
 
     Attributes that the server alone knows, as it sees them at that moment:
-        settings: The group's settings; None: the group is `external`, or a broker of another version did not tell them.
+        settings: The group's settings; None: the group is `external`, or has settings that only a later version knows.
         oldest_append_ms: The append time of the oldest message that is not acknowledged, in ms since 1970; 0: there is
             none, or it is not known.
         in_flight_messages: Messages that consumers have and have not acknowledged. Here and below: 0 unless the mode is

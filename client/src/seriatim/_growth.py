@@ -1,8 +1,8 @@
 """Notices that a topic has more partitions, was deleted, or was made again, so that its producers and consumers follow.
 
 It asks a broker twice: the first answer comes at once, and proves that a broker is there. The second one comes when one
-of these happens, or after half a minute. A broker that cannot wait (it is of an older version, or is stopping) answers
-at once; then the next question is asked after 2 s. All that watch the same topic in one client share their questions.
+of these happens, or after half a minute. A broker that cannot wait, because it is stopping, answers at
+once; then the next question is asked after 2 s. All that watch the same topic in one client share their questions.
 """
 
 from __future__ import annotations

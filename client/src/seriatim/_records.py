@@ -44,8 +44,7 @@ class Receipt(NamedTuple):
             stay the same.
         timestamp_ms: The broker's append time, in ms since 1970; 0 if the broker answered a repeat.
         is_final: Whether it is certain that readers find the message at `offset`. Always False with an ack level below
-            `REPLICATED`. Brokers of 0.2.0 and older do not say it; then it is True only for messages that were sent
-            once.
+            `REPLICATED`.
     """
 
     partition: int
@@ -179,8 +178,6 @@ class TopicSettings:
             not read them. 0: no limit. Not below `retention_ms`.
         unread_bytes_max: With `retain_unread`: brokers drop the oldest messages of a partition above this size, in
             bytes, although a consumer group has not read them. 0: no limit. Not below `retention_bytes`.
-        retention_acts: Read only. False: a version before retention made the topic. That version only stored
-            `retention_ms`, and brokers drop nothing of the topic until a retention setting is changed.
 
     Raises:
         BadRequestError: There is no setting of that name. Values are checked when a topic is made or changed.
@@ -195,7 +192,6 @@ class TopicSettings:
     retain_unread: bool = False
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
-    retention_acts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

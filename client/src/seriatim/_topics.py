@@ -61,7 +61,6 @@ def topic_of(record: records_pb2.TopicRecord, cluster_id: str = "") -> Topic:
             settings.retain_unread,
             settings.unread_ms_max,
             settings.unread_bytes_max,
-            settings.retention_acts,
         ),
         record.created_at_ms,
         cluster_id,

@@ -104,7 +104,7 @@ class Writer:
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
-            PreconditionError: The writer is closed, or a broker of an older version is in the cluster.
+            PreconditionError: The writer is closed.
             UnavailableError: No broker answered in time.
 
         If the call is cancelled, or raises, the writer may have been opened, and an earlier program fenced.

@@ -54,7 +54,6 @@ from seriatim import (
     TopicSettings,
     WriterDescription,
 )
-from seriatim._consumer_group_settings import check_parking
 from seriatim._recording import Place, Recorder
 from seriatim_api.errors import (
     PositionUnknownError,
@@ -394,7 +393,7 @@ class MemoryAdmin:
     async def update_topic(self, name: str, partition_count: int | None = None, **settings: Any) -> Topic:
         topic = self._cluster.topic(name)
         given = {field: value for field, value in settings.items() if value is not None}
-        changed = replace(topic.settings, **given, retention_acts=True)
+        changed = replace(topic.settings, **given)
         if partition_count is not None:
             self._cluster.make(name, partition_count)
         self._cluster.topics[name] = replace(self._cluster.topics[name], settings=changed)
@@ -502,7 +501,6 @@ class MemoryAdmin:
     ) -> bool:
         assert partitions != ()
         if settings is not None:
-            check_parking(settings.mode, settings.retry)
             self._cluster.settings[topic, group] = settings
         created = (topic, group, 0) not in self._cluster.cursors
         begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0

@@ -43,7 +43,7 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
     cluster.make("flights", 2)
     kept = TopicSettings(False, 1 << 20, 0, day_ms, 3, 5 << 20, True, 7 * day_ms, 50 << 20)
     cluster.make("orders", 1, kept)
-    cluster.make("old", 1, TopicSettings(retention_ms=day_ms, retention_acts=False))
+    cluster.make("old", 1, TopicSettings(retention_ms=day_ms))
     for partition, count in ((0, 10), (1, 5)):
         log = cluster.logs["flights", partition]
         log += [message_at("flights", partition, index, b"value %d" % index, b"key") for index in range(count)]

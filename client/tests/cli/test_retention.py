@@ -107,8 +107,6 @@ def keeping(ms: int = 0, size_bytes: int = 0, unread: bool = False, **more: Any)
             keeping(3 * DAY_MS, 0, True, unread_ms_max=7 * DAY_MS, unread_bytes_max=50 << 30),
             "3d, unread 7d or 50GiB a partition",
         ),
-        (keeping(3 * DAY_MS, retention_acts=False), "for ever (3d is stored, and acts once retention is set anew)"),
-        (keeping(retention_acts=False), "for ever"),
     ],
 )
 def test_retention_is_told_in_words(retention: TopicSettings, words: str) -> None:
@@ -129,9 +127,6 @@ UNREAD = keeping(DAY_MS, 0, True, unread_ms_max=7 * DAY_MS)
         (keeping(DAY_MS), {"retention_ms": DAY_MS - 1}, True),
         (keeping(DAY_MS), {"retention_bytes": 1 << 30}, True),
         (keeping(0, 1 << 30), {"retention_bytes": 1 << 31}, False),
-        (keeping(DAY_MS, retention_acts=False), {"retention_ms": 2 * DAY_MS}, True),
-        (keeping(DAY_MS, retention_acts=False), {"retain_unread": True}, True),
-        (keeping(DAY_MS, retention_acts=False), {"retention_ms": 0}, False),
         (UNREAD, {"retain_unread": False}, True),
         (UNREAD, {"unread_ms_max": 2 * DAY_MS}, True),
         (UNREAD, {"unread_ms_max": 0}, False),
@@ -235,7 +230,6 @@ def test_what_is_kept_is_described(run: Run, filled: MemoryCluster) -> None:
     assert ["1", "3:8", "2023-11-14", "22:13:28", "UTC", "2", "2MiB"] in lines
     told = json.loads(run("--output", "json", "topic", "describe", "t")[1])
     assert [(row["offset"], row["messages"]) for row in told["retained"]] == [("3:0", 10), ("3:8", 2)]
-    assert told["retention"]["acts"] is True
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from seriatim import Admin, GroupKey
 from seriatim._recording import Recorder
 from seriatim.history import MemoryHistory
-from seriatim_api.errors import BadRequestError, UnsupportedVersionError
+from seriatim_api.errors import BadRequestError
 from seriatim_api.key_names import name_of_key
 from seriatim_api.v1 import broker_pb2
 
@@ -19,10 +19,9 @@ ALL = (name_of_key(LONG), b"k", b"ka", KEYLESS)
 
 
 class Broker:
-    """Answers lists of keys, two on a page; an old one takes the empty key for no key."""
+    """Answers lists of keys, two on a page."""
 
-    def __init__(self, *, is_old: bool) -> None:
-        self.is_old = is_old
+    def __init__(self) -> None:
         self.asked: list[broker_pb2.ListGroupKeysRequest] = []
 
     async def admin(self, method: str, request: Any, _deadline_s: float) -> Any:
@@ -30,7 +29,7 @@ class Broker:
         assert method == "ListGroupKeys"
         asked = broker_pb2.ListGroupKeysRequest.FromString(request.SerializeToString())
         self.asked.append(asked)
-        is_one = bool(asked.key) if self.is_old else asked.HasField("key")
+        is_one = asked.HasField("key")
         names = [name for name in ALL if name > asked.after and (not is_one or name == name_of_key(asked.key))]
         keys = [broker_pb2.GroupKey(name=name, first_offset=1, messages=1, state=cast(Any, 2)) for name in names[:2]]
         return broker_pb2.ListGroupKeysResponse(keys=keys, next=names[1] if len(names) > 2 else b"")
@@ -41,31 +40,25 @@ async def listed(broker: Broker, **options: Any) -> list[GroupKey]:
     return [key async for key in admin.group_keys("t", "g", partition=0, **options)]
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-async def test_a_key_is_listed_alone(is_old: bool) -> None:
-    assert [key.name for key in await listed(Broker(is_old=is_old))] == list(ALL)
-    assert [key.name for key in await listed(Broker(is_old=is_old), key=b"a")] == [b"ka"]
-    assert [key.name for key in await listed(Broker(is_old=is_old), key=LONG)] == [name_of_key(LONG)]
-    assert await listed(Broker(is_old=is_old), key=b"b") == []
+async def test_a_key_is_listed_alone() -> None:
+    assert [key.name for key in await listed(Broker())] == list(ALL)
+    assert [key.name for key in await listed(Broker(), key=b"a")] == [b"ka"]
+    assert [key.name for key in await listed(Broker(), key=LONG)] == [name_of_key(LONG)]
+    assert await listed(Broker(), key=b"b") == []
 
 
 async def test_the_empty_key_is_listed_alone() -> None:
-    assert [key.name for key in await listed(Broker(is_old=False), key=b"")] == [b"k"]
-
-
-async def test_a_broker_that_takes_the_empty_key_for_none_is_refused() -> None:
-    with pytest.raises(UnsupportedVersionError, match="asked for the key %empty, a broker listed others"):
-        await listed(Broker(is_old=True), key=b"")
+    assert [key.name for key in await listed(Broker(), key=b"")] == [b"k"]
 
 
 async def test_a_key_is_told_by_its_name() -> None:
-    found = await listed(Broker(is_old=True))
-    assert [key.key for key in found] == [None, b"", b"a", None], "an old broker says empty of each that has none"
+    found = await listed(Broker())
+    assert [key.key for key in found] == [None, b"", b"a", None]
     assert [key.shown for key in found][1:] == ["%empty", "a", "%message:1:0"]
 
 
 async def test_the_empty_list_of_states_is_not_all_states() -> None:
-    broker = Broker(is_old=False)
+    broker = Broker()
     with pytest.raises(BadRequestError, match="names no state"):
         await listed(broker, states=())
     assert broker.asked == []
@@ -73,8 +66,6 @@ async def test_the_empty_list_of_states_is_not_all_states() -> None:
 
 async def test_a_history_tells_the_empty_key_from_none() -> None:
     history = MemoryHistory("p")
-    admin = Admin(
-        cast(Any, Broker(is_old=False)), cast(Any, SimpleNamespace()), Recorder(history, lambda headers, value: None)
-    )
+    admin = Admin(cast(Any, Broker()), cast(Any, SimpleNamespace()), Recorder(history, lambda headers, value: None))
     assert [key.key async for key in admin.group_keys("t", "g", partition=0)] == [None, b"", b"a", None]
     assert [event.get("y") for event in history.events if event["k"] == "parked"] == [None, "%empty", "a", None]

@@ -33,7 +33,7 @@ def test_at_most_once_takes_the_time_of_a_grant() -> None:
 
 
 def test_retries_that_a_broker_keeps_beside_at_most_once_are_not_shown() -> None:
-    """A group may have got both from a broker of an earlier version."""
+    """They would mean nothing."""
     told = settings_of(settings_to_proto("shared", RetryPolicy(3, grant_ms=9_000), at_most_once=True))
     assert told == GroupSettings("shared", RetryPolicy(grant_ms=9_000), at_most_once=True)
 
@@ -111,12 +111,9 @@ async def test_a_move_of_a_group_is_in_the_history_before_it_is_asked_for_and_wh
     assert told() == [(0, "mode", 0, 0, 0), (1, "mode", 0, 0, 0), (0, "mode", 0, 0, 1)]
 
 
-async def test_a_shared_group_that_parks_keys_is_refused_before_a_broker_is_asked() -> None:
-    admin = Admin(cast(Any, SimpleNamespace()), cast(Any, None))
-    parking = GroupSettings("shared", RetryPolicy(3, exhausted="park_key"))
-    with pytest.raises(BadRequestError, match="parks no key"):  # any call of the network would be another error
-        await admin.create_group("t", "g", settings=parking)
-    assert settings_of(settings_to_proto("shared", parking.retry, None)) == parking, "an earlier version took it"
+def test_no_shared_group_parks_keys() -> None:
+    with pytest.raises(BadRequestError, match="parks no key"):
+        GroupSettings("shared", RetryPolicy(3, exhausted="park_key"))
 
 
 class Slow:

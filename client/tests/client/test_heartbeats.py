@@ -152,19 +152,6 @@ async def test_two_partitions_of_an_outdated_server_are_both_in_doubt(monkeypatc
                 assert consumer._streams._links.get(first.address) is not link, "it did not tell"
 
 
-async def test_a_broker_of_an_older_version_is_asked_about_as_before(asked: list[int]) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        broker = cluster.brokers[0]
-        broker.answers_pings = None
-        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 1)
-            before = len(asked)
-            await until(lambda: len(asked) >= before + 2)
-            assert pings(broker) == 0
-            assert len(consumer.joined) == 1
-
-
 async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list[int]) -> None:
     async with running() as cluster:
         cluster.create_topic("t")

@@ -55,13 +55,12 @@ class Broker(publications_pb2_grpc.PublicationsServicer, broker_pb2_grpc.Routing
 
 
 @asynccontextmanager
-async def running(count: int, old_count: int = 0) -> AsyncIterator[list[Broker]]:
-    """So many brokers, the first of them of the version before."""
+async def running(count: int) -> AsyncIterator[list[Broker]]:
+    """So many brokers."""
     brokers, servers = [], []
-    for number in range(count):
+    for _ in range(count):
         broker, server = Broker(), grpc.aio.server()
-        if number >= old_count:
-            publications_pb2_grpc.add_PublicationsServicer_to_server(broker, server)
+        publications_pb2_grpc.add_PublicationsServicer_to_server(broker, server)
         broker_pb2_grpc.add_RoutingServicer_to_server(broker, server)
         broker.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
@@ -95,16 +94,6 @@ async def test_a_writer_that_a_frozen_broker_was_to_open_is_opened_by_the_next_o
             await writer.open()
         assert writer.epoch == 7
         assert (brokers[0].asked, brokers[1].asked) == (["OpenWriter"], ["OpenWriter"])
-
-
-async def test_a_broker_of_the_version_before_is_passed_over() -> None:
-    async with running(2, 1) as brokers, Client.connect([broker.address for broker in brokers]) as client:
-        brokers[1].go_on.set()
-        async with client.writer("orders", "nightly") as writer:
-            await writer.open()
-            await writer.publish(1, [])
-        assert await client.admin().list_writers() == []
-        assert (brokers[0].asked, brokers[1].asked) == ([], ["OpenWriter", "ListWriters"])
 
 
 async def test_publications_that_wait_keep_no_producer_from_its_question(monkeypatch: pytest.MonkeyPatch) -> None:

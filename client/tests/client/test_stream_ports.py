@@ -17,13 +17,14 @@ from seriatim._transport.tcp_carriage import FRAME_SIZE_BYTES_MAX, TcpCarriage
 from seriatim_api import errors
 from seriatim_api.frames import FrameError
 from seriatim_api.framing import with_prefix
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_to_proto
 from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import FakeBroker, TcpContext, running, until
 
-HELLO_MESSAGE = broker_pb2.ClientHello(protocol=1, client="test")
+HELLO_MESSAGE = broker_pb2.ClientHello(protocol=PROTOCOL, client="test")
 
 BUSY = error_to_proto(errors.OverloadedError("busy")).SerializeToString()
 

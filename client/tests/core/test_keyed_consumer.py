@@ -33,9 +33,7 @@ class Bench:
         return left
 
     def joined(self, segment: int, server_epoch: int = 3) -> None:
-        self.do(
-            ct.Joined(self.core.subscription, True, segment, 0, 0, 1, server_epoch, answers_pings=True, grant_ms=30_000)
-        )
+        self.do(ct.Joined(self.core.subscription, True, segment, 0, 0, 1, server_epoch, grant_ms=30_000))
 
     def granted(self, token: int, *offsets: int, server_epoch: int = 3) -> list[Any]:
         return self.do(ct.Granted(self.core.subscription, (token,), (len(offsets),), offsets, server_epoch))

@@ -68,7 +68,7 @@ def test_a_broker_reads_its_address_from_its_pods_annotation() -> None:
     assert item["path"] == "external/address"
     assert item["fieldRef"]["fieldPath"] == "metadata.annotations['seriatim.dev/external-address']"
     settings = tomllib.loads(make.config()["data"]["broker.toml"])
-    assert not [name for name in settings if name.startswith("external")], "brokers of an older image read it too"
+    assert not [name for name in settings if name.startswith("external")], "it is another one for each broker"
 
 
 def test_an_address_restarts_no_broker() -> None:

@@ -60,7 +60,6 @@ class MemoryBrokers:
             if known.topic.incarnation != incarnation:
                 raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
             return known.topic
-        settings.retention_acts = True
         self.put(name, partition_count, settings, incarnation)
         return self.topics[name].topic
 
@@ -69,8 +68,6 @@ class MemoryBrokers:
         summary = self._meant(request.name, request.incarnation)
         for name in request.settings_mask:
             setattr(summary.topic.settings, name, getattr(request.settings, name))
-        if any(name.startswith(("retention", "retain", "unread")) for name in request.settings_mask):
-            summary.topic.settings.retention_acts = True
         self._grow(summary, request.partition_count)
         self.tell(request.name)
         return summary.topic
@@ -233,7 +230,6 @@ def default_settings() -> records_pb2.TopicSettings:
         batch_size_bytes_max=1 << 20,
         message_size_bytes_max=1 << 20,
         chain_width=5,
-        retention_acts=True,
     )
 
 

@@ -37,7 +37,6 @@ async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
         batch_size_bytes_max=2048,
         message_size_bytes_max=100,
         chain_width=3,
-        retention_acts=True,
     )
 
 
@@ -73,21 +72,6 @@ async def test_all_that_an_object_says_of_retention_reaches_the_brokers(world: W
     world.api.change("Topic", "events", retentionSize="20Gi")
     await world.settle()
     assert world.brokers.calls[1:] == ["update events 0 retention_bytes"]
-
-
-async def test_a_topic_from_before_retention_says_that_nothing_is_dropped(world: World) -> None:
-    world.topic()
-    await world.settle()
-    assert world.the_topic().status.retention_acts is True
-    world.brokers.topics["events"].topic.settings.retention_acts = False
-    world.brokers.tell("events")
-    await world.settle()
-    assert world.the_topic().status.retention_acts is False
-    assert world.brokers.calls[1:] == [], "no call asked to trim it"
-    world.api.change("Topic", "events", retention="71h")
-    await world.settle()
-    assert world.brokers.calls[1:] == ["update events 0 retention_ms"]
-    assert world.the_topic().status.retention_acts is True
 
 
 async def test_the_status_shows_from_where_on_messages_are_kept_and_is_not_written_for_it(world: World) -> None:
@@ -558,17 +542,6 @@ async def test_a_broker_with_a_new_disk_has_no_copy_of_what_was_on_the_old_one(w
     assert world.reasons()["ChainHealthy"] == ("False", "CatchingUp"), "the chain has not changed, and one disk has it"
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0#a", "g0-1#new"))
     await world.settle()
-    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
-
-
-async def test_brokers_of_an_older_version_do_not_tell_which_copies_are_whole(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
-    chain = world.brokers.topics["events"].chains[0]
-    del chain.copies[:]
-    chain.copies.add(brokers=("g0-0", "g0-1"), segment_count=1)
-    world.brokers.tell("events")
-    await away(world)
     assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
 
 

@@ -159,7 +159,7 @@ class ClientHello(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     IS_WARM_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
-    """1"""
+    """2"""
     client: _builtins.str
     """free text for logs"""
     is_warm: _builtins.bool
@@ -330,23 +330,17 @@ class ConsumeRequest(_message.Message):
     @_builtins.property
     def extend(self) -> Global___Extend: ...
     @_builtins.property
-    def ping(self) -> Global___Ping:
-        """only to a broker whose Joined has `answers_pings`"""
-
+    def ping(self) -> Global___Ping: ...
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
-    def many(self) -> Global___Requests:
-        """only to a broker whose Joined has `takes_many`"""
-
+    def many(self) -> Global___Requests: ...
     @_builtins.property
     def yielded(self) -> Global___Yielded:
         """only to a broker that asked for it"""
 
     @_builtins.property
-    def spread_over(self) -> Global___SpreadOver:
-        """only to a broker whose Joined has `takes_spread`"""
-
+    def spread_over(self) -> Global___SpreadOver: ...
     def __init__(
         self,
         *,
@@ -458,8 +452,8 @@ class Join(_message.Message):
     on_demand: _builtins.bool
     """not in exclusive mode: nothing is granted before the first Demand"""
     spread_over: _builtins.int
-    """In exclusive mode: the consumer reads all partitions of the topic, so many as it knows of. 0: it does not, or does not
-    know of spreading. Then no partition is given to it that another consumer reads.
+    """In exclusive mode: the consumer reads all partitions of the topic, so many as it knows of. 0: it does not. Then no
+    partition is given to it that another consumer reads.
     """
     partition: _builtins.int
     """with `spread_over`: the partition's number in the topic"""
@@ -751,7 +745,7 @@ class Ping(_message.Message):
     number: _builtins.int
     """chosen by the client"""
     session_ms: _builtins.int
-    """how long the consumer holds on to a grant without an answer; a standby waits twice as long"""
+    """how long the consumer holds on to a grant without an answer; a standby waits twice as long; not 0"""
     def __init__(
         self,
         *,
@@ -914,14 +908,11 @@ class Joined(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
-    ANSWERS_PINGS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     BEGUN_BY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     GRANT_MS_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
-    TAKES_MANY_FIELD_NUMBER: _builtins.int
-    TAKES_SPREAD_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -931,7 +922,6 @@ class Joined(_message.Message):
     """of the exclusive grant: serving epoch above, counter below"""
     group_epoch: _builtins.int
     server_epoch: _builtins.int
-    answers_pings: _builtins.bool
     paused: _builtins.bool
     """nothing is delivered until the group is resumed"""
     begun_by: _records_pb2.GroupOperation.ValueType
@@ -942,10 +932,6 @@ class Joined(_message.Message):
     """not in exclusive mode: a grant ends after this time if it is not extended"""
     at_most_once: _builtins.bool
     """what is granted is acknowledged already, and does not come again if it fails"""
-    takes_many: _builtins.bool
-    """the broker takes `ConsumeRequest.many`"""
-    takes_spread: _builtins.bool
-    """the broker takes `ConsumeRequest.spread_over`"""
     def __init__(
         self,
         *,
@@ -955,18 +941,15 @@ class Joined(_message.Message):
         token: _builtins.int = ...,
         group_epoch: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
-        answers_pings: _builtins.bool = ...,
         paused: _builtins.bool = ...,
         begun_by: _records_pb2.GroupOperation.ValueType = ...,
         mode: _records_pb2.ConsumerMode.ValueType = ...,
         grant_ms: _builtins.int = ...,
         at_most_once: _builtins.bool = ...,
-        takes_many: _builtins.bool = ...,
-        takes_spread: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "takes_many", b"takes_many", "takes_spread", b"takes_spread", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1443,7 +1426,7 @@ class GetTopicRequest(_message.Message):
     """The caller knows so many partitions: if there are no more the answer is empty, and may be a second old."""
     known_incarnation: _builtins.str
     """Of the topic that the caller knows. With `wait_ms`: the broker answers when the topic of the name is another one,
-    has more partitions, or is gone, or else with `waited` after so many milliseconds. Older brokers do not wait.
+    has more partitions, or is gone, or else with `waited` after so many milliseconds.
     """
     wait_ms: _builtins.int
     def __init__(
@@ -1812,8 +1795,7 @@ class ChainSummary(_message.Message):
         @_builtins.property
         def whole(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
             """The disks that surely have the whole segment, as `broker#disk` with the first 8 digits of the disk's incarnation.
-            The others may lack its end, and copy it. A disk may be gone, and its broker have another one. Empty: a version
-            that does not tell.
+            The others may lack its end, and copy it. A disk may be gone, and its broker have another one.
             """
 
         def __init__(
@@ -1859,13 +1841,13 @@ class ChainSummary(_message.Message):
     sealed_messages: _builtins.int
     """before the first segment that is not settled, since the partition was made"""
     first_offset: _builtins.int
-    """of the first message that is kept; 0: a version that does not tell"""
+    """of the first message that is kept"""
     dropped_messages: _builtins.int
     """before it, since the partition was made; not set: not known"""
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainSummary.Copies]:
         """Which brokers have the kept segments, with the open one and those that are not settled. Lost ones are not among
-        them. Empty: a version that does not tell.
+        them.
         """
 
     def __init__(
@@ -2577,7 +2559,7 @@ class ListGroupKeysRequest(_message.Message):
     limit: _builtins.int
     """at most so many; 0: 100, at most 1,000"""
     key: _builtins.bytes
-    """only this key; not set: all. A version before 0.4.0 takes the empty key for all"""
+    """only this key; not set: all"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___KeyState.ValueType]:
         """empty: all"""
@@ -2661,7 +2643,7 @@ class GroupKey(_message.Message):
     error: _builtins.str
     """the last one"""
     group_epoch: _builtins.int
-    """in which the key waits; 0: of a broker that does not tell it"""
+    """in which the key waits"""
     def __init__(
         self,
         *,
@@ -2734,7 +2716,7 @@ class OperatedKey(_message.Message):
     first_offset: _builtins.int
     """that the caller saw"""
     group_epoch: _builtins.int
-    """that the caller saw; in another one nothing is done; 0: of a client that does not tell it"""
+    """that the caller saw; in another one nothing is done"""
     def __init__(
         self,
         *,

@@ -203,9 +203,7 @@ class KnownCursor(_message.Message):
     """with the serial: which of two control records is newer"""
     serial: _builtins.int
     @_builtins.property
-    def settings(self) -> _records_pb2.GroupSettings:
-        """not set: not known"""
-
+    def settings(self) -> _records_pb2.GroupSettings: ...
     def __init__(
         self,
         *,

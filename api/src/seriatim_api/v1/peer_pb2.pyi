@@ -77,7 +77,7 @@ class PeerHello(_message.Message):
     session: _builtins.bytes
     """16 random bytes of the caller: pairs the two streams of one link"""
     forms: _builtins.int
-    """what the sender reads beyond 0.2.0, as a sum: 1 packed producer tables, 2 ChainChanges,"""
+    """the forms of messages that the sender reads, as a sum (docs/contributing/formats.md)"""
     def __init__(
         self,
         *,
@@ -99,8 +99,8 @@ Global___PeerHello: _TypeAlias = PeerHello  # noqa: Y015
 
 @_typing.final
 class PeerFrame(_message.Message):
-    """Several small messages, each an encoded PeerMessage; or a part of a large one, for a reader that said in its hello
-    that it takes parts. The parts of a message come in order; only frames with heartbeats may stand between them.
+    """Several small messages, each an encoded PeerMessage; or a part of a large one. The parts of a message come in order;
+    only frames with heartbeats may stand between them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -373,7 +373,7 @@ Global___PeerMessage: _TypeAlias = PeerMessage  # noqa: Y015
 @_typing.final
 class ReplicateStaged(_message.Message):
     """The next batch of an open segment, of a publication: its header, and where the follower finds the same body as it was
-    staged. For a reader that said in its hello that it knows this message.
+    staged.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -442,72 +442,30 @@ class BatchColumns(_message.Message):
 Global___BatchColumns: _TypeAlias = BatchColumns  # noqa: Y015
 
 @_typing.final
-class ProducerWindow(_message.Message):
-    """A producer's newest batches, oldest first, as columns of equal length."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PRODUCER_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
-    BASE_SEQUENCE_FIELD_NUMBER: _builtins.int
-    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    producer: _builtins.bytes
-    @_builtins.property
-    def epoch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def base_sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def message_count(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        producer: _builtins.bytes = ...,
-        epoch: _abc.Iterable[_builtins.int] | None = ...,
-        base_sequence: _abc.Iterable[_builtins.int] | None = ...,
-        message_count: _abc.Iterable[_builtins.int] | None = ...,
-        offset: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_sequence", b"base_sequence", "epoch", b"epoch", "message_count", b"message_count", "offset", b"offset", "producer", b"producer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ProducerWindow: _TypeAlias = ProducerWindow  # noqa: Y015
-
-@_typing.final
 class ProducerTable(_message.Message):
-    """A producer table. Only one of the fields is set: `windows` for a reader that did not say in its hello that it reads
-    packed tables, since an unknown field would make it an empty table.
+    """A producer table.
 
     Packed, little-endian: count n (u32), n producer ids of 16 bytes, n entry counts (u8, 1 to 32), n windows. A window is
     its entries of 24 bytes, oldest first (epoch u32, base sequence u64, messages u32, offset u64), and the append time of
-    the newest batch (i64, ms; 0: not known).
+    the newest batch (i64, ms).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WINDOWS_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     packed: _builtins.bytes
     blocks: _builtins.bytes
-    """names of idle blocks, for a reader that said in its hello that it understands them"""
-    @_builtins.property
-    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerWindow]: ...
+    """names of idle blocks"""
     def __init__(
         self,
         *,
-        windows: _abc.Iterable[Global___ProducerWindow] | None = ...,
         packed: _builtins.bytes = ...,
         blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "packed", b"packed", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "packed", b"packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -651,11 +609,11 @@ class HeartbeatAnswer(_message.Message):
     DATA_COUNT_FIELD_NUMBER: _builtins.int
     sent_us: _builtins.int
     disk_stall_us: _builtins.int
-    """For how long the disk has completed nothing although a write waits; 0 also from versions that do not say it."""
+    """for how long the disk has completed nothing although a write waits"""
     disk_is_full: _builtins.bool
     """its reserve is reached"""
     data_count: _builtins.int
-    """messages received on this link's replication stream; 0 also from versions that do not say it"""
+    """messages received on this link's replication stream"""
     @_builtins.property
     def refused_partition(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -912,7 +870,7 @@ Global___ChainUpdate: _TypeAlias = ChainUpdate  # noqa: Y015
 
 @_typing.final
 class ChainChanges(_message.Message):
-    """What changed in a long chain record, to a peer that said in its hello that it reads this."""
+    """What changed in a long chain record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -979,9 +937,7 @@ Global___QuiesceRequest: _TypeAlias = QuiesceRequest  # noqa: Y015
 
 @_typing.final
 class FenceProgress(_message.Message):
-    """The segment is fenced; the answer has so many bytes, and comes as soon as it is this switcher's turn. Sent to those who
-    say in their hello that they read it (forms, 128).
-    """
+    """The segment is fenced; the answer has so many bytes, and comes as soon as it is this switcher's turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1444,9 +1400,7 @@ class CursorState(_message.Message):
     untold: _builtins.int
     term_base: _builtins.int
     @_builtins.property
-    def settings(self) -> _records_pb2.GroupSettings:
-        """versions before did not say: as in the cursor's record"""
-
+    def settings(self) -> _records_pb2.GroupSettings: ...
     def __init__(
         self,
         *,

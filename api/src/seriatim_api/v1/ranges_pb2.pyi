@@ -411,7 +411,7 @@ class OpenRange(_message.Message):
     RAW_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
-    """1"""
+    """2"""
     client: _builtins.str
     partition_id: _builtins.int
     from_offset: _builtins.int

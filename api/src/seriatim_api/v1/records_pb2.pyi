@@ -312,9 +312,7 @@ class MemberRecord(_message.Message):
     EXTERNAL_ADDRESS_FIELD_NUMBER: _builtins.int
     EXTERNAL_RUN_FIELD_NUMBER: _builtins.int
     LINK_ADDRESS_FIELD_NUMBER: _builtins.int
-    LINK_RUN_FIELD_NUMBER: _builtins.int
     STREAM_PORT_FIELD_NUMBER: _builtins.int
-    STREAM_RUN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     slot: _builtins.int
     run: _builtins.int
@@ -331,21 +329,16 @@ class MemberRecord(_message.Message):
     join_nonce: _builtins.bytes
     """random, of the start that wrote `run`: two starts with copies of one directory differ in it"""
     forms: _builtins.int
-    """what run `forms_run` reads beyond version 0.2.0, a sum; other runs said nothing"""
+    """the forms that run `forms_run` reads, as a sum; other runs said nothing"""
     forms_run: _builtins.int
-    """a version that does not know these fields leaves both as they were, and raises `run`"""
     external_address: _builtins.str
     """host:port of clients outside the brokers' network, as run `external_run` said"""
     external_run: _builtins.int
-    """as `forms_run`: another run said nothing about `external_address`"""
+    """another run said nothing about `external_address` yet"""
     link_address: _builtins.str
-    """host:port of links over TCP (ADR 0054), as run `link_run` said; empty: only over gRPC"""
-    link_run: _builtins.int
-    """as `forms_run`: another run said nothing about `link_address`"""
+    """host:port of links over TCP (ADR 0054); empty: only over gRPC"""
     stream_port: _builtins.int
-    """where it takes streams over TCP at the host of `address`, as run `stream_run` said"""
-    stream_run: _builtins.int
-    """as `forms_run`: another run said nothing about `stream_port`"""
+    """where it takes streams over TCP at the host of `address`; 0: only over gRPC"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -372,13 +365,11 @@ class MemberRecord(_message.Message):
         external_address: _builtins.str = ...,
         external_run: _builtins.int = ...,
         link_address: _builtins.str = ...,
-        link_run: _builtins.int = ...,
         stream_port: _builtins.int = ...,
-        stream_run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "link_run", b"link_run", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot", "stream_port", b"stream_port", "stream_run", b"stream_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -425,7 +416,7 @@ class LiveRecord(_message.Message):
     WALL_MS_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     wall_ms: _builtins.int
-    """its wall clock when it wrote this, at most 2 minutes ago; 0 from older versions"""
+    """its wall clock when it wrote this, at most 2 minutes ago"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
     @_builtins.property
@@ -520,14 +511,11 @@ class TopicRecord(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     CREATED_AT_MS_FIELD_NUMBER: _builtins.int
     GROWING_PARTITION_IDS_FIELD_NUMBER: _builtins.int
-    FIRST_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
     """UUID"""
     state: Global___TopicState.ValueType
     created_at_ms: _builtins.int
-    first_partition_count: _builtins.int
-    """How many partitions it had before it grew for the first time; 0: it never grew, or an earlier version let it grow."""
     @_builtins.property
     def partition_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -546,11 +534,10 @@ class TopicRecord(_message.Message):
         settings: Global___TopicSettings | None = ...,
         created_at_ms: _builtins.int = ...,
         growing_partition_ids: _abc.Iterable[_builtins.int] | None = ...,
-        first_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "first_partition_count", b"first_partition_count", "growing_partition_ids", b"growing_partition_ids", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ms", b"created_at_ms", "growing_partition_ids", b"growing_partition_ids", "incarnation", b"incarnation", "name", b"name", "partition_ids", b"partition_ids", "settings", b"settings", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -569,7 +556,6 @@ class TopicSettings(_message.Message):
     RETAIN_UNREAD_FIELD_NUMBER: _builtins.int
     UNREAD_MS_MAX_FIELD_NUMBER: _builtins.int
     UNREAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
-    RETENTION_ACTS_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     """commit waits for the flush on every member"""
     message_size_bytes_max: _builtins.int
@@ -585,8 +571,6 @@ class TopicSettings(_message.Message):
     """what is older goes all the same; 0: no limit"""
     unread_bytes_max: _builtins.int
     """likewise, the oldest messages above so many bytes of a partition; 0: no limit"""
-    retention_acts: _builtins.bool
-    """Written by a version that acts on retention. Without it `retention_ms` was only stored, and nothing is deleted."""
     def __init__(
         self,
         *,
@@ -599,11 +583,10 @@ class TopicSettings(_message.Message):
         retain_unread: _builtins.bool = ...,
         unread_ms_max: _builtins.int = ...,
         unread_bytes_max: _builtins.int = ...,
-        retention_acts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_acts", b"retention_acts", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,7 +636,7 @@ class SegmentRecord(_message.Message):
     records_lost: _builtins.bool
     """at some time no member had the groups' control records of this segment"""
     append_floor_ms: _builtins.int
-    """the newest append time before the segment; without it: opened_at_ms"""
+    """the newest append time before the segment"""
     folded: _builtins.int
     """so many numbers right before this one belonged to empty segments that are not kept any more"""
     start: _builtins.int
@@ -663,7 +646,7 @@ class SegmentRecord(_message.Message):
     start_bytes: _builtins.int
     """of the batches below that index"""
     sealed_bytes: _builtins.int
-    """of all batches below sealed_len, those that are gone too; versions before did not say"""
+    """of all batches below sealed_len, those that are gone too"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -695,19 +678,17 @@ class SegmentRecord(_message.Message):
         opened_at_ms: _builtins.int = ...,
         sealed_at_ms: _builtins.int = ...,
         records_lost: _builtins.bool = ...,
-        append_floor_ms: _builtins.int | None = ...,
+        append_floor_ms: _builtins.int = ...,
         folded: _builtins.int = ...,
         start: _builtins.int = ...,
         start_checksum: _builtins.int = ...,
         start_bytes: _builtins.int = ...,
         sealed_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "base", b"base", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "base", b"base", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms", "_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__append_floor_ms: _TypeAlias = _typing.Literal["append_floor_ms"]  # noqa: Y015
-    _WhichOneofArgType__append_floor_ms: _TypeAlias = _typing.Literal["_append_floor_ms", b"_append_floor_ms"]  # noqa: Y015
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
     _WhichOneofReturnType__sealed_bytes: _TypeAlias = _typing.Literal["sealed_bytes"]  # noqa: Y015
@@ -718,8 +699,6 @@ class SegmentRecord(_message.Message):
     _WhichOneofArgType__sealed_len: _TypeAlias = _typing.Literal["_sealed_len", b"_sealed_len"]  # noqa: Y015
     _WhichOneofReturnType__tail_from: _TypeAlias = _typing.Literal["tail_from"]  # noqa: Y015
     _WhichOneofArgType__tail_from: _TypeAlias = _typing.Literal["_tail_from", b"_tail_from"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__append_floor_ms) -> _WhichOneofReturnType__append_floor_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base) -> _WhichOneofReturnType__base | None: ...
     @_typing.overload
@@ -749,7 +728,6 @@ class ChainRecord(_message.Message):
     PAGE_COUNT_FIELD_NUMBER: _builtins.int
     CHAIN_WIDTH_FIELD_NUMBER: _builtins.int
     PAGE_DIGESTS_FIELD_NUMBER: _builtins.int
-    PAGE_DIGESTS_AT_FIELD_NUMBER: _builtins.int
     PAGE_NUMBERS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     """this and `epoch` stay the first fields of the value: transactions compare how it begins"""
@@ -762,8 +740,6 @@ class ChainRecord(_message.Message):
     """pages of older segments, /seriatim/<cluster>/pages/<partition id>/<page no>"""
     chain_width: _builtins.int
     """groups that the send chain names at most; 0: 5"""
-    page_digests_at: _builtins.int
-    """epoch for which they hold; a version that does not know them changes pages without"""
     @_builtins.property
     def send_chain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -774,7 +750,7 @@ class ChainRecord(_message.Message):
 
     @_builtins.property
     def page_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """of the pages at that epoch, unless they are the last ones before the segments here"""
+        """of the pages, unless they are the last ones before the segments here"""
 
     def __init__(
         self,
@@ -789,12 +765,11 @@ class ChainRecord(_message.Message):
         page_count: _builtins.int = ...,
         chain_width: _builtins.int = ...,
         page_digests: _abc.Iterable[_builtins.int] | None = ...,
-        page_digests_at: _builtins.int = ...,
         page_numbers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "page_digests", b"page_digests", "page_digests_at", b"page_digests_at", "page_numbers", b"page_numbers", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_width", b"chain_width", "epoch", b"epoch", "flush", b"flush", "page_count", b"page_count", "page_digests", b"page_digests", "page_numbers", b"page_numbers", "partition", b"partition", "partition_id", b"partition_id", "segments", b"segments", "send_chain", b"send_chain", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -864,7 +839,7 @@ class CursorRecord(_message.Message):
     deleted: _builtins.bool
     """the group was forgotten here; `group_epoch` is the last it had, and its next one is higher"""
     deleted_at_ms: _builtins.int
-    """after a while the record goes, and its epoch stays as the floor; 0: a version that did not say"""
+    """after a while the record goes, and its epoch stays as the floor"""
     paused: _builtins.bool
     """the group is given nothing until it is resumed"""
     begun_by: Global___GroupOperation.ValueType
@@ -1231,14 +1206,14 @@ class ManifestReference(_message.Message):
     id: _builtins.bytes
     """16 bytes, in the header field `stage` of each piece"""
     content_digest: _builtins.bytes
-    """16 bytes, of what the rows say; empty: the client did not tell it"""
+    """16 bytes, of what the rows say"""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """at most 68"""
 
     @_builtins.property
     def layout(self) -> Global___RowLayout:
-        """of the rows; not set: the client did not tell it"""
+        """of the rows"""
 
     def __init__(
         self,
@@ -1340,9 +1315,9 @@ class RowLayout(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     BATCH_BYTES_FIELD_NUMBER: _builtins.int
     partition_count: _builtins.int
-    """of the topic; 0: not known"""
+    """of the topic"""
     batch_bytes: _builtins.int
-    """the most bytes of a staged batch; 0: not known"""
+    """the most bytes of a staged batch; 0: not known, of a record that was rebuilt"""
     def __init__(
         self,
         *,

@@ -149,32 +149,6 @@ class StoredTail(_message.Message):
 Global___StoredTail: _TypeAlias = StoredTail  # noqa: Y015
 
 @_typing.final
-class StoredWindow(_message.Message):
-    """A producer's window as versions before 0.3.0 wrote it: 24 bytes an entry (epoch u32, base sequence u64, messages u32,
-    offset u64), little-endian.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PRODUCER_FIELD_NUMBER: _builtins.int
-    ENTRIES_FIELD_NUMBER: _builtins.int
-    producer: _builtins.bytes
-    entries: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        producer: _builtins.bytes = ...,
-        entries: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "producer", b"producer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___StoredWindow: _TypeAlias = StoredWindow  # noqa: Y015
-
-@_typing.final
 class StoredPreparation(_message.Message):
     """What was written for a segment that may be opened under an attempt; both are in the key."""
 
@@ -183,7 +157,6 @@ class StoredPreparation(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     FLUSH_FIELD_NUMBER: _builtins.int
     INCOMPLETE_TABLE_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     VOIDED_FIELD_NUMBER: _builtins.int
@@ -200,10 +173,6 @@ class StoredPreparation(_message.Message):
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]: ...
     @_builtins.property
-    def table(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredWindow]:
-        """before 0.3.0"""
-
-    @_builtins.property
     def tail(self) -> Global___StoredTail: ...
     def __init__(
         self,
@@ -211,7 +180,6 @@ class StoredPreparation(_message.Message):
         members: _abc.Iterable[_common_pb2.Member] | None = ...,
         flush: _builtins.bool = ...,
         incomplete_table: _builtins.bool = ...,
-        table: _abc.Iterable[Global___StoredWindow] | None = ...,
         tail: Global___StoredTail | None = ...,
         run: _builtins.int = ...,
         voided: _builtins.bool = ...,
@@ -220,7 +188,7 @@ class StoredPreparation(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "packed_table", b"packed_table", "run", b"run", "table", b"table", "tail", b"tail", "voided", b"voided"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "flush", b"flush", "incomplete_table", b"incomplete_table", "members", b"members", "packed_table", b"packed_table", "run", b"run", "tail", b"tail", "voided", b"voided"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,7 +254,7 @@ class StoredCursor(_message.Message):
     """of that server's records a later one has a higher number"""
     @_builtins.property
     def settings(self) -> _records_pb2.GroupSettings:
-        """how the group is served; versions before did not say"""
+        """how the group is served"""
 
     def __init__(
         self,

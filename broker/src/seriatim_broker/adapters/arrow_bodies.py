@@ -148,7 +148,7 @@ class ArrowBodies:
 
 
 def _stored(batch: Batch, read: Callable[[bytes, int], Any]) -> Any:
-    """Read a body that is in the log already. An older version may have stored what is refused today."""
+    """Read a body that is in the log already."""
     try:
         return read(batch.body, batch.header.message_count)
     except BatchMismatchError as exc:

@@ -27,20 +27,23 @@ from seriatim_api.errors import (
     ForeignDiskError,
     NewerFormatError,
     OldDiskError,
+    OlderFormatError,
     StorageError,
     WipedDiskError,
 )
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import storage_pb2
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """The format of all files in the directory. It is raised when older code could not read them, or would read them
 wrongly (docs/contributing/formats.md). Each start writes the format of its own version, before anything else.
 
-1   up to version 0.2.0
-2   append times in producers' windows, idle blocks, chains, bodies that are stored apart from their batches
-3   rows of ledgers beside control records, lists in chunks, hand-overs with grants, settings in control records
+1, 2, 3   before any release
+4         what was optional must be there: packed tables, append times in windows, settings in control records
 """
+
+FORMAT_VERSION_MIN: Final = 4
+"""The lowest format that this code reads. A directory below it is refused."""
 
 _FILE: Final = "passport"
 _TEMPORARY: Final = "passport.new"
@@ -66,7 +69,7 @@ class Passport:
             that earlier member runs took without a flush may be gone, also if only the process was killed: until the
             flush the data is in the process's memory (`rocks.writer`) and not in the kernel's.
         storage_made: Whether a start made the database and its watermark, so that later starts refuse a directory
-            without them. Versions that did not note it left it false.
+            without them.
         registered_run: The newest member run that the coordinator has registered for this disk.
         coordinator_revision: The highest revision of the coordinator that this broker has seen.
         coordinator_rebuilt_at_ms: When the coordinator's records were last rebuilt, in milliseconds since 1970 UTC.
@@ -118,10 +121,7 @@ class DataDirectory:
         self._writing = threading.Lock()  # the coordinator's revision is noted by another thread
         self._checksum = checksum
         self.ended_badly = passport is not None and not passport.clean_shutdown
-        # A member run that ended in order has closed its storage. So there is one, also if an older version, which did
-        # not note `storage_made`, ran it.
-        ended_well = passport is not None and passport.run > 0 and passport.clean_shutdown
-        self.has_storage = passport is not None and (passport.storage_made or ended_well)
+        self.has_storage = passport is not None and passport.storage_made
 
     @property
     def has_data(self) -> bool:
@@ -263,6 +263,7 @@ def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Ch
     Raises:
         ForeignDiskError: The directory belongs to another member or cluster.
         NewerFormatError: A newer version wrote it.
+        OlderFormatError: A version whose directories this one does not read wrote it.
         CorruptionError: The passport is damaged, or is missing beside data.
         StorageError: Another process holds the directory, or it cannot be read.
     """
@@ -287,6 +288,7 @@ def read_passport(path: Path, checksum: Checksum) -> Passport | None:
 
     Raises:
         NewerFormatError: A newer version wrote the passport.
+        OlderFormatError: A version whose directories this one does not read wrote it.
         CorruptionError: The passport is damaged, or is missing although there is data.
         StorageError: The passport cannot be read.
     """
@@ -422,6 +424,14 @@ def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
             f"{FORMAT_VERSION}). Remedy: start that version; nothing was changed",
             found=stored.format_version,
             known=FORMAT_VERSION,
+        )
+    if stored.format_version < FORMAT_VERSION_MIN:
+        raise OlderFormatError(
+            f"{path} was written by an older version (format {stored.format_version}; this one reads "
+            f"{FORMAT_VERSION_MIN} and above). Remedy: start the version that wrote it, or make a new cluster with "
+            "empty directories; nothing was changed",
+            found=stored.format_version,
+            known=FORMAT_VERSION_MIN,
         )
     return Passport(
         cluster_id=stored.cluster_id,

@@ -23,7 +23,7 @@ LINK_SCHEME: Final = "tcp://"
 class PeerIdentity:
     """The process at one end of a connection: a member run, in a cluster.
 
-    `forms`: the forms of messages that it reads beyond those of version 0.2.0, a sum of `core.values.messages.FORM_*`.
+    `forms`: the forms of messages that it reads, as in `core.values.messages.FORMS`.
     """
 
     cluster_id: str

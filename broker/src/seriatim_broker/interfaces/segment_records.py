@@ -98,11 +98,15 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
     """The segment of a message.
 
     Raises:
-        CorruptionError: The segment is in a state that this version does not know.
+        CorruptionError: The segment is in a state that this version does not know, or is sealed and does not say how.
     """
     state = _STATE_FROM_RECORD.get(record.state)
     if state is None:
         raise CorruptionError(f"segment {record.no} is in state {record.state}, which this version does not know")
+    if state is SegmentState.SEALED and not (
+        record.HasField("sealed_len") and record.HasField("sealed_checksum") and record.HasField("sealed_bytes")
+    ):
+        raise CorruptionError(f"segment {record.no} is sealed, and its record lacks length, checksum or size")
     return Segment(
         no=record.no,
         switch_attempt=record.attempt,
@@ -122,7 +126,7 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         incomplete_table=record.incomplete_table,
         sealed_at_ms=record.sealed_at_ms,
         records_lost=record.records_lost,
-        append_floor_ms=record.append_floor_ms if record.HasField("append_floor_ms") else record.opened_at_ms,
+        append_floor_ms=record.append_floor_ms,
         folded=record.folded,
         begin=Start(record.start, record.start_checksum, record.start_bytes) if record.start else AT_ZERO,
         sealed_bytes=record.sealed_bytes if record.HasField("sealed_bytes") else None,

@@ -27,7 +27,7 @@ def mode_from_number(number: int) -> ConsumerMode:
 
 
 def spread_to_number(is_spread: bool) -> records_pb2.Spread.ValueType:
-    """The spread as records and clients have it: unspecified for the default, which older versions have too."""
+    """The spread as records and clients have it: unspecified for the default."""
     return records_pb2.SPREAD_UNSPECIFIED if is_spread else records_pb2.SPREAD_NONE
 
 
@@ -78,19 +78,17 @@ def _shared_policy(policy: RetryPolicy) -> records_pb2.RetryPolicy:
     return retry_to_proto(policy)
 
 
-def known_settings(written: records_pb2.GroupSettings) -> ConsumerGroupSettings | None:
-    """The settings in a control record; None if a newer version wrote what this one does not know.
+def known_settings(written: records_pb2.GroupSettings) -> ConsumerGroupSettings:
+    """The settings in a control record.
 
-    A control record with other settings than this version knows is of no use here, but the rest of it is.
+    Raises:
+        ValueError: They are none that this version knows.
     """
     retry = written.retry.SerializeToString() if written.HasField("retry") else b""
     return _shared_settings(written.mode, retry, written.at_most_once, written.spread != records_pb2.SPREAD_NONE)
 
 
 @lru_cache(SHARED_COUNT_MAX)
-def _shared_settings(mode: int, retry: bytes, at_most_once: bool, is_spread: bool) -> ConsumerGroupSettings | None:
-    try:
-        policy = retry_from_proto(records_pb2.RetryPolicy.FromString(retry)) if retry else RETRY_DEFAULT
-        return ConsumerGroupSettings(mode_from_number(mode), policy, at_most_once, is_spread)
-    except ValueError:
-        return None
+def _shared_settings(mode: int, retry: bytes, at_most_once: bool, is_spread: bool) -> ConsumerGroupSettings:
+    policy = retry_from_proto(records_pb2.RetryPolicy.FromString(retry)) if retry else RETRY_DEFAULT
+    return ConsumerGroupSettings(mode_from_number(mode), policy, at_most_once, is_spread)

@@ -25,16 +25,9 @@ from ..core.values import messages as m
 from ..core.values.kinds import PrepareRefusal, ReplicateRefusal
 from ..core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from ..core.values.producers import (
-    KEPT_BATCHES,
-    PRODUCER_BYTES,
-    Entry,
     IdleBlock,
     Table,
-    Window,
-    entries_of,
     pack_names,
-    pack_table,
-    pack_window,
     read_names,
 )
 from ..interfaces.settings_records import known_settings, settings_to_proto
@@ -50,15 +43,13 @@ Pb = Any
 """A generated message. The generated classes of the contract have no useful common static type."""
 
 
-def encode(message: m.Message, forms: int = m.FORMS) -> bytes:
-    """One message as an encoded `PeerMessage`, in the forms that the reader knows."""
+def encode(message: m.Message) -> bytes:
+    """One message as an encoded `PeerMessage`."""
     name, write, _ = _TABLE[type(message)]
     packed = peer_pb2.PeerMessage()
     field = getattr(packed, name)
     field.SetInParent()
     write(message, field)
-    if not forms & m.FORM_PACKED_TABLES and isinstance(message, _WITH_TABLE):
-        _unpack_table(message.table, field)
     return packed.SerializeToString()
 
 
@@ -102,7 +93,7 @@ _ROW_BYTES: Final = 16  # at least what the encoding of a row has beside its nam
 def pieces_of(message: m.Message, size_bytes: int) -> Sequence[Callable[[], bytes]]:
     """The encodings of a message with many rows, in pieces of at most `size_bytes` and what is in it beside the rows.
 
-    Put one behind the other, the pieces are an encoding of the whole message, as an earlier version reads it.
+    Put one behind the other, the pieces are an encoding of the whole message.
 
     Rule `rows-in-pieces` (I13): such a message is not encoded, or decoded, in one go. Without it:
       1. 100,000 keys wait, and a broker takes the right over. It sends their rows to another member.
@@ -211,46 +202,17 @@ def _read_batches(field: Pb) -> tuple[Batch, ...]:
     return tuple(Batch(header, bytes(body)) for header, body in rows)
 
 
-_WITH_TABLE = (m.FenceAnswer, m.PrepareRequest, m.CopyAnswer, m.TableAnswer)
-
-
 def _write_table(table: Table, field: Pb) -> None:
     field.packed = table.rows
     if table.blocks:
         field.blocks = pack_names(table.blocks)
 
 
-def _unpack_table(table: Table | None, field: Pb) -> None:
-    """Write the table in the form of versions before 0.3.0. They would read the packed field as an empty table."""
-    if table is None:
-        return
-    assert not table.blocks, "blocks are named only to brokers that understand them"
-    field.table.packed = b""
-    for producer, window in table:
-        row = field.table.windows.add()
-        row.producer = producer
-        for entry in entries_of(window):
-            row.epoch.append(entry.epoch)
-            row.base_sequence.append(entry.base_sequence)
-            row.message_count.append(entry.message_count)
-            row.offset.append(entry.offset)
-
-
 def _read_table(field: Pb) -> Table:
     table = Table(field.packed, read_names(field.blocks))
     if not table.is_sound:
         raise BadRequestError(f"a packed producer table of {table.size_bytes} bytes has another length than it says")
-    if field.windows:
-        table = pack_table(tuple((row.producer, _read_window(row)) for row in field.windows))
     return table
-
-
-def _read_window(row: Pb) -> Window:
-    rows = zip(row.epoch, row.base_sequence, row.message_count, row.offset, strict=True)
-    entries = tuple(map(Entry._make, rows))
-    if not 0 < len(entries) <= KEPT_BATCHES or len(row.producer) != PRODUCER_BYTES:
-        raise BadRequestError(f"a producer's window has 1 to {KEPT_BATCHES} batches, and not {len(entries)}")
-    return pack_window(entries)
 
 
 def _write_tail(tail: TailCopy, field: Pb) -> None:
@@ -345,6 +307,8 @@ def _write_fence_progress(message: m.FenceProgress, field: Pb) -> None:
 
 
 def _read_fence_answer(field: Pb) -> m.FenceAnswer:
+    if field.HasField("length") != field.HasField("size_bytes"):
+        raise BadRequestError("an answer to a fence has length and size, or neither")
     return m.FenceAnswer(
         *_place(field),
         field.switch,
@@ -587,13 +551,14 @@ def _write_cursor(cursor: CursorState, field: Pb) -> None:
     field.reserved = cursor.reserved
     field.oldest = cursor.oldest
     field.untold = cursor.untold
-    if cursor.settings is not None:
-        field.settings.CopyFrom(settings_to_proto(cursor.settings))
-        field.term_base = cursor.term_base
+    field.settings.CopyFrom(settings_to_proto(cursor.settings))
+    field.term_base = cursor.term_base
 
 
 def _read_cursor(field: Pb) -> CursorState:
     """A control record; the message that has it says of which server epoch it is, and has its serial."""
+    if not field.HasField("settings"):
+        raise BadRequestError(f"a control record of consumer group {field.group} does not say how the group is served")
     return CursorState(
         field.segment,
         field.group,
@@ -602,7 +567,7 @@ def _read_cursor(field: Pb) -> CursorState:
         field.reserved,
         oldest=field.oldest,
         untold=field.untold,
-        settings=known_settings(field.settings) if field.HasField("settings") else None,
+        settings=known_settings(field.settings),
         term_base=field.term_base,
     )
 

@@ -30,19 +30,16 @@ from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupDescribed, LogsListed
 from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
 from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, KeyCounts
-from ..core.values.messages import FORM_GROUP_SETTINGS
 from ..core.values.positions import end_of_drops, first_kept
-from ..interfaces.coordinator import Compare
 from ..interfaces.settings_records import settings_to_proto
 from ..runtime.consumer_groups import ConsumerGroupCursors
 from ..runtime.controller import Controller
-from ..runtime.forms import all_read
 from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number
 from ..runtime.topic_feed import TopicFeed
 from .addresses import Addresses
-from .consumer_group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
+from .consumer_group_settings import check_dead_letter_topic, settings_from
 from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
@@ -108,23 +105,22 @@ class ConsumerGroupAdmin(TopicAdmin):
                 _check_same_settings(chains, cursors, settings, request.group)
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
-            compares = await self._compares(settings)
             # The server epochs must be of a time after the cursors, or tokens could fall (`begins-above`).
             told = await self._services.chains([chain.partition for chain in missing])
             known = {chain.partition: chain for chain in told}
             if request.HasField("at"):
                 found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
                 created |= await cursors.create(
-                    request.topic, _starts(missing, found), settings, compares, _now_ms(), chains=known
+                    request.topic, _starts(missing, found), settings, now_ms=_now_ms(), chains=known
                 )
             elif request.start == broker_pb2.START_POSITION_LATEST:
-                created |= await self._begin_at_the_end(cursors, missing, known, request, settings, compares, context)
+                created |= await self._begin_at_the_end(cursors, missing, known, request, settings, context)
                 if is_forwarded(context):
                     break
             else:
                 firsts = ((chain.partition, first_kept(chain)) for chain in missing)
                 starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
-                created |= await cursors.create(request.topic, starts, settings, compares, _now_ms(), chains=known)
+                created |= await cursors.create(request.topic, starts, settings, now_ms=_now_ms(), chains=known)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
         raise NotServingError(
@@ -140,7 +136,6 @@ class ConsumerGroupAdmin(TopicAdmin):
         known: Mapping[PartitionId, Chain],
         request: broker_pb2.CreateConsumerGroupRequest,
         settings: ConsumerGroupSettings,
-        compares: Sequence[Compare],
         context: Any,
     ) -> bool:
         """Begin at the ends, which only masters know. A call that was passed on does only this master's partitions."""
@@ -151,31 +146,13 @@ class ConsumerGroupAdmin(TopicAdmin):
             chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
             for chain in by_master.pop(self._services.identity.member.broker, ())
         }
-        created = bool(starts) and await cursors.create(
-            request.topic, starts, settings, compares, _now_ms(), chains=known
-        )
+        created = bool(starts) and await cursors.create(request.topic, starts, settings, now_ms=_now_ms(), chains=known)
         if not is_forwarded(context):
             for master in by_master:
                 left_s, operator = remaining_s(context) * 0.9, operator_epoch(context)
                 answer = await self._calls.admin(master, "CreateConsumerGroup", request, left_s, operator)
                 created |= answer.created
         return created
-
-    async def _compares(self, settings: ConsumerGroupSettings) -> tuple[Compare, ...]:
-        """What the transaction compares so that every broker knows how to serve the consumer group.
-
-        Raises:
-            PreconditionError: A broker of an older version does not.
-        """
-        if not needs_new_brokers(settings):
-            return ()
-        all_know = await all_read(self._services.coordinator, self._services.keys, FORM_GROUP_SETTINGS)
-        if all_know is None:
-            raise PreconditionError(
-                "a broker of an older version does not serve consumer groups of this mode: nothing was made; upgrade "
-                "all brokers first"
-            )
-        return (all_know,)
 
     async def _end_of(self, chain: Chain, deadline_s: float) -> int:
         """The commit of the open segment. A switch never seals it shorter."""

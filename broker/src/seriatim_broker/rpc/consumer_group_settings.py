@@ -9,7 +9,6 @@ from seriatim_api.v1 import records_pb2
 from ..core.values.keyed import (
     SETTINGS_DEFAULT,
     ConsumerGroupSettings,
-    ConsumerMode,
     Exhausted,
     RetryPolicy,
     WantedSettings,
@@ -90,8 +89,3 @@ async def check_dead_letter_topic(services: Services, retry: RetryPolicy | None,
             f"{len(topic.partition_ids)} of {partition_count} partitions: nothing was changed; add partitions to it "
             "first"
         )
-
-
-def needs_new_brokers(settings: ConsumerGroupSettings) -> bool:
-    """Whether brokers of version 0.3.0 and before do not know how to serve a consumer group with these settings."""
-    return settings.mode is not ConsumerMode.EXCLUSIVE or settings.at_most_once

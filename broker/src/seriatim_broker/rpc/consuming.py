@@ -20,6 +20,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.frames import delivery_frame_pieces
 from seriatim_api.ids import OFFSET_MAX, PartitionId
+from seriatim_api.protocol import check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
@@ -46,7 +47,7 @@ from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
 from .addresses import Addresses
 from .limits import DELIVERY_FRAME_BYTES
-from .services import Services, check_group, check_protocol
+from .services import Services, check_group
 
 IN_FLIGHT_DEFAULT = 1_000
 IN_FLIGHT_MAX = 100_000
@@ -89,7 +90,7 @@ class ConsumeStream:
     def __init__(
         self, services: Services, addresses: Addresses, hello: broker_pb2.ConsumerHello, wake: Callable[[], None]
     ) -> None:
-        check_protocol(hello.protocol)
+        check_protocol(hello.protocol, "client")
         self._services = services
         self._addresses = addresses
         self._wake = wake
@@ -136,6 +137,8 @@ class ConsumeStream:
             case "credit":
                 self._give_credit(request.credit.bytes)
             case "ping":
+                if not request.ping.session_ms:
+                    raise BadRequestError("a heartbeat says how long its consumer keeps a grant: `session_ms` is not 0")
                 feed(ConsumerPing(self._stream, request.ping.number, request.ping.session_ms))
             case "nack":
                 self._nack(request.nack)
@@ -330,9 +333,6 @@ class ConsumeStream:
                 out.joined.token = event.token
                 out.joined.group_epoch = event.group_epoch
                 out.joined.server_epoch = event.server_epoch
-                out.joined.answers_pings = True
-                out.joined.takes_many = True
-                out.joined.takes_spread = True
                 out.joined.paused = event.paused
                 out.joined.begun_by = operation_to_number(event.begun_by)
                 out.joined.mode = mode_to_number(event.mode)

@@ -18,12 +18,11 @@ from seriatim_api.dead_letters import (
     resolution_headers,
     resolution_value,
 )
-from seriatim_api.errors import BadRequestError, ChecksumMismatchError, PreconditionError, SeriatimError
+from seriatim_api.errors import BadRequestError, ChecksumMismatchError, SeriatimError
 from seriatim_api.ids import OFFSET_MAX, PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import dead_letters_pb2, dead_letters_pb2_grpc
 
-from ..core.values.messages import FORM_DEAD_LETTERS
 from ..interfaces.bodies import Bodies
 from .forwards import Forwards
 from .outbound import calling_broker
@@ -99,7 +98,6 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         until = time.monotonic() + remaining_s(context) * 0.9
         letters = list(request.letters)
         self._check(letters)
-        self._check_understood()
         topic = await self._services.topic(request.topic)
         if request.partition >= len(topic.partition_ids):
             raise BadRequestError(f"topic {request.topic!r} has no partition {request.partition}")
@@ -139,14 +137,6 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         if error is not None:
             answer.error.CopyFrom(error_to_proto(error))
         return answer
-
-    def _check_understood(self) -> None:
-        """Refuse while a broker is registered that would give a copy to all consumer groups."""
-        members = self._services.directory.members.values()
-        if any(record.forms_run != record.run or not record.forms & FORM_DEAD_LETTERS for record in members):
-            raise PreconditionError(
-                "a broker of an older version does not know dead letters: upgrade all brokers first"
-            )
 
     def _check(self, letters: Sequence[dead_letters_pb2.ReplayedLetter]) -> None:
         offsets = [letter.offset for letter in letters]
@@ -194,7 +184,6 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         if not 0 < len(offsets) <= DROPS_PER_CALL_MAX or max(offsets) > OFFSET_MAX:
             raise BadRequestError(f"a call drops 1 to {DROPS_PER_CALL_MAX} dead letters, by their offsets")
         check_name(request.topic, "topic")
-        self._check_understood()
         await self._resolve(request.topic, request.partition, "dropped", offsets, until)
         return dead_letters_pb2.DropDeadLettersResponse()
 

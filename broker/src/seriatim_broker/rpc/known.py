@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2
 
@@ -42,7 +43,7 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
                 group_epoch=cursor.group_epoch,
                 acked=cursor.acked,
                 oldest=cursor.oldest,
-                settings=settings_to_proto(cursor.settings) if cursor.settings is not None else None,
+                settings=settings_to_proto(cursor.settings),
                 term_base=cursor.term_base,
                 server_epoch=cursor.server_epoch,
                 serial=cursor.serial,
@@ -79,7 +80,13 @@ def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
 
 
 def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
-    """A control record, without what a rebuild does not need."""
+    """A control record, without what a rebuild does not need.
+
+    Raises:
+        BadRequestError: It does not say how the consumer group is served.
+    """
+    if not known.HasField("settings"):
+        raise BadRequestError(f"a broker does not tell the settings of consumer group {known.group}")
     return CursorState(
         known.segment,
         known.group,
@@ -88,7 +95,7 @@ def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
         known.acked,
         known.server_epoch,
         known.oldest,
-        settings=known_settings(known.settings) if known.HasField("settings") else None,
+        settings=known_settings(known.settings),
         term_base=known.term_base,
         serial=known.serial,
     )

@@ -6,9 +6,6 @@ from typing import Final
 
 from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS, PINGED_OPTIONS
 
-PROTOCOL: Final = 1
-"""The version of the protocol of clients and peers. There is only one so far."""
-
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """Largest frame or gRPC message that is accepted: a tail of a partition's credit, or a frame of a client, with room to
 spare."""

@@ -66,7 +66,6 @@ class LinkConnection:
         self._control = control
         self._data = data
         self._confirmation = confirmation
-        self._forms = peer.forms
         self._is_ended = False
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -74,7 +73,7 @@ class LinkConnection:
         """See `interfaces.link.Connection`."""
         if self._is_ended:
             return
-        if peer_frames.is_data(message, self._forms):
+        if peer_frames.is_data(message):
             lane, queued_bytes_max = self._data, QUEUE_SIZE_BYTES_MAX
         else:
             lane, queued_bytes_max = self._control, CONTROL_QUEUE_SIZE_BYTES_MAX
@@ -132,10 +131,10 @@ class LinkConnection:
             self.close("the link is not used any more")
 
     def _control_frames(self, messages: Sequence[Message]) -> Iterator[Sequence[bytes]]:
-        return ((frame,) for frame in peer_frames.write_control_frames(messages, self._forms))
+        return ((frame,) for frame in peer_frames.write_control_frames(messages))
 
     def _data_frames(self, messages: Sequence[Message]) -> Iterator[Sequence[bytes | memoryview]]:
-        return peer_frames.data_frame_pieces(messages, self._forms)
+        return peer_frames.data_frame_pieces(messages)
 
     def _fail(self, error: BaseException) -> None:
         """End the connection because of a bug. `run` raises the error."""
@@ -289,7 +288,7 @@ class AnyDialer:
 
     Args:
         tcp: Dials addresses with `LINK_SCHEME`.
-        grpc: Dials the others: brokers of a version before, and those that have no port for links.
+        grpc: Dials the others, which have no port for links.
     """
 
     def __init__(self, tcp: Dialer, grpc: Dialer) -> None:

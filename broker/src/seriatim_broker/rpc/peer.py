@@ -1,4 +1,4 @@
-"""The network between brokers over gRPC: for brokers of version 0.2.0, and for those without `link_listen` (ADR 0054).
+"""The network between brokers over gRPC: for brokers without `link_listen` (ADR 0054).
 
 A link begins with a hello on both streams, which is answered on both, and a confirmation (the hello once more) on both.
 Each of the two streams has a connection of its own, so a heartbeat never waits behind a megabyte of batches.
@@ -12,7 +12,6 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -109,7 +108,7 @@ class PeerConnection:
         """Queue a message. Messages that are queued in one turn of the event loop leave together."""
         if self._ended.done():
             return
-        half = self._data if peer_frames.is_data(message, self.peer.forms) else self._control
+        half = self._data if peer_frames.is_data(message) else self._control
         half.queued_bytes += peer_frames.size_of(message)
         if half.queued_bytes > half.queued_bytes_max:
             self.close(f"more than {half.queued_bytes_max} bytes waited to be sent")
@@ -201,13 +200,13 @@ def _describe(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
-    encode = partial(peer_frames.write_control_frames, forms=forms)
+def _control_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
+    encode = peer_frames.write_control_frames
     return _Half(read, write, encode, peer_frames.ControlReader().read, CONTROL_QUEUE_SIZE_BYTES_MAX)
 
 
-def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]], forms: int) -> _Half:
-    encode = partial(peer_frames.write_data_frames, forms=forms)
+def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> _Half:
+    encode = peer_frames.write_data_frames
     return _Half(read, write, encode, peer_frames.read_data_frame, QUEUE_SIZE_BYTES_MAX)
 
 
@@ -243,8 +242,8 @@ class _Streams:
         """Use the calls as a connection, which gives them back when it ends."""
         control, data = self._calls
         halves = (
-            _control_half(control.read, control.write, peer.forms),
-            _data_half(data.read, data.write, peer.forms),
+            _control_half(control.read, control.write),
+            _data_half(data.read, data.write),
         )
         connection = PeerConnection(peer, *halves, dialed=True)
         connection.on_end(self.release, confirmation=confirmation)
@@ -373,7 +372,7 @@ class PeerServicer:
         except asyncio.CancelledError:
             self._give_up(session)
             raise
-        control = _control_half(context.read, context.write, peer.forms)
+        control = _control_half(context.read, context.write)
         connection = PeerConnection(peer, control, data, dialed=False)
         self._connections.setdefault(session, asyncio.get_running_loop().create_future()).set_result(connection)
         try:
@@ -389,7 +388,7 @@ class PeerServicer:
         try:
             async with asyncio.timeout(PAIRING_DEADLINE_S):
                 await _expect_confirmation(context)
-                self._arrival(session).set_result((peer, _data_half(context.read, context.write, peer.forms)))
+                self._arrival(session).set_result((peer, _data_half(context.read, context.write)))
                 connection = await asyncio.shield(found)
             await connection.wait_ended()
         except (TimeoutError, SeriatimError) as exc:

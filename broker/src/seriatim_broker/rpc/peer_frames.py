@@ -5,8 +5,7 @@ come before the runs of batches. Messages about one partition keep their order: 
 run of that partition, it begins a new frame.
 
 A message that is too large for one frame (in most cases a producer table) travels in parts, with heartbeats between
-them. A peer of an older version takes no parts, and is not sent such a message at all: the message would break the
-link, and so would each retry. The step that needed the message ends at its deadline.
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES
 from seriatim_api.errors import BadRequestError
@@ -26,7 +24,6 @@ from ..core.values import messages as m
 from ..core.values.log import Batch, TailCopy
 from ..core.values.producers import Table
 from . import codec
-from .limits import MESSAGE_SIZE_BYTES_MAX
 
 FRAME_SIZE_BYTES = 1 << 20
 """A frame is closed when it has so many bytes. One larger message travels alone."""
@@ -48,17 +45,14 @@ _OVERHEAD_BYTES = 64
 """Added for each message or run, so that a frame of many small ones is limited as well."""
 
 
-_log = structlog.get_logger(__name__)
-
-
-def is_data(message: m.Message, forms: int) -> bool:
+def is_data(message: m.Message) -> bool:
     """Whether a message travels on the replication lane: it is of such a kind, and fits into a frame.
 
     A copy with a large producer table goes on the control lane, in parts. It answers one question, and no other
     message about its partition has to come before it.
     """
     too_large = isinstance(message, m.CopyAnswer) and message.table and message.table.size_bytes > PART_SIZE_BYTES
-    return isinstance(message, m.DATA) and not (too_large and forms & m.FORM_PARTS)
+    return isinstance(message, m.DATA) and not too_large
 
 
 def size_of(message: m.Message) -> int:
@@ -99,14 +93,12 @@ _CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
 each batch is looked up several times on its way."""
 
 
-def write_control_frames(
-    messages: Sequence[m.Message], forms: int = m.FORMS, part_size_bytes: int = PART_SIZE_BYTES
-) -> Iterator[bytes]:
-    """Write the messages in order, into as few control frames as the limit allows, in the forms that the peer reads."""
+def write_control_frames(messages: Sequence[m.Message], part_size_bytes: int = PART_SIZE_BYTES) -> Iterator[bytes]:
+    """Write the messages in order, into as few control frames as the limit allows."""
     encoded: list[bytes] = []
     size = 0
     for message in messages:
-        pieces = codec.pieces_of(message, PIECE_SIZE_BYTES) if forms & m.FORM_PARTS else ()
+        pieces = codec.pieces_of(message, PIECE_SIZE_BYTES)
         if pieces:
             if encoded:
                 yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
@@ -115,15 +107,12 @@ def write_control_frames(
                 left = len(pieces) - 1 - number
                 yield peer_pb2.PeerFrame(part=piece(), parts_left=left, is_piece=True).SerializeToString()
             continue
-        data = codec.encode(message, forms)
-        if len(data) > part_size_bytes and forms & m.FORM_PARTS:
+        data = codec.encode(message)
+        if len(data) > part_size_bytes:
             if encoded:
                 yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
                 encoded, size = [], 0
             yield from _write_parts(data, part_size_bytes)
-            continue
-        if len(data) > MESSAGE_SIZE_BYTES_MAX - FRAME_SIZE_BYTES:
-            _log.error("peer_message_too_large", kind=type(message).__name__, size_bytes=len(data))
             continue
         if encoded and size + len(data) > CONTROL_FRAME_SIZE_BYTES:
             yield peer_pb2.PeerFrame(messages=encoded).SerializeToString()
@@ -192,12 +181,12 @@ class ControlReader:
         return [codec.decode(whole) if pieces is None else pieces.message()]
 
 
-def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
-    """Write messages into data frames, in the forms that the peer reads. Those about one partition keep their order."""
-    return map(b"".join, data_frame_pieces(messages, forms))
+def write_data_frames(messages: Sequence[m.Message]) -> Iterator[bytes]:
+    """Write messages into data frames. Those about one partition keep their order."""
+    return map(b"".join, data_frame_pieces(messages))
 
 
-def data_frame_pieces(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[list[bytes | memoryview]]:
+def data_frame_pieces(messages: Sequence[m.Message]) -> Iterator[list[bytes | memoryview]]:
     """The same frames, each in pieces."""
     encoded: list[bytes] = []
     runs: list[tuple[ReplicateRun, list[tuple[bytes, bytes | memoryview]]]] = []
@@ -220,7 +209,7 @@ def data_frame_pieces(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
             runs.append((run, rows))
             with_runs.add(message.partition)
         else:
-            encoded.append(codec.encode(message, forms))
+            encoded.append(codec.encode(message))
         size += added
     if encoded or runs:
         yield replicate_frame_pieces(encoded, runs)

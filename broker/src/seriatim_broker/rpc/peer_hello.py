@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import BadRequestError, PreconditionError, UnsupportedVersionError
+from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.frames import FrameError, read_fields, write_field
 from seriatim_api.ids import MemberId
+from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.v1 import peer_pb2
 
 from ..interfaces.link import PeerIdentity
-from .limits import PROTOCOL
 
 
 def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
@@ -39,8 +39,7 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
         hello = peer_pb2.PeerHello.FromString(bytes(fields.get(1, b"")))
     except (FrameError, DecodeError) as exc:
         raise BadRequestError(f"a link begins with a hello: {exc}") from exc
-    if hello.protocol != PROTOCOL:
-        raise UnsupportedVersionError(f"this broker does not speak peer protocol {hello.protocol}, only {PROTOCOL}")
+    check_protocol(hello.protocol, "broker")
     if hello.cluster_id != cluster_id:
         raise PreconditionError("the peer belongs to another cluster", theirs=hello.cluster_id, ours=cluster_id)
     if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:

@@ -18,7 +18,6 @@ from seriatim_api.errors import (
     RoutingError,
     SeriatimError,
     UnavailableError,
-    UnsupportedVersionError,
 )
 from seriatim_api.ids import PartitionId, split_offset
 from seriatim_api.status import error_from_proto
@@ -35,8 +34,8 @@ from .services import Services
 ASK_DEADLINE_S = 0.4
 """Time for one member's answer, if another member can be asked."""
 
-ELSEWHERE = (RoutingError, UnavailableError, UnsupportedVersionError)
-"""Errors after which another broker may answer: it is not here, or that broker's version does not have the call."""
+ELSEWHERE = (RoutingError, UnavailableError)
+"""Errors after which another broker may answer: it is not here."""
 
 CUTS_MAX = 256
 """Cuts of one segment in one answer."""

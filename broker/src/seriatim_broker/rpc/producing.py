@@ -22,6 +22,7 @@ from seriatim_api.errors import (
 from seriatim_api.framed_connection import SLICE_S
 from seriatim_api.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 from seriatim_api.ids import PartitionId
+from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
@@ -31,8 +32,8 @@ from ..core.values.producers import WINDOW_BATCHES
 from ..core.values.sizes import limits_of_chunk, refusal
 from ..runtime.driver import Reply
 from .addresses import Addresses
-from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX
-from .services import Services, check_protocol
+from .limits import MESSAGE_SIZE_BYTES_MAX, PARTITION_BYTES_MAX, RETRY_AFTER_MS, STREAM_BYTES_MAX
+from .services import Services
 
 _PIECE = FLAG_STAGED | FLAG_PUBLISH
 
@@ -56,7 +57,7 @@ class AppendStream:
     def __init__(
         self, services: Services, addresses: Addresses, hello: broker_pb2.ClientHello, wake: Callable[[], None]
     ) -> None:
-        check_protocol(hello.protocol)
+        check_protocol(hello.protocol, "client")
         self._services = services
         self._addresses = addresses
         self._wake = wake
@@ -168,7 +169,10 @@ class AppendStream:
         """
         services = self._services
         is_staged = header.flags & _PIECE == FLAG_STAGED
-        limits = limits_of_chunk(header.stage) if is_staged else services.topic_limits.of(header.partition)
+        try:
+            limits = limits_of_chunk(header.stage) if is_staged else services.topic_limits.of(header.partition)
+        except BadRequestError as exc:
+            return exc
         if limits is None or header.flags & _PIECE == _PIECE:
             return None
         error = refusal(limits, len(body), services.bodies.largest_message(body, header.message_count))

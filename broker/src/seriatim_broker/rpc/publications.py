@@ -16,7 +16,6 @@ from seriatim_api.errors import (
     UnknownWriterError,
 )
 from seriatim_api.publications import (
-    NO_LAYOUT,
     PRODUCER_MARK,
     SEQUENCE_MAX,
     STAGE_TOPIC,
@@ -27,10 +26,10 @@ from seriatim_api.publications import (
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
-from ..core.values.writers import ID_BYTES, Publication, earlier_layouts
+from ..core.values.writers import ID_BYTES, Publication, earlier_layout
 from ..runtime.controller import Controller
 from ..runtime.records import chain_from_record, layout_from, layout_to, manifest_place_from, writer_from_value
-from ..runtime.stage import STAGE_INCARNATION, STAGE_TTL_MS, stage_settings, with_stage_settings
+from ..runtime.stage import STAGE_INCARNATION, stage_settings
 from .addresses import Addresses
 from .outbound import BrokerCalls, calling_broker, is_forwarded
 from .peer_names import PeerNames
@@ -81,7 +80,6 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         self, request: publications_pb2.PrepareStagingRequest, context: Any
     ) -> publications_pb2.PrepareStagingResponse:
         """Tell a program where to stage rows."""
-        self._publisher.check_understood()
         services = self._services
         topic = await self._stage_topic(request, context)
         # Only the newest segments are read, because each call that stages asks for all partitions.
@@ -100,16 +98,15 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         )
 
     async def _earlier(self, topic: str, writer: str) -> list[records_pb2.RowLayout]:
-        """The layouts in which the client must tell the digests of its rows too (rule `repeats-as-decided`)."""
+        """The layout, if there is one, in which the client must tell the digests of its rows too.
+
+        Rule `repeats-as-decided`: see `core.values.writers`.
+        """
         check_name(writer, "writer")
         target = await self._services.topic(topic)
         item = await self._services.coordinator.get(self._services.keys.writer(target.incarnation, writer))
-        record = writer_from_value(item.value) if item is not None else None
-        begun_ms: list[int] = []
-        if record is not None and record.rows and record.layout == NO_LAYOUT:  # until its next publication
-            firsts = [one.segments[0] for one in await self._services.chain_records(target.partition_ids)]
-            begun_ms = [0 if first.base else first.opened_at_ms for first in firsts]
-        return list(map(layout_to, earlier_layouts(record, target.first_partition_count, begun_ms)))
+        layout = earlier_layout(writer_from_value(item.value) if item is not None else None)
+        return [layout_to(layout)] if layout is not None else []
 
     async def _stage_topic(
         self, request: publications_pb2.PrepareStagingRequest, context: Any
@@ -119,14 +116,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         item = await services.coordinator.get(services.keys.topic(STAGE_TOPIC))
         known = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
         count = PARTITIONS_PER_BROKER * sum(map(len, services.directory.broker_groups().values()))
-        if (
-            known is not None
-            and known.state == records_pb2.TOPIC_STATE_READY
-            and len(known.partition_ids) >= count
-            # Without this line: 1. An earlier version rebuilt the topic without its settings. 2. Staged data is never
-            # dropped, and the topic is hidden. 3. The disks fill up.
-            and known.settings.retention_ms == STAGE_TTL_MS
-        ):
+        if known is not None and known.state == records_pb2.TOPIC_STATE_READY and len(known.partition_ids) >= count:
             return known
         left_s = remaining_s(context) * 0.9
         if self._controller.election.is_controller:
@@ -135,9 +125,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
                 return await topics.create(
                     STAGE_TOPIC, max(count, 1), stage_settings(), left_s, incarnation=STAGE_INCARNATION
                 )
-            return await topics.update(
-                STAGE_TOPIC, None, max(count, len(known.partition_ids)), with_stage_settings, left_s
-            )
+            return await topics.update(STAGE_TOPIC, None, max(count, len(known.partition_ids)), lambda _: None, left_s)
         if is_forwarded(context):
             raise NotServingError("the controller has just changed", retry_after_ms=200)
         item = await services.coordinator.get(services.keys.controller)

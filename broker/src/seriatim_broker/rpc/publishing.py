@@ -32,19 +32,16 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownTopicError,
     UnknownWriterError,
-    UnreadableBodyError,
 )
 from seriatim_api.ids import PartitionId, TopicIncarnation
-from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch
+from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
 
 from ..core.values import writers
 from ..core.values.effects import CarriedOut
 from ..core.values.events import CarryOut, ResolveProducer
-from ..core.values.messages import FORM_PUBLICATIONS
 from ..core.values.segment import SegmentState
-from ..core.values.sizes import SizeLimits, limits_of_chunk, refusal
 from ..core.values.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
 from ..interfaces.coordinator import (
     Compare,
@@ -83,8 +80,6 @@ TRANSACTIONS_MAX: Final = 50
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 
-SIZES_PER_TURN: Final = 1000
-"""Staged batches of earlier clients whose sizes are looked at together."""
 
 _log = structlog.get_logger(__name__)
 
@@ -140,11 +135,10 @@ class Publisher:
 
         Raises:
             UnknownTopicError: There is no such topic.
-            PreconditionError: Another incarnation has its name, or a broker is too old.
+            PreconditionError: Another incarnation has its name.
             NotServingError: Other publishers changed the writer at each of 50 tries.
             CoordinatorUnavailableError: It is not known whether the epoch was raised: open the writer again.
         """
-        self.check_understood()
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
             new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
@@ -213,7 +207,6 @@ class Publisher:
                 same call tells the outcome.
         """
         wanted.check()
-        self.check_understood()
         carried: tuple[bytes, Sequence[Carried]] = b"", ()  # the id of a manifest, and what masters answered about it
         said = ""
         for _ in range(TRANSACTIONS_MAX):
@@ -260,8 +253,8 @@ class Publisher:
         writers.check_rebuilt(known.record, wanted, manifest)
         await self._check_staged(wanted.manifest, manifest, until)
         limits = self._services.topic_limits.of_settings(known.topic.settings)
-        if limits is not None and not await asyncio.to_thread(writers.check_sizes, manifest, limits):
-            await self._check_sizes(manifest, limits)
+        if limits is not None:
+            await asyncio.to_thread(writers.check_sizes, manifest, limits)
         record = writers.decided(
             known.record,
             wanted,
@@ -316,32 +309,6 @@ class Publisher:
             raise StagedDataGoneError(
                 f"a part of the staged data cannot be read: {exc.message}: stage the rows anew"
             ) from exc
-
-    async def _check_sizes(self, manifest: Manifest, limits: SizeLimits) -> None:
-        """Read the batches of chunks whose ids do not say their sizes: a client of an earlier version made them.
-
-        Raises:
-            MessageTooLargeError: One of them is over the limits of the topic.
-            StagedDataGoneError: One of them is gone, or cannot be read now.
-        """
-        room = asyncio.Semaphore(STAGED_QUESTIONS_AT_ONCE)
-        bodies = self._services.bodies
-
-        async def check(staged: StagedBatch) -> None:
-            async with room:
-                batch = await self._staging.read(staged, must_match=True)
-                error = refusal(limits, len(batch.body), bodies.largest_message(batch.body, staged.rows))
-                if error is not None:
-                    raise error
-
-        unknown = [
-            staged for part in manifest.parts for staged in part.batches if limits_of_chunk(staged.chunk) is None
-        ]
-        try:
-            for start in range(0, len(unknown), SIZES_PER_TURN):
-                await asyncio.gather(*map(check, unknown[start : start + SIZES_PER_TURN]))
-        except (UnavailableError, UnreadableBodyError) as exc:
-            raise StagedDataGoneError(f"a staged batch cannot be read: {exc.message}: stage the rows anew") from exc
 
     # ---- finishing ----
 
@@ -649,18 +616,6 @@ class Publisher:
             _log.warning("writer_write_unknown", writer=writer.name, error=str(exc))
             return False
         return result.succeeded
-
-    def check_understood(self) -> None:
-        """Refuse while a broker is registered that does not know publications.
-
-        Raises:
-            PreconditionError: There is such a broker.
-        """
-        members = self._services.directory.members.values()
-        if any(record.forms_run != record.run or not record.forms & FORM_PUBLICATIONS for record in members):
-            raise PreconditionError(
-                "a broker of an older version does not know publications: upgrade all brokers first"
-            )
 
 
 def _is_odd(error: SeriatimError) -> bool:

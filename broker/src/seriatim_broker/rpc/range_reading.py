@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, PartitionId, make_offset, split_offset
+from seriatim_api.protocol import check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2
 
@@ -25,7 +26,7 @@ from ..core.values.log import Batch
 from ..core.values.positions import Place
 from .addresses import Addresses
 from .served_streams import counted
-from .services import Services, abort, check_protocol
+from .services import Services, abort
 
 OPEN_DEADLINE_S: Final = 10.0
 STEP_DEADLINE_S: Final = 10.0
@@ -83,7 +84,7 @@ class _RangeStream:
         request = _parse(frame)
         if request.WhichOneof("request") != "open":
             raise BadRequestError("the first request of a stream names the range")
-        check_protocol(request.open.protocol)
+        check_protocol(request.open.protocol, "client")
         start, until = place_of(request.open.from_offset), place_of(request.open.to_offset)
         if start > until:
             raise BadRequestError("the range begins after its end")

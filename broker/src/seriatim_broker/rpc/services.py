@@ -18,7 +18,6 @@ from seriatim_api.errors import (
     NotServingError,
     SeriatimError,
     UnknownTopicError,
-    UnsupportedVersionError,
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
 from seriatim_api.publications import STAGE_TOPIC
@@ -41,7 +40,7 @@ from ..runtime.pages import WholeChain, read_all_whole
 from ..runtime.records import join_pages, parse_chain, parse_record
 from ..runtime.topic_limits import TopicLimits
 from ..runtime.traffic import Traffic
-from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
+from .limits import IN_FLIGHT_BYTES_MAX, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch, said
 
 DEADLINE_S_DEFAULT = 10.0
@@ -251,18 +250,6 @@ def check_group(name: str, *, is_broadcast: bool | None = None) -> None:
         raise IllegalNameError(f"{name[:40]!r} {text} letters, digits, '.', '_' and '-', at most 200")
 
 
-def check_protocol(protocol: int) -> None:
-    """Refuse a client with another protocol.
-
-    Raises:
-        UnsupportedVersionError: It has another protocol.
-    """
-    if protocol != PROTOCOL:
-        raise UnsupportedVersionError(
-            f"this broker does not speak protocol {protocol}, only {PROTOCOL}", protocol=protocol, spoken=PROTOCOL
-        )
-
-
 def ends_s(context: Any) -> float:
     """Seconds until the caller gives the call up, at most 60; 10 if it did not say."""
     left = context.time_remaining()
@@ -275,7 +262,7 @@ def remaining_s(context: Any) -> float:
 
 
 def way_s(context: Any) -> float | None:
-    """Seconds that the caller reserved for the way of the answer; None: it is of a version that does not say it."""
+    """Seconds that the caller reserved for the way of the answer; None: it did not say."""
     return way_of(said(context, WAY_KEY))
 
 

@@ -64,7 +64,6 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             settings.CopyFrom(request.settings)
         if request.default_retention and not settings.retention_ms and not settings.retention_bytes:
             settings.retention_ms = RETENTION_MS_DEFAULT
-        settings.retention_acts = True
         _complete(settings)
         await self._services.check_nothing_lost(f"topic {request.name!r}")
         if not self._controller.election.is_controller:
@@ -237,8 +236,6 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
             )
         for name in names:
             setattr(settings, name, getattr(wanted, name))
-        if names & _RETENTION:
-            settings.retention_acts = True
         _check_retention(settings)
 
     return change

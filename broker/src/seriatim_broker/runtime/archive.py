@@ -55,7 +55,7 @@ RECORD_SEGMENTS_MAX = 80
 """Segments that a record may have: about 30 KB. So a hundred records can be read in one transaction."""
 
 MOVED_SEGMENTS_MAX = 1024
-"""Segments that leave a record at once. If an older version left more in one record, they go in several steps."""
+"""Segments that leave a record at once. If there are more, for example after a rebuild, they go in several steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ChainArchive:
         record = parse_record(value)
         kept = self._kept.get(PartitionId(record.partition_id), _NOTHING_KEPT)
         digests = _digests_in(record)
-        if digests is None or kept.record is not None or kept.pages or kept.segments:
+        if kept.record is not None or kept.pages or kept.segments:
             return None
         return tuple(number for number, digest in digests.items() if kept.digests.get(number) != digest)
 
@@ -147,7 +147,7 @@ class ChainArchive:
             kept = _Kept()
             record = parse_record(value)
             kept.paged = chain.parts[: -len(record.segments)] if pages else ()
-            kept.digests = _digests_in(record) or {}
+            kept.digests = _digests_in(record)
             if has_unknown:
                 _keep_messages(kept, joined, pages)
             self._kept[chain.partition] = kept
@@ -161,7 +161,7 @@ class ChainArchive:
         record = parse_record(value)
         partition = PartitionId(record.partition_id)
         kept, digests = self._kept.get(partition, _NOTHING_KEPT), _digests_in(record)
-        if digests is None or has_unknown_fields(record) or any(map(has_unknown_fields, read.values())):
+        if has_unknown_fields(record) or any(map(has_unknown_fields, read.values())):
             raise PagesNeededError
         held = _by_page(kept.paged)
         paged: list[Segment] = []
@@ -210,7 +210,6 @@ class ChainArchive:
             for number, segments in after.items()
         }
         record.page_digests[:] = digests.values()
-        record.page_digests_at = chain.epoch if digests else 0
         put_page_numbers(record, tuple(after))
         changed: list[tuple[int, bytes | None]] = [(number, None) for number in before if number not in after]
         for number, segments in after.items():
@@ -243,11 +242,15 @@ def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
     return count
 
 
-def _digests_in(record: records_pb2.ChainRecord) -> dict[int, int] | None:
-    """The digests in a record, by page number; None if its writer did not know these fields."""
+def _digests_in(record: records_pb2.ChainRecord) -> dict[int, int]:
+    """The digests in a record, by page number.
+
+    Raises:
+        CorruptionError: It has not one for each page.
+    """
     numbers = page_numbers(record)
-    if record.page_digests_at != record.epoch or len(record.page_digests) != len(numbers):
-        return None
+    if len(record.page_digests) != len(numbers):
+        raise CorruptionError(f"the chain record of {record_name(record)} has not a digest for each page")
     return dict(zip(numbers, record.page_digests, strict=True))
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import and_
 
 import structlog
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
-from ..core.values.messages import FORMS
 from ..core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from ..interfaces.link import LINK_SCHEME
@@ -53,7 +54,7 @@ class Directory:
         self._listeners: list[Callable[[], None]] = []
         self._broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
         self._member_runs: tuple[tuple[MemberId, int], ...] = ()
-        self._forms = 0  # those that all registered brokers read, besides 0.2.0's
+        self._forms = 0  # those that all registered brokers read, as they said
         self.specs: dict[str, BrokerGroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_member_runs: dict[str, int] = {}
@@ -82,12 +83,12 @@ class Directory:
     def link_address(self, broker: str) -> str | None:
         """The address to dial for a link: `tcp://host:port`, or `host:port` for a link over gRPC; None: not known.
 
-        A link goes over TCP if the broker's present run has registered that it takes such links. An address for it
+        A link goes over TCP if the broker has registered that it takes such links. An address for it
         that was set by hand comes first. A broker with an address set by hand for gRPC only is reached over gRPC: its
         registered address was not meant to be used from here.
         """
         record = self.members.get(broker)
-        registered = record.link_address if record is not None and record.link_run == record.run else ""
+        registered = record.link_address if record is not None else ""
         own = self._own_link_peers.get(broker)
         is_elsewhere = broker in self._own_peers or (record is not None and self._broker in record.peer_addresses)
         if registered and (own or not is_elsewhere):
@@ -100,14 +101,14 @@ class Directory:
         return record.address if record is not None else ""
 
     def stream_port(self, broker: str) -> int:
-        """Where a broker takes clients' streams over TCP, at the host of `client_address`; 0 if its run did not say."""
+        """Where a broker takes clients' streams over TCP, at the host of `client_address`; 0: only over gRPC."""
         record = self.members.get(broker)
-        return record.stream_port if record is not None and record.stream_run == record.run else 0
+        return record.stream_port if record is not None else 0
 
     def external_address(self, broker: str) -> str:
         """The address at which clients outside reach a broker; empty if its run has not registered one (yet)."""
         record = self.members.get(broker)
-        # The run is compared because a broker of an older version keeps the field and has no second port: clients
+        # The run is compared because a broker may be started again without a second port, and keeps the field: clients
         # outside would be sent to a port that nothing serves.
         return record.external_address if record is not None and record.external_run == record.run else ""
 
@@ -195,10 +196,9 @@ class Directory:
             for name, records in sorted(groups.items())
         )
         runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
-        forms = FORMS if self.members else 0
-        for record in self.members.values():
-            # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
-            forms &= record.forms if record.forms_run == record.run else 0
+        # A run that did not say what it reads leaves the field of an earlier run. Then it does not count.
+        read = [record.forms if record.forms_run == record.run else 0 for record in self.members.values()]
+        forms = reduce(and_, read) if read else 0
         if (found, runs, forms) != (self._broker_groups, self._member_runs, self._forms):
             self._broker_groups = found
             self._member_runs = runs

@@ -11,8 +11,6 @@ need. So no rule depends on how long a record was kept, or on clocks. Records st
 look at them. Two controllers at once do no harm, because each transaction compares the election, the records that it
 removes, and the record that it raises.
 
-A broker of version 0.2.0 does not read the replacements. So nothing goes while such a broker is registered, and each
-transaction compares that no broker has registered since.
 """
 
 from __future__ import annotations
@@ -30,11 +28,9 @@ from seriatim_api.v1 import records_pb2
 from ..core.consumers.keeping import KEEP_MS
 from ..core.values.events import CursorRecord
 from ..core.values.keyed import ConsumerMode
-from ..core.values.messages import FORM_EXPIRED
 from ..interfaces.clock import Clock
-from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is
+from ..interfaces.coordinator import Coordinator, Delete, KeyValue, mod_revision_is
 from .election import Election
-from .forms import all_read
 from .group_epochs import EpochFloor
 from .keys import Keys, partition_of
 from .records import cursor_from_value, deleted_partitions_from, put_deleted_partitions
@@ -79,15 +75,12 @@ class Expiry:
 
     async def remove_cursors(self) -> int:
         """One pass over the cursors of 200 partitions. Returns how many it removed."""
-        understood = await self._all_understand()
-        if understood is None:
-            return 0
         removed = 0
         earliest_ms = await self._clocks.earliest_ms()
         partitions = await self._partitions()
         later = [partition for partition in partitions if partition > self._after]
         for partition in later[:PARTITIONS_PER_PASS]:
-            removed += await self._remove_cursors_of(partition, understood, earliest_ms, REMOVED_PER_PASS - removed)
+            removed += await self._remove_cursors_of(partition, earliest_ms, REMOVED_PER_PASS - removed)
             if removed >= REMOVED_PER_PASS:
                 break  # the rest of this partition is for the next pass
             self._after = partition
@@ -103,9 +96,7 @@ class Expiry:
         records = [records_pb2.TopicRecord.FromString(item.value) for item in listing.items]
         return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
 
-    async def _remove_cursors_of(
-        self, partition: PartitionId, understood: Compare, earliest_ms: int | None, count_max: int
-    ) -> int:
+    async def _remove_cursors_of(self, partition: PartitionId, earliest_ms: int | None, count_max: int) -> int:
         """Remove the cursors of one partition that are due. Stop when another writer has changed one of them."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
@@ -125,12 +116,12 @@ class Expiry:
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
-            if not await self._remove_some_cursors(part, understood):
+            if not await self._remove_some_cursors(part):
                 break  # a consumer group was made again, or the floor was raised: the next pass reads again
             removed += len(part)
         return removed
 
-    async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, CursorRecord]], understood: Compare) -> bool:
+    async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, CursorRecord]]) -> bool:
         """Remove these cursors and raise the floor to the highest of their group epochs, in one transaction.
 
         Rule `expires-without-floor` (EPOCH, I1). Without it:
@@ -142,7 +133,7 @@ class Expiry:
         raised = floor.above([record for _, record in part])
         compares = [mod_revision_is(item.key, item.mod_revision) for item, _ in part]
         result = await self._election.txn(
-            [understood, floor.unchanged(self._keys), *compares],
+            [floor.unchanged(self._keys), *compares],
             [raised.put(self._keys), *(Delete(item.key) for item, _ in part)],
         )
         return result.succeeded
@@ -151,9 +142,6 @@ class Expiry:
 
     async def remove_tombstones(self) -> int:
         """One pass over the tombstones. Returns how many it removed."""
-        understood = await self._all_understand()
-        if understood is None:
-            return 0
         listing = await self._coordinator.list(self._keys.tombstones)
         until_ms = self._until_ms()
         is_due = (item for item in listing.items if _deleted_at_ms(item) <= until_ms)
@@ -161,14 +149,14 @@ class Expiry:
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
-            if not await self._remove_some_tombstones(part, understood):
+            if not await self._remove_some_tombstones(part):
                 break
             removed += len(part)
         if removed:
             _log.info("tombstones_removed", count=removed)
         return removed
 
-    async def _remove_some_tombstones(self, part: Sequence[KeyValue], understood: Compare) -> bool:
+    async def _remove_some_tombstones(self, part: Sequence[KeyValue]) -> bool:
         """Remove these tombstones and add their partitions to the ranges, in one transaction.
 
         Rule `expires-without-range` (GONE, I13). Without it:
@@ -184,7 +172,6 @@ class Expiry:
             return False
         result = await self._election.txn(
             [
-                understood,
                 mod_revision_is(self._keys.deleted_partitions, found.mod_revision if found is not None else 0),
                 *(mod_revision_is(item.key, item.mod_revision) for item in part),
             ],
@@ -196,10 +183,6 @@ class Expiry:
 
     def _until_ms(self) -> float:
         return self._clock.wall_ms() - self._kept_s * 1000
-
-    async def _all_understand(self) -> Compare | None:
-        """What a transaction compares so that every registered broker reads the replacements; None if one does not."""
-        return await all_read(self._coordinator, self._keys, FORM_EXPIRED)
 
 
 def _is_due(record: CursorRecord, until_ms: float, away_ms: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Whether all registered brokers read a form of records. In a rolling upgrade some are of older versions."""
+"""Whether all registered brokers read a form of records. In a rolling upgrade some are of the version before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def all_read(coordinator: Coordinator, keys: Keys, form: int) -> Compare |
     listing = await coordinator.list(keys.members)
     for item in listing.items:
         record = records_pb2.MemberRecord.FromString(item.value)
-        # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
+        # A run that did not say what it reads leaves the fields of an earlier run. Then they do not count.
         if record.forms_run != record.run or record.forms & form != form:
             return None
     return unchanged_under(keys.members, listing.revision) if listing.items else None

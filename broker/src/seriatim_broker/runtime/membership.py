@@ -28,10 +28,12 @@ from seriatim_api.errors import (
     LostDiskError,
     NewerFormatError,
     NotServingError,
+    OlderFormatError,
     PreconditionError,
     WipedDiskError,
 )
 from seriatim_api.ids import MemberId, RunId
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.messages import FORMS
@@ -41,16 +43,16 @@ from .keys import Keys
 from .operators import Guard, unguarded
 from .records import member_from_record, member_to_record
 
-FORMAT_LEVEL = 2
+FORMAT_LEVEL = 3
 """The level of the records in the coordinator. It is raised when older code would read them wrongly: code that knows a
 lower level does not join (docs/contributing/formats.md). The controller writes it when all brokers read all forms.
 
-1   up to version 0.2.0
-2   cursors with modes, lists and hand-overs; publications; ranges of deleted partitions; retention in chains
+1, 2   before any release
+3      what records must say: sizes and first append times of segments, layouts of publications, digests of pages
 """
 
-PROTOCOL_MIN = PROTOCOL_MAX = 1
-"""Protocol versions for clients and peers, as registered."""
+FORMAT_LEVEL_MIN = 3
+"""The lowest level that this code reads. A cluster below it is refused."""
 
 ISSUER_LATER_RUN = "later-run"
 CERTIFIED_RUNS_MAX = 1000
@@ -82,7 +84,7 @@ class Seen:
 
 
 NEVER_SEEN = Seen()
-"""The value for a new disk, and for one that an older version wrote."""
+"""The value for a new disk."""
 
 
 class Disk(Protocol):
@@ -403,7 +405,18 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> record
                 raise PreconditionError(f"the record of cluster {keys.cluster!r} names {record.cluster!r}")
             if record.format_level > FORMAT_LEVEL:
                 raise NewerFormatError(
-                    f"the cluster is at format level {record.format_level}, this version knows {FORMAT_LEVEL}"
+                    f"the cluster is at format level {record.format_level}, and this version knows up to "
+                    f"{FORMAT_LEVEL}. Remedy: start the newer version; nothing was changed",
+                    found=record.format_level,
+                    known=FORMAT_LEVEL,
+                )
+            if record.format_level < FORMAT_LEVEL_MIN:
+                raise OlderFormatError(
+                    f"the cluster is at format level {record.format_level}, and this version reads {FORMAT_LEVEL_MIN} "
+                    "and above. Remedy: start the version that made the cluster, or make a new cluster with another "
+                    "name and empty directories; nothing was changed",
+                    found=record.format_level,
+                    known=FORMAT_LEVEL_MIN,
                 )
             return record
         record = records_pb2.ClusterRecord(cluster=keys.cluster, id=uuid.uuid4().hex, format_level=FORMAT_LEVEL)
@@ -420,12 +433,11 @@ def describe(record: records_pb2.MemberRecord, member: MemberId, place: Place, r
     record.slot = place.slot
     record.run = run
     record.address = place.advertise
-    record.protocol_min = PROTOCOL_MIN
-    record.protocol_max = PROTOCOL_MAX
+    record.protocol_min = record.protocol_max = PROTOCOL
     record.forms = FORMS
     record.forms_run = run
-    record.link_address, record.link_run = place.link_address, run
-    record.stream_port, record.stream_run = place.stream_port, run
+    record.link_address = place.link_address
+    record.stream_port = place.stream_port
 
 
 def _make_record(

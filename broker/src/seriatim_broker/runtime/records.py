@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId, partition_name
-from seriatim_api.publications import NO_LAYOUT, RowLayout
+from seriatim_api.publications import RowLayout
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.values.chain import Chain
@@ -151,7 +151,7 @@ def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
         raise CorruptionError(f"the chain record of {record_name(record)} says {record.page_count} pages")
     last = (record.segments[0].no - 1) // PAGE_SEGMENTS if record.segments else -1
     numbers: Sequence[int] = range(last + 1 - record.page_count, last + 1)
-    if record.page_numbers and record.page_digests_at == record.epoch:
+    if record.page_numbers:
         numbers = tuple(record.page_numbers)
     is_ascending = all(earlier < later for earlier, later in pairwise(numbers))
     if len(numbers) != record.page_count or numbers[0] < 0 or numbers[-1] > last or not is_ascending:
@@ -160,7 +160,7 @@ def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
 
 
 def put_page_numbers(record: records_pb2.ChainRecord, numbers: Sequence[int]) -> None:
-    """Write the numbers of the pages into the record, which has its segments and `page_digests_at` already."""
+    """Write the numbers of the pages into the record, which has its segments already."""
     record.page_count = len(numbers)
     del record.page_numbers[:]
     if numbers and list(numbers) != list(page_numbers(record)):
@@ -344,7 +344,7 @@ def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
     """The message of records and calls for that place."""
     return records_pb2.ManifestReference(
         stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id,
-        content_digest=place.content_digest, layout=layout_to(place.layout) if place.layout != NO_LAYOUT else None,
+        content_digest=place.content_digest, layout=layout_to(place.layout),
     )  # fmt: skip
 
 
@@ -377,7 +377,7 @@ def layout_to(layout: RowLayout) -> records_pb2.RowLayout:
 
 
 def layout_from(message: records_pb2.RowLayout) -> RowLayout:
-    """The layout of records and calls; `NO_LAYOUT` if it is not set."""
+    """The layout of records and calls."""
     return RowLayout(message.partition_count, message.batch_bytes)
 
 

@@ -422,9 +422,9 @@ class Retention:
 
 
 def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:
-    """The retention of a topic; None if everything is kept, or if brokers must not act on it yet (`retention_acts`)."""
+    """The retention of a topic; None if everything is kept."""
     limits = Limits(settings.retention_ms, settings.retention_bytes)
-    if not settings.retention_acts or not limits.any:
+    if not limits.any:
         return None
     return Policy(limits, settings.retain_unread, Limits(settings.unread_ms_max, settings.unread_bytes_max))
 

@@ -27,10 +27,4 @@ def stage_settings() -> records_pb2.TopicSettings:
         batch_size_bytes_max=STAGED_BYTES_MAX,
         message_size_bytes_max=STAGED_BYTES_MAX,
         retention_ms=STAGE_TTL_MS,
-        retention_acts=True,
     )
-
-
-def with_stage_settings(settings: records_pb2.TopicSettings) -> None:
-    """Set what the stage topic lacks, for example if an earlier version rebuilt it without retention."""
-    settings.MergeFrom(stage_settings())

@@ -354,9 +354,6 @@ class Topics:
                 ready = records_pb2.TopicRecord()
                 ready.CopyFrom(written)
                 ready.state = records_pb2.TOPIC_STATE_READY
-                if ready.growing_partition_ids and written.state == records_pb2.TOPIC_STATE_READY:
-                    # Rule `repeats-as-decided`: what an earlier version decided does not say for how many partitions.
-                    ready.first_partition_count = ready.first_partition_count or len(ready.partition_ids)
                 ready.partition_ids.extend(ready.growing_partition_ids)
                 del ready.growing_partition_ids[:]
                 compares.append(mod_revision_is(item.key, item.mod_revision))

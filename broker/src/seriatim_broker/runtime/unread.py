@@ -50,7 +50,7 @@ class Figures(NamedTuple):
     """Figures over all partitions with retention that this broker leads, as of the last scan.
 
     Attributes:
-        retained_bytes: Kept bytes, on one disk. Segments that a version before retention sealed count as 0.
+        retained_bytes: Kept bytes, on one disk.
         retained_s: The highest age, in seconds, of an oldest kept message.
         unread_ratio: The highest `Nearness.ratio`; 0 if every consumer group has read everything.
         unread_s: The lowest `Nearness.left_s`.

@@ -72,7 +72,7 @@ class WallClocks:
             except DecodeError:
                 known[broker] = 0
         if len(known) < 2 or not all(known.values()):
-            return []  # this broker is alone, or an older version does not say it
+            return []  # this broker is alone, or a record cannot be read
         self._tell(own_ms, known)
         return list(known.values())
 

@@ -31,12 +31,10 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
                 told.token,
                 told.group_epoch,
                 told.server_epoch,
-                told.answers_pings,
                 told.paused,
                 _BEGINNINGS.get(told.begun_by),
                 told.grant_ms,
                 told.at_most_once,
-                told.takes_spread,
             )
         case "yield_asked":
             return ct.YieldAsked(sub, event.yield_asked.number, event.yield_asked.is_over)

@@ -25,8 +25,7 @@ consumer does not have to ask another broker for the server."""
 
 SILENCE_S: Final = 1.0
 """If nothing came on a stream for this many seconds, not even an answer to a heartbeat, the client checks the
-stream: it asks another broker for the server of one of the stream's partitions. Silence alone proves nothing, because
-brokers of version 0.2 and older answer no heartbeats: an idle stream from them is silent too."""
+stream: it asks another broker for the server of one of the stream's partitions. A busy broker may be as silent."""
 
 ALIVE_US: Final = 1_000_000
 """The least time (µs) between two reports to the subscriptions that the broker of a stream answers. They do not hear of
@@ -129,7 +128,12 @@ class Streams:
     # ---- from the links ------------------------------------------------------------------------------
 
     def consume_link_up(self, link: ConsumeLink) -> None:
-        """A stream is up: the subscriptions that wait for it join."""
+        """A stream is up: the subscriptions that wait for it join.
+
+        A broker waits long for a consumer that has sent no heartbeat, so one goes ahead. Without it: 1. A consumer
+        joins, and is frozen within `PING_S`. 2. It stays the active one, and no standby is given anything.
+        """
+        link.ping(self._session_ms)
         for subscription in self._subscriptions.values():
             subscription.link_up(link)
 
@@ -147,13 +151,6 @@ class Streams:
         if event.HasField("pong"):
             self._answered(link, event.pong)
             return
-        if event.HasField("joined") and event.joined.answers_pings:
-            if not link.answers_pings:
-                # A broker waits for ever for a consumer that has sent no heartbeat. Without this one: 1. A consumer
-                # joins, and is frozen within `PING_S`. 2. It stays the active one, and no standby is given anything.
-                link.ping(self._session_ms)
-            link.answers_pings = True
-            link.takes_many = event.joined.takes_many
         subscription = self._subscriptions.get(event.subscription >> 32)
         if batches:
             if subscription is None or not subscription.delivered(link, event, batches):
@@ -169,7 +166,7 @@ class Streams:
         while True:
             await asyncio.sleep(PING_S)
             for link in self._links.values():
-                if link.is_up and link.answers_pings:
+                if link.is_up:
                     link.ping(self._session_ms)
 
     def _answered(self, link: ConsumeLink, pong: broker_pb2.Pong) -> None:
@@ -215,7 +212,7 @@ class Streams:
     async def _check(self, link: ConsumeLink, subscription: Subscribed) -> None:
         """Ask another broker for the server, and give the stream up if its broker is not the server any more.
 
-        Rule `crossing-is-told` (I13): a broker that answers heartbeats tells by itself that the consumer group went on
+        Rule `crossing-is-told` (I13): a broker tells by itself that the consumer group went on
         to the next segment. It is given up only if it has not told it when it is in doubt once more. Without it:
         1. A heartbeat's answer says that the broker may not deliver now: it has just begun. The client asks another.
         2. Meanwhile the consumer group goes on to the next segment. The question's answer names that segment, and the
@@ -229,9 +226,8 @@ class Streams:
             return  # the news came meanwhile: it has left this stream
         is_silent = asyncio.get_running_loop().time() - link.heard_at >= SILENCE_S
         if (place.segment, place.server_epoch) <= (served.segment, served.server_epoch):
-            if not link.answers_pings:
-                link.heard_at = asyncio.get_running_loop().time()
-        elif is_silent or (place.address != link.address and place.segment == served.segment):
+            return
+        if is_silent or (place.address != link.address and place.segment == served.segment):
             await self._give_up(link)  # another broker is the server: this one is frozen, or cut off
         elif self._behind.get(subscription) == served:
             await self._give_up(link)

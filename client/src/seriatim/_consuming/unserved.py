@@ -117,7 +117,6 @@ class UnservedWatch:
         return {
             row.partition: _deliverable(row, is_joined=self._subscriptions[row.partition].is_joined)
             for row in answer.partitions
-            if row.partition in self._subscriptions  # a broker of an earlier version tells of all partitions
         }
 
     def _tell(self, found: Sequence[Unserved]) -> None:

@@ -13,8 +13,7 @@ the latest. Events and effects are in `consumer_types`. The core checks:
   A delivery with a newer server epoch and without a new `Joined` is a violation.
 * If no heartbeat of a grant was answered for `session_ms`, its deliveries are dropped, and the consumer looks for the
   server anew. A cut, or a pause of this process, may have held them back while another consumer got the same messages.
-  The age of a heartbeat counts from its sending. Brokers of version 0.2 and older answer no heartbeats; their grants
-  have no limit.
+  The age of a heartbeat counts from its sending.
 * A grant in a higher group epoch begins anew, at any place: the consumer group was rewound, or lost its place. The
   application is told before it gets a message of this grant.
 * If the server asks the consumer to yield the partition to another one, the application gets nothing more under this
@@ -70,7 +69,6 @@ class PartitionConsumer(Joining):
         "_ack_wanted",
         "_gap",
         "_given_below",
-        "_takes_spread",
         "_token",
         "_told_over",
         "at_most_once",
@@ -85,7 +83,6 @@ class PartitionConsumer(Joining):
         self.at_most_once = False  # as the server said last: what is delivered is acknowledged
         self.begun_index = 0  # where the grant began
         self.yielding = 0  # the number of the question to yield that is not over; 0: there is none
-        self._takes_spread = False  # whether the server hears of more partitions
         self._told_over = 0  # what the server knows of `spread_over`
         self._token = 0
         self._gap = False
@@ -154,7 +151,7 @@ class PartitionConsumer(Joining):
             return
         self.yielding = 0
         self._was_standby = not event.active
-        self.at_most_once, self._takes_spread = event.at_most_once, event.takes_spread
+        self.at_most_once = event.at_most_once
         self._tell_spread(effects)
         if not event.active and not was_active:
             self.phase = ConsumerPhase.STANDBY
@@ -172,11 +169,11 @@ class PartitionConsumer(Joining):
     def _connected(self, event: Connected, now_us: int, effects: list[Effect]) -> None:
         super()._connected(event, now_us, effects)
         if effects and isinstance(effects[-1], SendJoin):
-            self._takes_spread, self._told_over = False, self.spread_over
+            self._told_over = self.spread_over
 
     def _tell_spread(self, effects: list[Effect]) -> None:
         """Tell the server of more partitions than the join said."""
-        if self._takes_spread and self._told_over != self.spread_over and self.phase in HEARD:
+        if self._told_over != self.spread_over and self.phase in HEARD:
             assert self._stream is not None
             self._told_over = self.spread_over
             effects.append(SendSpreadOver(self._stream, self.subscription, self.spread_over))

@@ -75,12 +75,10 @@ class Joined:
     token: int
     group_epoch: int
     server_epoch: int
-    answers_pings: bool = False
     paused: bool = False
     begun_by: Literal["rewind", "skip"] | None = None
     grant_ms: int = 0
     at_most_once: bool = False
-    takes_spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

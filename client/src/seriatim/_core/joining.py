@@ -89,7 +89,6 @@ class Joining(State):
         "_complain",
         "_config",
         "_deadline_us",
-        "_expects_answers",
         "_failures",
         "_group_epoch",
         "_place",
@@ -130,7 +129,6 @@ class Joining(State):
         self._unfounded = 0  # complaints in a row, of a server that brokers have heard
         self._retry_at_us = 0
         self._deadline_us = 0  # for the answer to the join
-        self._expects_answers = False  # whether the server answers heartbeats
         self._server_is_outdated = False  # its last answer to the join was older than what is known
         self._told: tuple[Told, ...] = ()  # what the application was told to be gone
         self._alive_us = 0  # when the newest heartbeat that the server has answered (or the join) was sent
@@ -175,11 +173,8 @@ class Joining(State):
             return self._deadline_us
         if self.phase not in _JOINED:
             return None
-        times = [self._lapses_at_us] if self._expects_answers else []
         own_us = self._due_at_us
-        if own_us is not None:
-            times.append(own_us)
-        return min(times, default=None)
+        return self._lapses_at_us if own_us is None else min(self._lapses_at_us, own_us)
 
     @property
     def _due_at_us(self) -> int | None:
@@ -195,11 +190,11 @@ class Joining(State):
         """The time, in µs, until which the present grant certainly counts. From then on, call `has_lapsed`."""
         if self.phase not in _JOINED:
             return 0
-        return self._lapses_at_us if self._expects_answers else NEVER_US
+        return self._lapses_at_us
 
     def has_lapsed(self, now_us: int) -> bool:
         """Whether the grant does not count any more, because the server answered no heartbeat for `session_ms`."""
-        return self._expects_answers and self.phase in _JOINED and now_us >= self._lapses_at_us
+        return self.phase in _JOINED and now_us >= self._lapses_at_us
 
     def step(self, event: Event, now_us: int, jitter: float = 0.5) -> list[Effect]:
         """Take in one event, and return the effects to carry out, in their order.
@@ -325,7 +320,7 @@ class Joining(State):
         join_timeout_ms = min(config.join_timeout_ms << min(self._unfounded, 16), config.join_timeout_ms_max)
         self._deadline_us = now_us + join_timeout_ms * US_PER_MS + event.round_trip_us
         self._alive_us = now_us  # the join counts as the first heartbeat
-        self._expects_answers = self._server_is_outdated = False
+        self._server_is_outdated = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active, self._was_standby))
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
@@ -366,7 +361,6 @@ class Joining(State):
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = self._unfounded = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
-        self._expects_answers = event.answers_pings
         assert self._place is not None
         self._place = Place(event.segment, self._place.address, event.server_epoch)
         if is_moved:

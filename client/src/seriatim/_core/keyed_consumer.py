@@ -67,7 +67,7 @@ FAIL_MS: Final = 5
 broker as much as some hundred messages."""
 
 RELEASE_MS: Final = 0
-"""A grant that is given back ends at once. Brokers of older versions take it for 1 ms."""
+"""A grant that is given back ends at once."""
 
 
 class HeldGrant(State):

@@ -154,11 +154,10 @@ class Stager:
         partitions. Without it, the brokers could not compare the rows, and would refuse them.
         """
         for known in earlier:
-            then = RowLayout(known.partition_count or layout.partition_count, known.batch_bytes or layout.batch_bytes)
-            if then == layout or then.partition_count > topic.partition_count:
+            if known == layout or known.partition_count > topic.partition_count:
                 continue
             try:
-                pieces = _pieces(table, partition, topic.name, self._settings.partitioner, then)
+                pieces = _pieces(table, partition, topic.name, self._settings.partitioner, known)
             except PartitionOutOfRangeError:
                 continue  # the topic did not have that partition then, so these are other rows
             parts: dict[int, PartSummary] = {}
@@ -166,7 +165,6 @@ class Stager:
                 content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
                 part = PartSummary(topic.partition_ids[number], piece.num_rows, _batch.value_bytes(piece), content)
                 parts[number] = parts[number].followed_by(part) if number in parts else part
-            # Under the brokers' name of it, so that they find it again.
             yield Repeat(known, tuple(parts[number] for number in sorted(parts)))
 
     async def stage_manifest(self, data: bytes) -> records_pb2.ManifestReference:

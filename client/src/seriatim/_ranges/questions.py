@@ -52,8 +52,6 @@ async def retained(caller: Caller, topic: str, incarnation: str, timeout_s: floa
 
 def _retained(row: ranges_pb2.PartitionOffset, topic: str) -> RetainedRange:
     _check_answer(row, topic)
-    if not row.HasField("kept"):
-        raise PositionUnknownError(f"partition {row.partition} of {topic!r} is on a broker of an older version")
     kept = row.kept
     return RetainedRange(
         topic=topic,

@@ -25,7 +25,6 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
     UnknownTopicError,
-    UnsupportedVersionError,
 )
 from seriatim_api.ids import format_offset, make_offset
 from seriatim_api.status import error_from_proto
@@ -259,8 +258,6 @@ class RangeReader:
                 if "segment" in exc.details:
                     raise
                 error = exc  # the end existed when the reader began, but this broker does not know it yet
-            except UnsupportedVersionError as exc:
-                error = exc  # a broker of an older version cannot read ranges, but another one may
             except RequestError as exc:
                 if isinstance(exc, UnknownTopicError):
                     await self._check_topic()

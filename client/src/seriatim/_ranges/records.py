@@ -23,7 +23,7 @@ class PartitionOffset:
         blocked: A segment is UNSETTLED, so the messages behind it have no place in the order yet. The end is then the
             beginning of that segment, until one of its members is back.
         found: If a time was asked for: whether there is a message at or after it. If not, `offset` is the end.
-        epoch: The chain epoch of the record by which the broker answered; 0: the broker has an older version.
+        epoch: The chain epoch of the record by which the broker answered.
     """
 
     topic: str

@@ -14,16 +14,15 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import SeriatimError, UnsupportedVersionError
+from seriatim_api.errors import SeriatimError
 from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
+from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._core.distance import distance_of
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
 from seriatim._transport.warm_streams import WarmStreams
-
-PROTOCOL: Final = 1
 
 FRAME_BYTES_MAX: Final = 512 << 10
 """The largest frame, in bytes. Frames of this size use the full rate of a stream; larger ones only add delay."""
@@ -180,8 +179,7 @@ class AppendLink:
             first = await self._carriage.read()
         self.distance = distance_of(self._carriage.round_trip_us)
         credit = broker_pb2.AppendReplies.FromString(first).credit
-        if credit.protocol != PROTOCOL:
-            raise UnsupportedVersionError(f"{self.address} speaks protocol {credit.protocol}, this client {PROTOCOL}")
+        check_protocol(credit.protocol, "broker")
         self.credits = Credits(
             credit.stream_bytes_max, credit.partition_bytes_max, credit.batch_bytes_max, credit.window_batches_max
         )

@@ -12,11 +12,12 @@ from google.protobuf.message import DecodeError
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.frames import FrameError, read_delivery_frame
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._core.credit import CreditAccount
 from seriatim._settings import Credit
-from seriatim._transport.append import PROTOCOL, report_unexpected
+from seriatim._transport.append import report_unexpected
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
 
@@ -58,8 +59,6 @@ class ConsumeLink:
         self.address = address
         self.stream = stream
         self.is_up = False
-        self.answers_pings = False  # whether the broker has said that it answers heartbeats
-        self.takes_many = False  # whether the broker has said that it takes many requests in a frame
         self.told_alive_at_us = 0  # when the newest heartbeat was sent whose answer the subscriptions know of
         self.is_finishing = False
         self._is_over = False
@@ -165,7 +164,7 @@ class ConsumeLink:
         return None if request is None else (request.SerializeToString(),)
 
     def _next_request(self) -> broker_pb2.ConsumeRequest | None:
-        """Take what is written next: a heartbeat before all others, and these together if the broker takes that."""
+        """Take what is written next: a heartbeat before all others, and these together."""
         if self._ping is not None:
             ping, self._ping = self._ping, None
             return ping
@@ -173,7 +172,7 @@ class ConsumeLink:
         if not requests:
             return None
         first = requests.popleft()
-        if not requests or not self.takes_many:
+        if not requests:
             return first
         together, size_bytes = [first], first.ByteSize()
         while requests and len(together) < MANY_MAX:

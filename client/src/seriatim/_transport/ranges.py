@@ -14,12 +14,12 @@ from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.frames import FrameError, read_delivery_frame
+from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import from_status
 from seriatim_api.v1 import ranges_pb2
 
 from seriatim._core.credit import CreditAccount
 from seriatim._settings import Credit
-from seriatim._transport.append import PROTOCOL
 from seriatim._transport.channels import Channels
 
 OPEN_DEADLINE_S: Final = 1.0

@@ -22,7 +22,6 @@ from seriatim_api.errors import (
     SeriatimError,
     TlsHandshakeError,
     UnavailableError,
-    UnsupportedVersionError,
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.round_trips import way_metadata
@@ -88,7 +87,6 @@ class _Call:
             then, and it ends when the last answer should have come back.
         is_slow: A broker may answer late, so a missing answer proves nothing yet.
         once: It must not be sent again if a broker may have taken it.
-        is_new: Brokers of an older version may be in the cluster, and do not know it.
         is_long: It may wait for disks that are away.
         reads: It may be sent again, and may take long, for example because the answer is large: each broker that is
             asked has all the time that is left.
@@ -100,7 +98,6 @@ class _Call:
     timeout_s: float
     is_slow: bool = False
     once: bool = False
-    is_new: bool = False
     is_long: bool = False
     reads: bool = False
 
@@ -258,7 +255,7 @@ class Caller:
         """A call of the ranges service; see `_call`."""
         from seriatim_api.v1 import ranges_pb2_grpc
 
-        call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
+        call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True)
         return await self._call(call, None, None)
 
     async def dead_letters(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -269,9 +266,7 @@ class Caller:
         """
         from seriatim_api.v1 import dead_letters_pb2_grpc
 
-        call = _Call(
-            dead_letters_pb2_grpc.DeadLettersStub, method, request, timeout_s, is_slow=True, is_new=True, reads=True
-        )
+        call = _Call(dead_letters_pb2_grpc.DeadLettersStub, method, request, timeout_s, is_slow=True, reads=True)
         return await self._call(call, None, None)
 
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -280,7 +275,6 @@ class Caller:
 
         call = replace(
             _managing(publications_pb2_grpc.PublicationsStub, method, request, timeout_s),
-            is_new=True,
             is_long=method == "Publish",
         )
         return await self._call(call, None, None)
@@ -375,8 +369,7 @@ class Caller:
                 raise DeadlineExceededError(f"{late}; it may have been done") from exc
             raise
         except SeriatimError as exc:
-            is_older = call.is_new and isinstance(exc, UnsupportedVersionError)
-            if not (_another_may_answer(exc) or is_older) or (call.once and isinstance(exc, DeadlineExceededError)):
+            if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
                 raise
             raise _NoAnswerError(exc.message, may_be_taken=False, told=exc) from exc
 

@@ -93,9 +93,6 @@ def change_of(
 def kept(settings: TopicSettings) -> str:
     """How long messages are kept, in words."""
     ms = settings.retention_ms
-    if not settings.retention_acts:
-        stored = f" ({format_duration(ms)} is stored, and acts once retention is set anew)" if ms else ""
-        return f"for ever{stored}"
     limits = _limits(ms, settings.retention_bytes)
     if settings.retain_unread and limits != "for ever":
         return f"{limits}, unread {_limits(settings.unread_ms_max, settings.unread_bytes_max)}"
@@ -151,13 +148,11 @@ class Loss:
 
 def after(before: TopicSettings, change: Mapping[str, Any]) -> TopicSettings:
     """The settings of a topic after a change of its retention."""
-    return replace(before, retention_acts=True, **change)
+    return replace(before, **change)
 
 
 def is_shorter(before: TopicSettings, wanted: TopicSettings) -> bool:
     """Whether the wanted retention may drop messages that the present one keeps."""
-    if not before.retention_acts:
-        return bool(wanted.retention_ms or wanted.retention_bytes)
     limits = ((before.retention_ms, wanted.retention_ms), (before.retention_bytes, wanted.retention_bytes))
     if any(_is_less(*pair) for pair in limits):
         return True

@@ -102,7 +102,6 @@ def _fields(topic: Topic) -> dict[str, Any]:
             "size_bytes": settings.retention_bytes,
             "keeps_unread": settings.retain_unread,
             **pick(settings, "unread_ms_max", "unread_bytes_max"),
-            "acts": settings.retention_acts,
         },
         "chain_width": settings.chain_width,
         "created_at_ms": topic.created_at_ms,

@@ -288,10 +288,7 @@ class Brokers:
         return False
 
     async def _is_there(self, address: str) -> bool:
-        """Whether a broker answers at all. An older broker sends nothing on a watch while no topic changes.
-
-        The call is one that every broker refuses at once.
-        """
+        """Whether a broker answers at all. The call is one that every broker refuses at once."""
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
         call = stub.DescribeGroup(broker_pb2.DescribeGroupRequest(), timeout=ATTEMPT_S, metadata=self._metadata())
         try:
@@ -307,13 +304,9 @@ class Brokers:
     ) -> bool:
         """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there.
 
-        Without settings it is exclusive. Brokers of older versions make every consumer group so.
+        Without settings it is exclusive.
         """
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, settings=settings)
-        if at.HasField("position"):
-            request.start = at.position  # brokers of older versions read it too
-        else:
-            request.at.CopyFrom(at)
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, at=at, settings=settings)
         return bool((await self._admin("CreateConsumerGroup", request)).created)
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:

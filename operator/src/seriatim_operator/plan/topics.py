@@ -111,7 +111,6 @@ class TopicView:
     Attributes:
         phase: The state in the topic's record.
         chains: The chains by partition. A chain that the brokers have not told yet is missing.
-        retention_acts: Brokers drop messages beyond the retention.
     """
 
     name: str
@@ -120,7 +119,6 @@ class TopicView:
     settings: TopicSettings
     partition_count: int
     chains: Mapping[int, ChainView] = field(default_factory=dict)
-    retention_acts: bool = True
 
     @property
     def is_whole(self) -> bool:

@@ -74,7 +74,6 @@ class TopicMirror:
             settings=_settings(record.settings),
             partition_count=len(record.partition_ids),
             chains=_merged(chains, summary.chains),
-            retention_acts=record.settings.retention_acts,
         )
         self.topics[record.name] = view
         if view == known:
@@ -112,8 +111,8 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
 
 
 def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
-    """Who has segments. Brokers of an older version do not tell which disks have them whole: then all count."""
-    return Holders(tuple(copies.brokers), tuple(copies.whole or copies.brokers))
+    """Who has segments, and which disks have them whole."""
+    return Holders(tuple(copies.brokers), tuple(copies.whole))
 
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:

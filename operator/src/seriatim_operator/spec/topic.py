@@ -163,9 +163,6 @@ class TopicStatus(Status):
     """How many segments all its chains have."""
     sealed_messages: int | None = None
     """Messages in sealed segments, dropped ones included, as of the last change of a chain."""
-    retention_acts: bool | None = None
-    """Whether brokers drop messages beyond the retention. False: a version of Seriatim without retention made the
-    topic. Brokers drop nothing of it until a field of its retention is changed."""
     dead_letters_of: (
         Annotated[
             tuple[Annotated[str, Field(max_length=2 * BROKER_NAME_LENGTH_MAX + 1)], ...],
@@ -198,7 +195,6 @@ class Topic(Resource):
         Column("Sealed messages", ".status.sealedMessages", "integer", is_wide=True),
         Column("Retention", ".spec.retention", is_wide=True),
         Column("Dead letters of", ".status.deadLettersOf", is_wide=True),
-        Column("Acts", ".status.retentionActs", "boolean", is_wide=True),
         Column("Topic", ".status.topicName", is_wide=True),
         AGE,
     )

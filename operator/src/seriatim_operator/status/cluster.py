@@ -50,6 +50,7 @@ DISK_REASONS = {
     "DiskInUseError": "ClonedDisk",
     "LostDiskError": "LostDisk",
     "NewerFormatError": "NewerFormat",
+    "OlderFormatError": "OlderFormat",
     "CorruptionError": "Corrupt",
 }
 """The condition's reason for each error that a broker writes into its status file when it refuses its disk."""

@@ -20,6 +20,7 @@ _REMEDIES: Final = {
     "ClonedDisk": "end the other process that uses the same volume",
     "LostDisk": "the disk was given up before and must not come back; " + _REPLACE,
     "NewerFormat": "run the newer image again: an older one cannot read this disk",
+    "OlderFormat": "run the older image again, or make a new cluster with empty disks",
     "Corrupt": "see what the kernel says of the device; if the disk is lost for good, " + _REPLACE,
     "MountFailed": "see what the node says of the disk, and bring it back; if it is lost for good, " + _REPLACE,
     "NodeReplaced": "if the machine came back without its disks, they are gone: " + _REPLACE,

@@ -146,6 +146,7 @@ BROKER: Final = {
         "ClonedDisk": "the disk is in use by another process",
         "LostDisk": "the disk was declared lost and must not come back",
         "NewerFormat": "the disk was written by a newer version",
+        "OlderFormat": "the disk was written by an older version, whose disks this one does not read",
         "Corrupt": "the disk's passport or log cannot be read",
         "MountFailed": "the kubelet cannot mount the volume; the message has its words",
         "NodeReplaced": "the kubelet cannot mount the volume, and its Node was made again: the disk is probably gone",

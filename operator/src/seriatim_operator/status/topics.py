@@ -86,7 +86,6 @@ def topic_status(
         state=state,
         segments=sum(chain.segment_count for chain in chains),
         sealed_messages=sum(chain.sealed_messages for chain in chains),
-        retention_acts=view.retention_acts,
         dead_letters_of=dead_letters_of[:SOURCES_SHOWN_MAX] or None,
         groups=tuple(sorted({chain.group for chain in chains}))[:GROUPS_SHOWN_MAX],
         chains=tuple(_chain_status(chain) for chain in chains[:CHAINS_SHOWN_MAX]),

@@ -8,7 +8,7 @@ a newer version may add fields.
             header (192 bytes), body
             If the highest bit of commit is set, the body is stored apart. Then the value has in place of the body:
             extent (u32), and the key of the body in that extent
-    window  as the core packs it (`core.values.producers`); before version 0.3.0 without the append time at its end
+    window  as the core packs it (`core.values.producers`)
     run     extent u32, position u64      bytes of the segment's log before the run
             bodies (u32)                  only if bodies are stored apart: their extent
 """
@@ -40,13 +40,11 @@ from ...core.values.producers import (
     ENTRY_BYTES,
     KEPT_BATCHES,
     TIME_BYTES,
-    TIME_NOT_KNOWN,
     IdleBlock,
     Table,
     Window,
     is_window,
     pack_names,
-    pack_table,
     read_names,
 )
 from ...core.values.segment import AT_ZERO, Segment, Start
@@ -162,15 +160,14 @@ def write_window(window: Window) -> bytes:
 
 
 def read_window(value: bytes) -> Window:
-    """The window in a value. Versions before 0.3.0 wrote windows without an append time.
+    """The window in a value.
 
     Raises:
         CorruptionError: The value is not a window.
     """
-    window = value if is_window(value) else value + TIME_NOT_KNOWN
-    if not is_window(window):
+    if not is_window(value):
         raise CorruptionError(f"a producer's window has {len(value)} bytes")
-    return window
+    return value
 
 
 # ---- control records ------------------------------------------------------------------------------------
@@ -251,8 +248,6 @@ def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
         raise CorruptionError(f"a preparation names idle blocks that cannot be read: {error}") from error
     if not table.is_sound:
         raise CorruptionError(f"the producer table of a preparation has {table.size_bytes} bytes")
-    if stored.table:
-        table = pack_table(tuple((window.producer, read_window(window.entries)) for window in stored.table))
     return Preparation(
         segment_no=no,
         switch_attempt=attempt,
@@ -298,19 +293,27 @@ def write_cursor(cursor: CursorState) -> bytes:
         untold=cursor.untold,
         term_base=cursor.term_base,
         serial=cursor.serial,
+        settings=settings_to_proto(cursor.settings),
     )
-    if cursor.settings is not None:
-        stored.settings.CopyFrom(settings_to_proto(cursor.settings))
     return _dump(stored)
 
 
 def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
-    """The cursor in a value."""
+    """The cursor in a value.
+
+    Raises:
+        CorruptionError: The value cannot be read, or does not say how the consumer group is served.
+    """
     stored = _load(storage_pb2.StoredCursor, value)
+    if not stored.HasField("settings"):
+        raise CorruptionError(f"the control record of consumer group {group} does not say how the group is served")
+    try:
+        settings = known_settings(stored.settings)
+    except ValueError as error:
+        raise CorruptionError(f"the settings of consumer group {group} cannot be read: {error}") from error
     return CursorState(
         segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
-        stored.untold, known_settings(stored.settings) if stored.HasField("settings") else None, stored.term_base,
-        stored.serial,
+        stored.untold, settings, stored.term_base, stored.serial,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
-from ..peers import right, versions
+from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
@@ -34,7 +34,6 @@ from ..values.effects import ForwardBatches
 from ..values.events import DeadLetterRead, ForwardsDone
 from ..values.keyed import DeadLetter
 from ..values.kinds import ReadKind, TimerKind
-from ..values.messages import FORM_DEAD_LETTERS
 from . import cursors, fetching
 
 SEND_BYTES_MAX: Final = 2 << 20
@@ -62,9 +61,7 @@ than half of that, its dead letter says that it may be there twice."""
 def may_forward(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
     """Whether exhausted messages of the consumer group can go to a dead-letter topic at all."""
     cursor = consumer_group.cursor
-    if cursor is None or not cursor.retry.dead_letter_topic:
-        return False
-    return versions.all_read(broker, FORM_DEAD_LETTERS)
+    return cursor is not None and bool(cursor.retry.dead_letter_topic)
 
 
 def begin(broker: BrokerState, keyed: KeyedDispatcher, key: Key, reason: str) -> None:
@@ -166,8 +163,6 @@ def _refusal(broker: BrokerState, partition: Partition, consumer_group: Consumer
     if partition.chain is not None and partition.chain.topic == topic:
         # Nothing is forwarded into itself. Without it: a message that always fails would be copied without end.
         return errors.PreconditionError(f"the dead-letter topic {topic} is the topic of the consumer group itself")
-    if not versions.all_read(broker, FORM_DEAD_LETTERS):
-        return errors.PreconditionError("a broker of an older version does not know dead letters: upgrade all brokers")
     return None
 
 

@@ -57,7 +57,7 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, format_offset, make_offset, split_offset
 
-from ..peers import right, versions
+from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
 from ..state.partition import Partition
@@ -73,7 +73,6 @@ from ..values.events import (
 from ..values.keyed import ConsumerGroupSettings, KeyCounts
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import count_keys
-from ..values.messages import FORM_GROUP_OPERATIONS, FORM_GROUP_SETTINGS
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
@@ -229,7 +228,6 @@ def _decide(
         GroupHeadElsewhereError: Another broker serves the consumer group.
         StaleGroupEpochError: The consumer group was moved since the caller looked.
         OffsetOutOfRangeError: There is no such place, or a rewind would go forward, or a skip would go back.
-        PreconditionError: A broker of an older version would deliver to a paused consumer group.
         CoordinatorRefusedError: The coordinator refuses writes at this moment.
     """
     cursor = consumer_group.cursor
@@ -255,11 +253,6 @@ def _decide(
             return cursor
     elif cursor.paused == (event.operation is ConsumerGroupOperation.PAUSE):
         return cursor
-    elif not broker.directory.forms_of_all & FORM_GROUP_OPERATIONS:
-        raise errors.PreconditionError(
-            "a broker of an older version would give messages to the paused group: nothing was changed; upgrade all "
-            "brokers first"
-        )
     if partition.write_wait_us(broker):
         raise errors.CoordinatorRefusedError(
             "the coordinator takes no writes now: nothing was changed; try again later"
@@ -301,11 +294,6 @@ def _check_settings(
     settings = event.wanted.over(cursor.settings)
     if settings == cursor.settings:
         return False
-    if not versions.all_read(broker, FORM_GROUP_SETTINGS):
-        raise errors.PreconditionError(
-            "a broker of an older version would not keep to these settings: nothing was changed; upgrade all brokers "
-            "first"
-        )
     if _keeps_epoch(cursor, settings):
         return True
     if consumer_group.consumers:

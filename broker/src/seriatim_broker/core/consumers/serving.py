@@ -12,7 +12,7 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 
-from ..peers import right, versions
+from ..peers import right
 from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
@@ -24,7 +24,7 @@ from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import has_forwards, write_forwarder
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
-from ..values.messages import FORM_GROUP_SETTINGS, FORM_KEY_ORDERED, PassRequest
+from ..values.messages import PassRequest
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, put
@@ -214,13 +214,6 @@ def _create_cursor(
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
     #   1. The segment leaves the record after it was read here.
     #   2. The new cursor names a segment that does not exist.
-    form = FORM_KEY_ORDERED if mode is ConsumerMode.KEY_ORDERED else FORM_GROUP_SETTINGS
-    if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, form):
-        refusal = errors.PreconditionError(
-            "a broker of an older version does not serve consumer groups of this mode: upgrade all brokers first"
-        )
-        _refuse(broker, partition, consumer_group, refusal)
-        return
     epoch = before.group_epoch + 1 if before is not None else 1
     term_base = 0
     if before is not None:

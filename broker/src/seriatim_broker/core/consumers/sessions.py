@@ -3,8 +3,7 @@
 If a heartbeat is unanswered for the consumer's session time, the consumer drops what comes on its grant
 (docs/adr/0028). The server waits twice that time, from the last heartbeat that it received. By then a consumer that was
 frozen or cut off gives nothing of the old grant to its application any more, so another consumer may be given the same
-messages. Consumers of version 0.2 and older send no heartbeats. They stay active until their stream ends. A silent
-consumer also stays active if there is no standby, or if all standbys are silent too.
+messages. A silent consumer stays active if there is no standby, or if all standbys are silent too.
 """
 
 from __future__ import annotations

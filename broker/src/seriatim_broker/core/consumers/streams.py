@@ -24,6 +24,7 @@ from . import cursors, handling, pumping, spreading, subscribing, yielding
 
 def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
     """A consumer subscribes to a partition."""
+    broker.streams.heard.setdefault(event.stream, (broker.now.mono_us, 2 * 1000 * broker.config.session_ms_max))
     broker.streams.subscriptions.setdefault(event.stream, {})[event.subscription] = event.partition
     subscribing.join(broker, partition, event)
 
@@ -114,9 +115,8 @@ def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) ->
     The answer needs no read of the coordinator, because the member with the serving right knows that no other member
     has it.
     """
-    if event.session_ms:
-        session_ms = min(max(event.session_ms, 1), broker.config.session_ms_max)
-        broker.streams.heard[event.stream] = (broker.now.mono_us, 2 * 1000 * session_ms)
+    session_ms = min(max(event.session_ms, 1), broker.config.session_ms_max)
+    broker.streams.heard[event.stream] = (broker.now.mono_us, 2 * 1000 * session_ms)
     unserved = []
     subscriptions = broker.streams.subscriptions.get(event.stream, {})
     for subscription, partition in list(subscriptions.items()):

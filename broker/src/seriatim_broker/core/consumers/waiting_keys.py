@@ -224,7 +224,7 @@ def _operate_on(
         StaleGroupEpochError: Since the person saw the key, the consumer group was moved.
         PreconditionError: Since the person saw the key it has changed, or it is not in a state for this.
     """
-    if seen.group_epoch not in (0, consumer_group.group_epoch):
+    if seen.group_epoch != consumer_group.group_epoch:
         # Rule `seen-key` again. Without it: 1. A person skips k:5, and has no answer. 2. The group is rewound. 3. The
         # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
         raise errors.StaleGroupEpochError(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.ids import PartitionId
 from seriatim_api.publications import PRODUCER_MARK, RowLayout
 
 from ..state.partition import Partition
@@ -212,8 +212,7 @@ def plan_cursor(
     It begins at the least index that a member tells. A server continues at what its own disk has, and counts everything
     below the cursor as acknowledged on all members. Mode, policy and term base are those of the newest control record:
     of the latest server, and of its records the last one. What disks do not tell is as in the record that the
-    coordinator has: whether the consumer group is paused, and all of these if an older version wrote the control
-    records.
+    coordinator has: whether the consumer group is paused.
 
     Rule `rebuilt-as-it-was` (K1, J1, J3): the mode stays, and the term base is above each one that may be lost. Without
     it:
@@ -245,26 +244,14 @@ def plan_cursor(
     start = min(state.acked for state in newest)
     oldest = min((state.oldest for state in newest if state.oldest), default=0)
     before = current if current is not None and not current.deleted else None
-    with_settings = [state for state in newest if state.settings is not None]
-    if with_settings:
-        last = max(with_settings, key=lambda state: (state.server_epoch, state.serial))
-        assert last.settings is not None
-        known = replace(before or CursorRecord(no, epoch, start, topic), term_base=last.term_base)
-        known = known.with_settings(last.settings)
-        crossings = 1  # a server may have begun in the next segment and given tokens, with no record on any disk
-    elif before is not None:
-        known = before
-        crossings = max(no - before.segment_no, 0) + epoch - before.group_epoch
-    else:
-        # Its mode is lost. What was set aside comes again, with the flag. Without it: k:5 is parked, and k:6 is
-        # acknowledged. The group is exclusive now and has no lists, so k:5 is never delivered.
-        if oldest and oldest < make_offset(no, start):
-            return CursorRecord(split_offset(oldest)[0], epoch + 1, split_offset(oldest)[1], topic, repeated_to=no)
-        return CursorRecord(no, epoch, start, topic)
+    last = max(newest, key=lambda state: (state.server_epoch, state.serial))
+    known = replace(before or CursorRecord(no, epoch, start, topic), term_base=last.term_base)
+    known = known.with_settings(last.settings)
     base = known.term_base
     if known.mode.is_keyed or base:
-        # Each crossing raised it by at most the highest epoch of the chain, and one.
-        base = max(base, current.term_base if current is not None else 0) + crossings * (chain_epoch + 1)
+        # A server may have begun in the next segment and given tokens, with no record on any disk. A crossing raises
+        # the base by at most the highest epoch of the chain, and one.
+        base = max(base, current.term_base if current is not None else 0) + chain_epoch + 1
     # With at most once, a server that lacks a hand-over passes the segment too. But nothing of that was given.
     handover = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
     moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handover=handover, begun_by=None)

@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..peers import versions
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..values.chain import Chain
@@ -30,7 +29,6 @@ from ..values.effects import Led, LedListed
 from ..values.events import ListLed, Trim
 from ..values.kinds import WriteOwner
 from ..values.log import SafeCursor
-from ..values.messages import FORM_TRIMMED
 from ..values.segment import Segment, SegmentState, Start
 
 STUBS_PER_TRIM_MAX = 512
@@ -134,9 +132,10 @@ def first_segment(chain: Chain, limits: Limits, now_ms: int, open_bytes: int) ->
 
 
 def size_bytes(segment: Segment) -> int:
-    """The bytes that are kept of a sealed segment; 0 if an older version sealed it, because then they are not known."""
-    if segment.state is not SegmentState.SEALED or segment.sealed_bytes is None or segment.is_stub:
+    """The bytes that are kept of a segment; 0 if it is not sealed."""
+    if segment.state is not SegmentState.SEALED or segment.is_stub:
         return 0
+    assert segment.sealed_bytes is not None
     return max(segment.sealed_bytes - segment.begin.size_bytes, 0)
 
 
@@ -293,7 +292,7 @@ def trim(broker: BrokerState, partition: Partition, event: Trim) -> None:
         return
     if partition.switch is not None or partition.writes or partition.write_wait_us(broker):
         return  # the next scan decides again
-    if not versions.all_read(broker, FORM_TRIMMED) or limited_by_tables(chain, event.no) != event.no:
+    if limited_by_tables(chain, event.no) != event.no:
         return
     assert event.start is None or event.no != log.no or event.start.first <= log.flushed
     following = trimmed(chain, event.no, event.start, event.first_kept)

@@ -15,7 +15,6 @@ from ..state.copies import Copying
 from ..state.outbox import LogDurable
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
-from ..switching import idle_blocks
 from ..values.chain import Chain, add_copy, may_join, merged, replace_copy
 from ..values.effects import ReadLog
 from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
@@ -243,22 +242,22 @@ def on_copy_request(broker: BrokerState, partition: Partition, sender: MemberId,
         broker.out.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
         return
     if message.want_end_table:
-        end_table = _opened_next_with(broker, partition, message.segment_no, sender)
+        end_table = _opened_next_with(broker, partition, message.segment_no)
         is_here = end_table is not None
         answer = CopyAnswer(partition.id, message.segment_no, message.from_index, is_here, (), end_table, is_here)
         broker.send(sender, answer)
         return
     batches = tail_copy_batches(partition, message.segment_no, message.from_index)
-    table = table_at_open(broker, partition, message.segment_no, sender) if message.want_table else None
+    table = table_at_open(broker, partition, message.segment_no) if message.want_table else None
     available = bool(batches) and (table is not None or not message.want_table)
     broker.send(sender, CopyAnswer(partition.id, message.segment_no, message.from_index, available, batches, table))
 
 
-def table_at_open(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+def table_at_open(broker: BrokerState, partition: Partition, no: int) -> Table | None:
     """The producer table that a segment was opened with; None if this member does not have it, or it is too large.
 
-    It is empty if no switch and no reader needs the table any more. Members of an older version ask for it all the
-    same, and an empty one is enough for them.
+    It is empty if no switch and no reader needs the table any more. A member with an older record asks for it all the
+    same, and an empty one is enough for it.
     """
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
@@ -270,22 +269,22 @@ def table_at_open(broker: BrokerState, partition: Partition, no: int, to: Member
     chosen = partition.chosen_preparation(segment) if segment is not None else None
     if chosen is None:
         return None
-    size_bytes_max = idle_blocks.table_bytes_max(broker, to)
+    size_bytes_max = broker.config.table_bytes_max
     if not chosen.table.blocks:
         return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
     table = ProducerTable(chosen.table, (), partition.blocks)
     return table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
 
 
-def _opened_next_with(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+def _opened_next_with(broker: BrokerState, partition: Partition, no: int) -> Table | None:
     """The producer table that the next segment was opened with, if it is complete: that is the table as of this end."""
     following = partition.chain.after(no) if partition.chain is not None else None
     if following is None or following.incomplete_table or partition.chosen_preparation(following) is None:
         return None
-    return table_at_open(broker, partition, following.no, to)
+    return table_at_open(broker, partition, following.no)
 
 
-def _end_table(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+def _end_table(broker: BrokerState, partition: Partition, no: int) -> Table | None:
     """The producer table of a whole segment as of its end, without the tables of the segments before it.
 
     None if this member does not have it, or if it is too large for a message. Empty if no switch and no reader needs
@@ -298,7 +297,7 @@ def _end_table(broker: BrokerState, partition: Partition, no: int, to: MemberId)
     if segment is None or partition.chosen_preparation(segment) is None:
         return None
     table = log.live_table.at_rest()
-    size_bytes_max = idle_blocks.table_bytes_max(broker, to)
+    size_bytes_max = broker.config.table_bytes_max
     if not table.blocks:
         return table if table.size_bytes <= size_bytes_max else None
     return log.live_table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
@@ -331,7 +330,7 @@ def on_log_read(
     with_table, is_end = kind is not ReadKind.COPY, kind is ReadKind.COPY_WITH_END_TABLE
     table = None
     if with_table:
-        table = _end_table(broker, partition, no, to) if is_end else table_at_open(broker, partition, no, to)
+        table = _end_table(broker, partition, no) if is_end else table_at_open(broker, partition, no)
     log = partition.logs.get(no)
     nothing_to_read = log is not None and log.is_whole and from_index == log.tail
     available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)

@@ -19,7 +19,7 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.copies import TableWait
 from ..state.partition import Partition
-from ..switching import idle_blocks, sealing
+from ..switching import sealing
 from ..values.chain import Chain
 from ..values.kinds import TimerKind
 from ..values.log import DropPreparation, PutPreparation
@@ -206,8 +206,7 @@ def _answer(broker: BrokerState, partition: Partition, ask: bool) -> None:
         if table is None:
             still.append(wait)
         else:
-            size_bytes_max = idle_blocks.table_bytes_max(broker, wait.member)
-            told = table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
+            told = table.spelled_out(broker.config.table_bytes_max, broker.config.producer_evict_ms)
             if told is None:
                 broker.out.note(
                     "table_too_large", partition.id, segment=wait.segment_no, producers=table.producer_count

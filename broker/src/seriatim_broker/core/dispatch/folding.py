@@ -53,7 +53,7 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
     following = chain.from_no(cursor.segment_no)
     assert following is not None
     base = cursor.term_base
-    if base or (cursor.settings is not None and cursor.settings.mode.is_keyed):
+    if base or (cursor.settings.mode.is_keyed):
         base = base_after(base, chain.epoch, following.server_epoch)  # as the cursor itself (`stays-in-folded`)
     moved = CursorState(
         following.no, cursor.consumer_group, cursor.group_epoch, 0, 0, settings=cursor.settings, term_base=base

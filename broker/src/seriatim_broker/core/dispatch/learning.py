@@ -242,7 +242,6 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
         return
     log.active = True
     log.last_append_ms = log.flushed_append_ms = log.tidied_ms = segment.append_floor_ms
-    log.live_table.date(segment.append_floor_ms)
     _begin_windows(broker, partition, log)
     if master:
         log.unbroken = True

@@ -18,8 +18,6 @@ A person ends this with `seriatim coordinator rebuild`, which writes the newest 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from seriatim_api.ids import PartitionId
 
 from ..state.broker import BrokerState
@@ -78,12 +76,7 @@ def _is_another(known: Chain, chain: Chain) -> bool:
     #   1. The coordinator is restored. A broker repeats a write that got no answer before, with the same content.
     #   2. A member that learned of the first write waits until a rebuild mends the record.
     #   3. There is nothing to mend, so it waits for ever.
-    return chain.segments != known.segments and _without_floors(chain) != _without_floors(known)
-
-
-def _without_floors(chain: Chain) -> list[Segment]:
-    """The segments as a broker of version 0.2.0 tells them: without the append time at which they begin."""
-    return [replace(segment, append_floor_ms=0) for segment in chain.segments]
+    return chain.segments != known.segments
 
 
 def contradiction(known: Chain, other: Chain) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from ..state.broker import BrokerState
 from ..state.links import Link
 from ..values.effects import Send
-from ..values.messages import DATA, FORM_LANE_PROBES, LaneProbe, Message
+from ..values.messages import DATA, LaneProbe, Message
 from .disks import NO_PARTITION
 
 _DATA = frozenset(DATA)
@@ -70,8 +70,6 @@ def look(broker: BrokerState, link: Link, watched: bool) -> bool:
     if now_us - link.control_heard_us > config.lane_stall_us:
         broker.out.note("lane_stalled", NO_PARTITION, peer=link.broker, lane="control")
         return True
-    if not link.forms & FORM_LANE_PROBES:
-        return False  # a peer of an older version does not say what it received
     if link.probed_us is None:
         if now_us - link.data_proved_us >= (config.lane_probe_us if watched else config.lane_stall_us):
             link.probed_us = now_us

@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.messages import FORM_CHAIN_CHANGES, ChainChanges, ChainUpdate
+from ..values.messages import ChainChanges, ChainUpdate
 
 
 def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> None:
@@ -31,9 +31,7 @@ def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> No
     """
     chain = partition.decided
     assert chain is not None
-    link = broker.links.by_broker.get(name)
-    reads = link.forms & FORM_CHAIN_CHANGES if link is not None else 0
-    if reads and len(chain.segments) > broker.config.whole_chain_segments_max:
+    if len(chain.segments) > broker.config.whole_chain_segments_max:
         broker.send_broker(name, _newest(broker, partition, chain, must))
     else:
         broker.send_broker(name, ChainUpdate(chain, partition.revision))

@@ -22,7 +22,7 @@ class BrokerDirectory(State):
     # this member run saw them lose their slot to another disk
     former: dict[MemberId, None] = field(default_factory=dict)
     ended: dict[MemberId, int] = field(default_factory=dict)  # newest member run whose death certificate was seen
-    forms_of_all: int = 0  # forms that every registered broker reads in addition to those of 0.2.0
+    forms_of_all: int = 0  # forms that every registered broker reads
     # broker group -> (passed over until, for how long)
     flapping: dict[str, tuple[int, int]] = field(default_factory=dict)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify
 from itertools import islice
 
-from seriatim_api.ids import split_offset
-
 from ..values.events import Moment
 from ..values.keyed import DELAY_MS_MAX, KeyPhase
 from ..values.ledger_rows import (
@@ -176,12 +174,6 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
     Rule `first-is-read` (J1, J2): the server takes the first message of a key from its record, also before it has read
     that message in the log. Without it, the attempts on a message that retention has dropped count for the next one.
     """
-    if not record.attempts and not record.aside_count and _is_done(dispatcher, record.aside_first):
-        # An earlier version keeps the record of a released key behind its message. Without this: 1. It acknowledges
-        # k:5, hands over, and a broker of this version takes up that k:5 waits. 2. A person passes over the first
-        # message of k. 3. That has the index of j:5 in the next segment, which no consumer ever gets.
-        dispatcher.changed[name] = None
-        return
     key = dispatcher.keys[name] = Key(name)
     phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
     dispatcher.to_phase(key, phase)
@@ -195,8 +187,7 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
         dispatcher.note_list(key)
         dispatcher.first_asides.append((offsets[0], name))
     else:
-        # A broker of an earlier version has a number there, which is no offset: no segment has the number 0.
-        key.first, key.aside_first = key.aside_first if split_offset(key.aside_first)[0] else 0, 0
+        key.first, key.aside_first = key.aside_first, 0
     if key.phase is KeyPhase.RETRY:
         key.delay_ms, key.sequence = key.sequence, 0
     if key.ready_at_ms > now.wall_ms and not key.is_held:
@@ -209,11 +200,3 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
     dispatcher.queue(key)
     if key.phase is KeyPhase.FORWARDING:
         dispatcher.forwards[name] = Forward(name, key.sequence)
-
-
-def _is_done(dispatcher: KeyedDispatcher, offset: int) -> bool:
-    """Whether a message is acknowledged or passed over. False: the record of its key names none."""
-    segment_no, index = split_offset(offset)
-    if segment_no == dispatcher.segment_no:
-        return dispatcher.window.is_passed(index)
-    return 0 < segment_no < dispatcher.segment_no

@@ -44,7 +44,7 @@ class Link(State):
         self.member: MemberId | None = None
         self.member_run = 0
         self.session = 0
-        self.forms = 0  # forms that the other broker reads in addition to those of 0.2.0
+        self.forms = 0  # forms that the other broker reads
         self.heard_us = 0  # on any lane
         self.control_heard_us = 0
         self.data_count = 0  # `DATA` messages received on this link

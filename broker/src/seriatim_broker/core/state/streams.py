@@ -24,7 +24,7 @@ class ConsumerStreams(State):
     def is_silent(self, stream: int, now_us: int) -> bool:
         """Whether the consumer sent no heartbeat on its stream for twice its session time.
 
-        A consumer that never sends heartbeats is never silent.
+        Its first join counts as a heartbeat with the longest session.
         """
         heard_us, silent_after_us = self.heard.get(stream, (now_us, 1))
         return now_us >= heard_us + silent_after_us

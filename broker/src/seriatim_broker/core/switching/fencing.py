@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId, PartitionId
 
-from ..peers import right, updates, versions
+from ..peers import right, updates
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
@@ -19,17 +19,10 @@ from ..values.chain import Chain
 from ..values.effects import Send
 from ..values.kinds import SwitchReason, TimerKind
 from ..values.log import LocalSegment, Preparation, PutSegment
-from ..values.messages import (
-    FORM_FENCE_PROGRESS,
-    FORM_IDLE_BLOCKS,
-    ChainUpdate,
-    FenceAnswer,
-    FenceProgress,
-    FenceRequest,
-)
+from ..values.messages import ChainUpdate, FenceAnswer, FenceProgress, FenceRequest
 from ..values.producers import NO_TABLE, ProducerTable, Table
 from ..values.segment import SegmentState
-from . import idle_blocks, preparing, switch
+from . import preparing, switch
 
 # ---- at start -------------------------------------------------------------------------------------------
 
@@ -108,15 +101,13 @@ def _waits_for_turn(
     size_bytes = log.live_table.size_bytes + log.uncertain_bytes
     if size_bytes < config.fence_turn_bytes:
         return False
-    reads_progress = versions.reads(broker, sender, FORM_FENCE_PROGRESS)
-    if reads_progress:
-        broker.send(sender, FenceProgress(partition.id, log.no, message.switch, size_bytes))
+    broker.send(sender, FenceProgress(partition.id, log.no, message.switch, size_bytes))
     if turn is None or turn.segment_no != log.no or broker.now.mono_us >= turn.until_us:
         until_us = broker.now.mono_us + config.fence_turn_us
         partition.fence_turn = FenceTurn(sender, log.no, until_us)
         broker.poll(config.fence_turn_us, TimerKind.FENCE_TURN, partition.id)
         return False
-    if sender == turn.switcher or not reads_progress:
+    if sender == turn.switcher:
         return False
     others = tuple(wait for wait in turn.waiting if wait[0] != sender)
     partition.fence_turn = turn._replace(waiting=(*others, (sender, message)))
@@ -213,24 +204,21 @@ def fence_answer(broker: BrokerState, log: SegmentLog, message: FenceRequest) ->
 
 
 def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | None:
-    """The producer table below `length`; None if it is too large for a broker that may get it.
+    """The producer table below `length`; None if it is too large for a message.
 
-    The table names its idle blocks, unless a linked broker does not understand names, or the switcher has to merge the
-    table. A table that is too large for a merge keeps the names, and the next segment keeps the mark *incomplete*.
+    The table names its idle blocks, unless the switcher has to merge it. A table that is too large for a merge keeps
+    the names, and the next segment keeps the mark *incomplete*.
 
-    The limit is `table_bytes_max` (192 MiB), or `spelled_out_bytes_max` (24 MiB) if a linked broker of an older version
-    cannot receive a message in parts. Above it the member answers no table and no length. The next segment is then
-    opened over this one, and a member settles this one later. Without the limit, the switcher would take a part of the
-    table for the whole table, and repeats of the other producers would be stored again (I9).
+    The limit is `table_bytes_max` (192 MiB). Above it the member answers no table and no length. The next segment is
+    then opened over this one, and a member settles this one later. Without the limit, the switcher would take a part of
+    the table for the whole table, and repeats of the other producers would be stored again (I9).
     """
     config, table = broker.config, log.table_as_of(broker.config, length)
-    is_told = table.size_bytes <= idle_blocks.table_bytes_max(broker)
-    if table.blocks and (log.record.incomplete_table or not versions.all_linked_read(broker, FORM_IDLE_BLOCKS)):
+    if table.blocks and log.record.incomplete_table:
         live = ProducerTable(table, (), {block.id: block for block in log.live_table.blocks})
         spelled_out = live.spelled_out(config.spelled_out_bytes_max, config.producer_evict_ms)
-        is_told = spelled_out is not None or (is_told and versions.all_linked_read(broker, FORM_IDLE_BLOCKS))
         table = spelled_out if spelled_out is not None else table
-    if is_told:
+    if table.size_bytes <= config.table_bytes_max:
         return table
     producers = table.row_count + sum(name.producer_count for name in table.blocks)
     broker.out.note("table_too_large", log.partition, segment=log.no, producers=producers)

@@ -14,20 +14,11 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId
 
-from ..peers import versions
 from ..state.broker import BrokerState
 from ..state.switching import Asked, Awaiting, Offer
 from ..values.kinds import PrepareRefusal, TimerKind
 from ..values.log import DropBlock, PutBlock
-from ..values.messages import (
-    FORM_IDLE_BLOCKS,
-    FORM_PARTS,
-    BlockAnswer,
-    BlockOffer,
-    BlockRequest,
-    PrepareAnswer,
-    PrepareRequest,
-)
+from ..values.messages import BlockAnswer, BlockOffer, BlockRequest, PrepareAnswer, PrepareRequest
 from ..values.producers import IdleBlock, Table
 from ..values.states import drop, put
 
@@ -36,16 +27,6 @@ if TYPE_CHECKING:
 
 
 # ---- what is here ---------------------------------------------------------------------------------------
-
-
-def table_bytes_max(broker: BrokerState, member: MemberId | None = None) -> int:
-    """The largest table, in bytes, that the member takes; without a member, that every linked broker takes."""
-    config = broker.config
-    if member is not None:
-        takes_parts = versions.reads(broker, member, FORM_PARTS)
-    else:
-        takes_parts = versions.all_linked_read(broker, FORM_PARTS)
-    return config.table_bytes_max if takes_parts else config.spelled_out_bytes_max
 
 
 def _find(partition: Partition, block: bytes) -> IdleBlock | None:
@@ -144,7 +125,7 @@ def _offer(broker: BrokerState, partition: Partition, no: int, blocks: tuple[byt
     assert chain is not None
     following = [group for group in chain.send_chain if group != chain.open_segment.broker_group]
     for member in broker.directory.broker_groups.get(following[0], ()) if following else ():
-        if broker.is_linked(member) and versions.reads(broker, member, FORM_IDLE_BLOCKS):
+        if broker.is_linked(member):
             broker.send(member, BlockOffer(partition.id, no, blocks))
 
 

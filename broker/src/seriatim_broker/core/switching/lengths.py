@@ -109,6 +109,7 @@ def seal(switch: Switch, old: Segment) -> Seal:
     #   3. The switcher seals at 0. a is lost (I1).
     length = answer.length
     assert length is not None
+    assert answer.size_bytes is not None
     # Rule `eligible-stay` (I14): only members that answered a length, and that have all messages below the sealed
     # length, are eligible. Without it:
     #   1. As restarts with tail 3, while Am is sealed at 5. As stays eligible.

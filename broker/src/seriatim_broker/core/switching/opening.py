@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..peers import behind, candidates, versions
+from ..peers import behind, candidates
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.switching import Content, Switch, SwitchKind, SwitchPhase
 from ..values.chain import Opening, create, open_over, seal_and_open
 from ..values.kinds import SwitchReason, WriteOwner
-from ..values.messages import FORM_FOLDED, FORM_IDLE_BLOCKS, PrepareRequest
+from ..values.messages import PrepareRequest
 from . import lengths, switch_attempts, tries
 
 
@@ -39,13 +39,6 @@ def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> N
         usable = candidates.usable_members(broker, switch.opening.broker_group)
         if not usable:
             continue
-        if switch.sealing.table.blocks and not all(
-            versions.reads(broker, member, FORM_IDLE_BLOCKS) for member in usable
-        ):
-            for member in usable:  # a member says which forms it reads when it is linked
-                if not broker.is_linked(member):
-                    broker.connect(member.broker)
-            continue  # a member of an older version does not know names of blocks, and would ignore these producers
         turn = _turn(partition, switch, usable)
         switch.opening.members = broker.share((*usable[turn:], *usable[:turn]))
         switch.opening.switch_attempt, switch.opening.switch_attempt_is_new = switch_attempts.begin(
@@ -168,8 +161,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         candidates.send_chain(broker, switch.chain, switch.opening.broker_group) if switch.chain is not None else (),
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
-    # Masters of older versions begin append time at `opened_at_ms`. So `opened_at_ms` is not below the floor.
-    now_ms = max(broker.now.wall_ms, floor_ms)
+    now_ms = broker.now.wall_ms
     switch.enter(SwitchPhase.WRITING)
     if switch.genesis is not None:
         g = switch.genesis
@@ -188,8 +180,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         chain = open_over(switch.chain, opening, now_ms, floor_ms)
         partition.write_chain(broker, WriteOwner.SWITCH, chain, certificate=switch.sealing.certificate)
         return
-    folds = versions.all_read(broker, FORM_FOLDED)
-    chain = seal_and_open(switch.chain, lengths.seal(switch, old), opening, now_ms, floor_ms, folds=folds)
+    chain = seal_and_open(switch.chain, lengths.seal(switch, old), opening, now_ms, floor_ms)
     partition.write_chain(broker, WriteOwner.SWITCH, chain)
 
 

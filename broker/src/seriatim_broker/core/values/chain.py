@@ -22,7 +22,7 @@ from .segments import Changes, Segments
 
 FOLDED_MAX = 4
 """At most so many segments leave the record in one transaction. Each transaction adds one segment. So a chain does not
-grow by empty segments, and it loses those that an older version left, some at a time. The number is small, because
+grow by empty segments, and it loses those that could not leave before, some at a time. The number is small, because
 members are told the numbers of these segments."""
 
 
@@ -132,7 +132,7 @@ class Seal:
     eligible: tuple[MemberId, ...]
     tail_from: int | None
     tail_copies: tuple[MemberId, ...]
-    size_bytes: int | None = None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,7 @@ def create(
     return chain
 
 
-def seal_and_open(
-    chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0, *, folds: bool = False
-) -> Chain:
+def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
     """Seal the open segment and open the next one behind it: the switch's one transaction.
 
     Args:
@@ -178,7 +176,6 @@ def seal_and_open(
         opening: The next segment.
         now_ms: The switcher's wall clock.
         floor_ms: The append time at which the next segment begins.
-        folds: Whether empty segments right before the sealed one leave the record (`foldable`).
     """
     epoch = chain.epoch + 1
     old = chain.open_segment
@@ -197,7 +194,7 @@ def seal_and_open(
         records_lost=_loses_records(old, seal.server),
     )
     base = None if old.base is None else old.base + seal.length
-    gone = foldable(chain, opening.incomplete_table) if folds else ()
+    gone = foldable(chain, opening.incomplete_table)
     opened = _open(opening, old.no + 1, base, epoch, now_ms, floor_ms)
     return _moved(chain, sealed, opened, opening.send_chain, gone)
 
@@ -386,8 +383,8 @@ def as_stub(segment: Segment) -> Segment:
     """The sealed segment without any message."""
     assert segment.sealed_len is not None
     assert segment.sealed_checksum is not None
-    size_bytes = segment.sealed_bytes if segment.sealed_bytes is not None else segment.begin.size_bytes
-    return replace(segment, begin=Start(segment.sealed_len, segment.sealed_checksum, size_bytes))
+    assert segment.sealed_bytes is not None
+    return replace(segment, begin=Start(segment.sealed_len, segment.sealed_checksum, segment.sealed_bytes))
 
 
 def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:

@@ -91,12 +91,11 @@ class BrokerConfig:
             one.
         table_timeout_us: How long a switch waits for tables to merge; after that the next table stays incomplete.
         spelled_out_bytes_max: The largest producer table that is sent without names of idle blocks, because a switch
-            may have to merge it or a broker of 0.2.0 is linked; and the largest merged one. A broker of 0.2.0 takes
-            frames of 32 MiB, and its form of a table is up to a third larger.
+            may have to merge it; and the largest merged one.
         before_tables_bytes_max: Bytes of producer tables at rest that a partition keeps for readers behind segments
             that were unsettled; in memory they take about five times as much. Above it, the tables that were not used
             for longest are forgotten, and asked for again when they are needed. One is always kept.
-        table_bytes_max: The largest producer table in any message. It goes in parts to brokers that take parts.
+        table_bytes_max: The largest producer table in any message. It goes in parts.
         retry_us: The first pause before a failed switch, settlement or copy is tried again; it doubles up to
             `retry_us_max`.
         retry_us_max: The longest such pause.
@@ -147,8 +146,6 @@ class BrokerConfig:
         unflushed_bytes_max: How many bytes of an open segment may be unflushed on some member, as far as the master
             knows. A switch copies them. Above it the master refuses a batch as overloaded, and asks the producer to
             wait 20 ms. A producer far away has 16 batches of up to 1 MiB on their way.
-        unflushed_whole_bytes_max: The same while a linked broker is of a version that takes no message in parts. To
-            such a broker a switch copies them in one frame of 32 MiB, beside a producer table of up to 24 MiB.
     """
 
     heartbeat_us: int = 100_000
@@ -235,7 +232,6 @@ class BrokerConfig:
     queued_appends_max: int = 1_000
     adopted_bytes_min: int = ADOPTED_BYTES_MIN
     unflushed_bytes_max: int = 18 << 20
-    unflushed_whole_bytes_max: int = 8 << 20
 
     def __post_init__(self) -> None:
         assert self.min_copies >= 2, "the promise needs two copies"

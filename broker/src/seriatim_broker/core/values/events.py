@@ -109,7 +109,7 @@ class CursorRecord:
             consumer group of the same name begins in a higher one. A read also gives such a record, with revision 0, if
             there is no record, and records of deleted consumer groups were removed before. Then `group_epoch` is the
             highest group epoch that this consumer group may have had.
-        deleted_at_ms: When it was deleted; 0 if an older version wrote the record.
+        deleted_at_ms: When it was deleted.
         paused: The consumer group gets nothing until it is resumed.
         begun_by: The rewind or skip that began the group epoch; None if nothing of that kind did.
         requests: Ids of the last operations that changed this record, oldest first.
@@ -240,7 +240,7 @@ class Tick:
 class LinkUp:
     """Both streams to a broker are open. `session` is larger than that of each earlier link of this broker.
 
-    `forms`: the forms that the other broker reads in addition to those of version 0.2.0, a sum of `messages.FORM_*`.
+    `forms`: the forms that the other broker reads, as in `messages.FORMS`.
     """
 
     broker: str
@@ -453,8 +453,7 @@ class DirectoryChanged:
         broker_groups: The admitted members of each broker group, by slot.
         member_runs: The member runs that were registered last: one disk for each broker name, admitted or not.
         specs: Intent and weight of broker groups.
-        forms: The forms that all registered brokers read in addition to those of version 0.2.0, a sum of
-            `messages.FORM_*`; 0 if one of the brokers does not say which forms it reads.
+        forms: The forms that all registered brokers read, as in `messages.FORMS`.
     """
 
     broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
@@ -848,12 +847,12 @@ class ConsumerCredit:
 class ConsumerPing:
     """A heartbeat of the consumer on a stream; `Pong` answers.
 
-    `session_ms`: how long the consumer keeps a grant without an answered heartbeat; 0: it does not say.
+    `session_ms`: how long the consumer keeps a grant without an answered heartbeat.
     """
 
     stream: int
     number: int
-    session_ms: int = 0
+    session_ms: int
 
 
 @dataclass(frozen=True, slots=True)

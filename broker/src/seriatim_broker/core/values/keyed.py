@@ -149,9 +149,7 @@ class WantedSettings:
             if self.retry is not None and not self.retry.has_only_grants:
                 raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
             retry = RetryPolicy(grant_ms=retry.grant_ms)
-        parks = ConsumerMode.SHARED, Exhausted.PARK_KEY
-        # A group that an earlier version let park keys in this mode keeps it, so that the rest of it can be changed.
-        if (mode, retry.exhausted) == parks != (settings.mode, settings.retry.exhausted):
+        if (mode, retry.exhausted) == (ConsumerMode.SHARED, Exhausted.PARK_KEY):
             raise BadRequestError(SHARED_PARKS_NO_KEY)
         if self.is_spread is not None and mode is not ConsumerMode.EXCLUSIVE:
             raise BadRequestError(
@@ -190,13 +188,13 @@ class SeenKey(NamedTuple):
         name: Its name.
         turn: How often a person had released it.
         first_offset: Of its first message; 0: that was not read yet.
-        group_epoch: The group epoch in which it waited; 0: the client does not say.
+        group_epoch: The group epoch in which it waited.
     """
 
     name: bytes
     turn: int
     first_offset: int
-    group_epoch: int = 0
+    group_epoch: int
 
 
 class WaitingKey(NamedTuple):

@@ -13,7 +13,7 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
-from .keyed import ConsumerGroupSettings
+from .keyed import SETTINGS_DEFAULT, ConsumerGroupSettings
 from .producers import Rows, Table, Window
 from .segment import AT_ZERO, Start
 
@@ -128,13 +128,13 @@ class CursorState:
         group_epoch: The group epoch.
         acked: An index.
         reserved: An index.
-        server_epoch: The server epoch of the server that wrote it; 0 from a broker of an older version.
+        server_epoch: The server epoch of the server that wrote it.
         oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
         untold: Messages from this offset on were dropped by retention, or declared lost, and perhaps no consumer that
             runs was told; 0: none.
-        settings: How the consumer group was served; None from a broker of an older version. A server reads them in the
-            coordinator's record. Here they are for a coordinator that lost that record (`control.rebuild`).
-        term_base: As in the coordinator's record; of use only beside `settings`.
+        settings: How the consumer group was served. A server reads them in the coordinator's record. Here they are for
+            a coordinator that lost that record (`control.rebuild`).
+        term_base: As in the coordinator's record.
         serial: Which record of that server it is; a later one has a higher number.
     """
 
@@ -146,7 +146,7 @@ class CursorState:
     server_epoch: int = 0
     oldest: int = 0
     untold: int = 0
-    settings: ConsumerGroupSettings | None = None
+    settings: ConsumerGroupSettings = SETTINGS_DEFAULT
     term_base: int = 0
     serial: int = 0
 

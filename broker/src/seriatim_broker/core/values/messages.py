@@ -5,8 +5,7 @@ connection on which a message came says nothing about them. `DATA` messages trav
 in order among themselves. All others travel on its control stream. So a heartbeat or a fence does not wait behind
 replicated batches.
 
-A broker says in its hello which *forms* (of messages, records and behaviour) it knows in addition to those of version
-0.2.0: a sum of `FORM_*`. Below, *another broker* is one that does not say so.
+A broker says in its hello which *forms* of messages, records and behaviour it reads: `FORMS`.
 """
 
 from __future__ import annotations
@@ -23,75 +22,12 @@ from .kinds import PrepareRefusal, ReplicateRefusal
 from .log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from .producers import Table
 
-FORM_PACKED_TABLES = 1
-"""The broker reads packed producer tables. Another broker takes them for empty tables."""
+FORMS = 0
+"""All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each. There is none now.
 
-FORM_CHAIN_CHANGES = 2
-"""The broker reads `ChainChanges`. To another broker, members send whole records."""
-
-FORM_IDLE_BLOCKS = 4
-"""The broker understands tables that name idle blocks, and the messages about them."""
-
-FORM_PARTS = 8
-"""The broker can receive a message that is larger than a frame, in parts."""
-
-FORM_FOLDED = 16
-"""The broker understands chains from which empty segments were folded. If another broker read one, its process would
-end."""
-
-FORM_LANE_PROBES = 32
-"""The broker reads `LaneProbe`, and its heartbeat answers say how many messages came on the replication stream."""
-
-FORM_EXPIRED = 64
-"""The broker knows that the cursors of deleted consumer groups and the tombstones of deleted partitions are removed
-after `deleted_kept_s`, and reads the floor and the ranges that stay. Another broker would begin a consumer group in a
-group epoch that was used before."""
-
-FORM_FENCE_PROGRESS = 128
-"""The broker reads `FenceProgress`."""
-
-FORM_TRIMMED = 256
-"""The broker reads chain records in which segments begin at a start above 0, because retention dropped the messages
-below. Another broker would try to copy such a segment from index 0, for ever."""
-
-FORM_GROUP_OPERATIONS = 512
-"""The broker delivers nothing to a paused consumer group. Another broker would go on delivering."""
-
-FORM_PUBLICATIONS = 1024
-"""The broker carries out publications, and refuses client batches that look like published ones."""
-
-FORM_ADOPTS = 2048
-"""The broker reads `ReplicateStaged`."""
-
-FORM_KEY_ORDERED = 4096
-"""The broker serves consumer groups that are key-ordered, and reads `ReplicateLedger`."""
-
-FORM_GROUP_SETTINGS = 8192
-"""The broker serves consumer groups of all modes and at most once, and changes their settings. An earlier one would
-forget at-most-once delivery when it writes a cursor, and give messages twice."""
-
-FORM_DEAD_LETTERS = 16384
-"""The broker reads the row of a forwarder in a ledger, takes dead letters of other brokers, and passes over batches
-that are for another consumer group."""
-
-FORMS = (
-    FORM_PACKED_TABLES
-    | FORM_CHAIN_CHANGES
-    | FORM_IDLE_BLOCKS
-    | FORM_PARTS
-    | FORM_FOLDED
-    | FORM_LANE_PROBES
-    | FORM_EXPIRED
-    | FORM_FENCE_PROGRESS
-    | FORM_TRIMMED
-    | FORM_GROUP_OPERATIONS
-    | FORM_PUBLICATIONS
-    | FORM_ADOPTS
-    | FORM_KEY_ORDERED
-    | FORM_GROUP_SETTINGS
-    | FORM_DEAD_LETTERS
-)
-"""All forms that this version reads in addition to those of 0.2.0."""
+A form is what brokers of the version before do not read. A broker sends or writes it only to those that say that they
+read it (`peers.versions`, `runtime.forms`). `docs/contributing/formats.md` tells how a form is added and dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +45,8 @@ class HeartbeatAnswer:
         sent_us: As in the heartbeat.
         refused: The segments for which this answer does not prolong the serving right, because its sender refuses the
             receiver as their server.
-        disk_stall_us: For how long the disk of the answer's sender has completed no write although one waits; 0 from a
-            broker of an older version. See `peers.disks`.
+        disk_stall_us: For how long the disk of the answer's sender has completed no write although one waits. See
+            `peers.disks`.
         disk_is_full: That disk has reached its reserve.
         data_count: How many `DATA` messages the answer's sender has received on this link. See `peers.lanes`.
     """
@@ -157,10 +93,10 @@ class FenceAnswer:
         incomplete_table: The segment was opened with an incomplete table.
         tail: The batches in [commit, length).
         from_disk: The member found the log, or its preparation, on its disk at its start. So the disk may be an older
-            copy. False from a broker of an older version.
+            copy.
         coordinator_behind: The member knows that the coordinator has lost decisions. So it says nothing about the
             segment, and the switcher may open no segment after it.
-        size_bytes: Bytes of all batches below `length`, including dropped ones. None from a broker of an older version.
+        size_bytes: Bytes of all batches below `length`, including dropped ones; None if it gives no length.
     """
 
     partition: PartitionId
@@ -453,7 +389,7 @@ class SuspectTail:
     """A member of an UNSETTLED segment tells another one that it is fenced, and where its log ends.
 
     `compares`: the topic flushes before it commits, and the member knew that all below `commit` was committed. If it is
-    False, the member is a suspect. Brokers of older versions send only False.
+    False, the member is a suspect.
     """
 
     partition: PartitionId

@@ -19,7 +19,7 @@ A table at rest becomes a live one in slices of rows (`Unread`). To make all win
 take 80 ms, in which a new master accepts nothing.
 
     window  n entries of 24 bytes, oldest first: epoch u32, base sequence u64, messages u32, offset u64
-            append time of the newest batch, ms, i64 (0: not known, written by a version that did not keep it)
+            append time of the newest batch, ms, i64
     rows    count n u32, n producer ids of 16 bytes, n entry counts u8, n windows
     block   n producer ids of 16 bytes, sorted; n rows of 32 bytes: windows of one entry, in the same order
     names   one after another: block id (16 bytes), producers u32, newest append time i64, bytes u16 of the bits that
@@ -107,7 +107,7 @@ def newest_of(window: Window) -> Entry:
 
 
 def append_time_of(window: Window) -> int:
-    """The append time of the newest batch, in ms; 0 if it is not known."""
+    """The append time of the newest batch, in ms."""
     found: int = _TIME.unpack_from(window, len(window) - TIME_BYTES)[0]
     return found
 
@@ -302,7 +302,7 @@ class Unread(State):
     A single producer is found at any time; among 100,000 it takes 0.2 ms.
     """
 
-    __slots__ = ("_end", "_known_since", "_rows", "_slice_from", "read", "replaced_count", "row_count")
+    __slots__ = ("_end", "_rows", "_slice_from", "read", "replaced_count", "row_count")
 
     def __init__(self, rows: bytes) -> None:
         self.row_count: int = _COUNT.unpack_from(rows)[0]
@@ -311,17 +311,11 @@ class Unread(State):
         self._rows = rows
         self._slice_from = 0
         self._end = _COUNT.size + (PRODUCER_BYTES + 1) * self.row_count  # where the last window that was made ends
-        self._known_since = b""  # the append time for windows that have none
 
     @property
     def left_count(self) -> int:
         """The number of rows of which no windows were made yet."""
         return self.row_count - self._slice_from
-
-    def date(self, append_time: bytes) -> None:
-        """Give that append time to the windows that have none."""
-        assert not self.read
-        self._known_since = append_time
 
     def read_on(self, row_count: int) -> None:
         """Make the windows of so many more rows."""
@@ -333,8 +327,6 @@ class Unread(State):
         sizes = (ENTRY_BYTES * entries + TIME_BYTES for entries in rows[counts_from + begin : counts_from + end])
         ends = list(accumulate(sizes, initial=self._end))
         windows = [rows[start:end] for start, end in pairwise(ends)]
-        if self._known_since:
-            windows = [self._dated(window) for window in windows]
         self.read.update(zip(ids, windows, strict=True))
         self._slice_from, self._end = end, ends[-1]
 
@@ -357,11 +349,7 @@ class Unread(State):
         place = (at - _COUNT.size) // PRODUCER_BYTES
         before = sum(rows[counts_from + begin : counts_from + place])
         start = self._end + ENTRY_BYTES * before + TIME_BYTES * (place - begin)
-        return self._dated(rows[start : start + ENTRY_BYTES * rows[counts_from + place] + TIME_BYTES])
-
-    def _dated(self, window: Window) -> Window:
-        is_to_date = self._known_since and window[-TIME_BYTES:] == TIME_NOT_KNOWN
-        return window[:-TIME_BYTES] + self._known_since if is_to_date else window
+        return rows[start : start + ENTRY_BYTES * rows[counts_from + place] + TIME_BYTES]
 
 
 _ENTRIES_OF_BYTES: Final = [size // ENTRY_BYTES for size in range(KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES + 1)]
@@ -684,30 +672,8 @@ class ProducerTable(State):
 
     # ---- producers that are idle ----
 
-    def date(self, append_time_ms: int) -> None:
-        """Give that append time to producers whose last append time an older version did not keep."""
-        if self._unread is not None and not self._newer and not self._unread.read:
-            self._unread.date(_TIME.pack(append_time_ms))
-            return
-        self._date(append_time_ms, {window[-TIME_BYTES:] for window in self.windows.values()} & {TIME_NOT_KNOWN})
-
-    def _date(self, append_time_ms: int, times: set[bytes]) -> None:
-        """Give `append_time_ms` to the windows that have one of these times."""
-        if times:
-            new = _TIME.pack(append_time_ms)
-            self.windows = {
-                producer: window[:-TIME_BYTES] + new if window[-TIME_BYTES:] in times else window
-                for producer, window in self.windows.items()
-            }
-
     def fold(self, config: BrokerConfig, now_ms: int, committed: int) -> None:
-        """Make blocks of all idle windows, after a start, because the disk has them as windows.
-
-        An older version kept no append time. Such windows stay until `date` gives them one. Otherwise a block of them
-        would look as if it had been idle for years, and its producers would be forgotten at once.
-        """
-        if any(window[-TIME_BYTES:] == TIME_NOT_KNOWN for window in self.windows.values()):
-            return
+        """Make blocks of all idle windows, after a start, because the disk has them as windows."""
         if len(self.windows) >= config.idle_block_rows:
             self.windows = dict(sorted(self.windows.items(), key=lambda item: append_time_of(item[1])))
             while len(self.windows) >= config.idle_block_rows and self._make_block(config, now_ms, committed):

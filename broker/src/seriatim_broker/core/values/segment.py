@@ -71,8 +71,8 @@ class Segment:
             switcher is in it.
         folded: How many numbers right before this one belonged to empty segments that left the record (`folding`).
         begin: Retention dropped all messages below.
-        sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None if members of an older
-            version sealed it.
+        sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None while it is not sealed, or
+            if it was declared lost before that.
     """
 
     no: int

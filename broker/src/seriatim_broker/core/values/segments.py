@@ -256,9 +256,8 @@ def _digest(segment: Segment) -> int:
         segment.sealed_at_ms,
         segment.records_lost,
         segment.append_floor_ms,
+        segment.folded,
+        tuple(segment.begin),
+        segment.sealed_bytes,
     )
-    if segment.folded:
-        said = (*said, segment.folded)
-    if segment.start:  # brokers of 0.2.0 know neither field, and `sealed_bytes` never changes
-        said = (*said, segment.begin, segment.sealed_bytes)
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")

@@ -23,10 +23,13 @@ class SizeLimits(NamedTuple):
     message_bytes: int
 
 
-def limits_of_chunk(chunk: bytes) -> SizeLimits | None:
-    """The limits that the id of a chunk says; None if an earlier version made it."""
-    found = chunk_sizes(chunk)
-    return SizeLimits(*found) if found is not None else None
+def limits_of_chunk(chunk: bytes) -> SizeLimits:
+    """The limits that the id of a chunk says.
+
+    Raises:
+        BadRequestError: It does not say them.
+    """
+    return SizeLimits(*chunk_sizes(chunk))
 
 
 def refusal(limits: SizeLimits, batch_bytes: int, message_bytes: int) -> MessageTooLargeError | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from seriatim_api.errors import (
@@ -75,8 +75,8 @@ class WriterState(enum.IntEnum):
 class ManifestPlace:
     """Where a manifest is staged: the first offset of each piece, the bytes of all of them, their CRC-32C, its id.
 
-    `content_digest` distinguishes publications of other rows with the same sizes. It is empty if the client or a broker
-    of an older version did not tell it. `layout` says how the rows were laid out. Both are no part of the place.
+    `content_digest` distinguishes publications of other rows with the same sizes. `layout` says how the rows were laid
+    out. Both are no part of the place.
     """
 
     partition: PartitionId
@@ -91,7 +91,8 @@ class ManifestPlace:
         """Check that a manifest can be there.
 
         Raises:
-            BadRequestError: The number of pieces, the length, the id or an offset cannot be that of a manifest.
+            BadRequestError: The number of pieces, the length, the id or an offset cannot be that of a manifest; or the
+                digest of the contents, or the layout, is missing.
         """
         if not 1 <= len(self.offsets) <= PIECES_MAX or not 0 < self.length <= MANIFEST_BYTES_MAX:
             raise BadRequestError(
@@ -100,8 +101,10 @@ class ManifestPlace:
             )
         if len(self.id) != ID_BYTES or not self.partition:
             raise BadRequestError(f"the id of a manifest has {ID_BYTES} bytes, and its partition is not 0")
-        if len(self.content_digest) not in (0, ID_BYTES):
+        if len(self.content_digest) != ID_BYTES:
             raise BadRequestError(f"a digest of contents has {ID_BYTES} bytes")
+        if not self.layout.partition_count or not self.layout.batch_bytes:
+            raise BadRequestError("a manifest says for how many partitions and in batches of which size its rows lie")
         if not all(is_place(offset, 1) for offset in self.offsets):
             raise BadRequestError("the offset of a piece of the manifest is not one that a partition can have")
 
@@ -114,8 +117,7 @@ class WriterRecord:
     """A writer of a topic.
 
     Attributes:
-        producer: The producer id of the published batches: `name_digest`, 4 random bytes, and `PRODUCER_MARK`. Earlier
-            versions made it without the name.
+        producer: The producer id of the published batches: `name_digest`, 4 random bytes, and `PRODUCER_MARK`.
         epoch: The epoch that the last opening made; 0: the writer was never opened.
         owner: The name that the owner gave at the last publication that named one; empty: none did.
         sequence: Of the last publication; meaningless while NEW.
@@ -225,6 +227,8 @@ class Publication:
             raise BadRequestError(f"a digest has {ID_BYTES} bytes")
         if len(self.repeats) > LAYOUTS_MAX:
             raise BadRequestError(f"a request has digests in at most {LAYOUTS_MAX} earlier layouts")
+        if any({len(one.digest), len(one.content_digest)} != {ID_BYTES} for one in self.repeats):
+            raise BadRequestError(f"the digests of rows in an earlier layout have {ID_BYTES} bytes")
         if self.has_rows:
             self.manifest.check()
         elif self.digest != digest_of(()):
@@ -340,9 +344,9 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
     #   2. It makes the rows anew, and they are other ones. It publishes them as 7.
     #   3. It is told that they were published, and readers have the first rows.
     #
-    # Rule `contents` (PUB): and only with the digest of its contents, if both calls told one. Without it, the rows that
-    # are made anew may have the sizes of the first ones: 2. The program corrects `price=10` to `price=20`. 3. It is
-    # told that this is published.
+    # Rule `contents` (PUB): and only with the digest of its contents. Without it, the rows that are made anew may have
+    # the sizes of the first ones: 2. The program corrects `price=10` to `price=20`. 3. It is told that this is
+    # published.
     if record.is_rebuilt:  # each master appends what it does not have; `check_rebuilt` compares the rest
         return Verdict.DECIDE
     _check_same(record, wanted)
@@ -365,43 +369,27 @@ def _check_same(record: WriterRecord, wanted: Publication) -> None:
     mine = LaidOut(wanted.layout, wanted.digest, wanted.manifest.content_digest)
     first = record.manifest.content_digest
     for one in (mine, *wanted.repeats):
-        if one.digest == record.digest and (not first or not one.content_digest or first == one.content_digest):
+        if (one.digest, one.content_digest) == (record.digest, first):
             return
     name = f"publication {wanted.sequence} of writer {wanted.writer!r}"
-    is_comparable = record.layout in (NO_LAYOUT, wanted.layout, *(one.layout for one in wanted.repeats))
-    if wanted.has_rows and wanted.layout != NO_LAYOUT and not is_comparable:
+    if wanted.has_rows and record.layout not in (wanted.layout, *(one.layout for one in wanted.repeats)):
         raise StagedDataGoneError(
             f"{name} was decided for {record.layout.partition_count} partitions and batches of "
             f"{record.layout.batch_bytes} bytes, after these rows were staged for {wanted.layout.partition_count} and "
             f"{wanted.layout.batch_bytes}: nothing was published now; stage the rows anew, and they are compared"
         )
-    is_old = wanted.has_rows and wanted.layout == NO_LAYOUT != record.layout
     raise PublicationDiffersError(
         f"{name} stands, with other rows than these: the program that made them is not deterministic, or is not the "
-        "one that made the first ones"
-        + (". Or the topic grew since: then upgrade the client, which is too old to compare the rows" * is_old),
+        "one that made the first ones",
         rows=record.rows,
     )
 
 
-def earlier_layouts(
-    record: WriterRecord | None, first_partition_count: int, begun_ms: Sequence[int] = ()
-) -> tuple[RowLayout, ...]:
-    """The layouts in which a repeat of the writer's last publication must be compared.
-
-    Args:
-        record: The writer's record; None if there is none.
-        first_partition_count: How many partitions the topic had before it grew for the first time since brokers write
-            that down; 0: not known. What an earlier version decided was laid out for these, or for fewer.
-        begun_ms: For each partition: the segment with its first message was not opened before; 0: not known. A topic
-            that grew before brokers wrote it down had those partitions that were there at the decision.
-    """
+def earlier_layout(record: WriterRecord | None) -> RowLayout | None:
+    """The layout in which a repeat of the writer's last publication must be compared; None if there is none."""
     if record is None or record.state is WriterState.NEW or record.is_rebuilt:
-        return ()
-    if record.layout != NO_LAYOUT:
-        return (record.layout,)
-    there = sum(begun <= record.decided_at_ms for begun in begun_ms)
-    return tuple(RowLayout(count, 0) for count in sorted({first_partition_count, there} - {0}))
+        return None
+    return record.layout
 
 
 def check_loss(record: WriterRecord, writer: str) -> None:
@@ -472,27 +460,21 @@ def check_manifest(
             )
 
 
-def check_sizes(manifest: Manifest, limits: SizeLimits) -> bool:
+def check_sizes(manifest: Manifest, limits: SizeLimits) -> None:
     """Check that all staged rows are within the limits of the target topic (rule `topic-limits`).
 
     Args:
         manifest: The manifest.
         limits: Of the topic, as they are now.
 
-    Returns:
-        Whether the ids of all chunks say their sizes. If not, the publisher must read the others.
-
     Raises:
+        BadRequestError: The id of a chunk does not say its sizes.
         MessageTooLargeError: A chunk has larger batches or messages.
     """
-    is_known = True
     for chunk in sorted(manifest.chunks()):
-        sizes = limits_of_chunk(chunk)
-        is_known &= sizes is not None
-        error = refusal(limits, *sizes) if sizes is not None else None
+        error = refusal(limits, *limits_of_chunk(chunk))
         if error is not None:
             raise error
-    return is_known
 
 
 def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Manifest) -> None:
@@ -509,7 +491,7 @@ def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Ma
     if record is None or not record.is_rebuilt or wanted.sequence != record.sequence:
         return
     before, now = record.layout.partition_count, wanted.layout.partition_count
-    if before and now and before != now:
+    if before != now:
         # Without this: 1. A partition has 5,000 rows of publication 7. The topic grows, and 5,000 is the end of a batch
         # in the new layout too. 2. The master goes on there, and other rows than the first 5,000 are left out.
         raise PublicationDiffersError(
@@ -546,17 +528,11 @@ def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
 def decided(
     record: WriterRecord | None, wanted: Publication, topic: str, rows: int, now_ms: int, new_id: bytes
 ) -> WriterRecord:
-    """The record that decides the publication; a new producer id has `new_id` in it.
-
-    If the producer id does not name the writer, because an earlier version made it, this publication gets one that
-    does. The publication before is done, so no master looks for it any more.
-    """
+    """The record that decides the publication; a new producer id has `new_id` in it."""
     before = record if record is not None else WriterRecord(_producer(wanted.writer, new_id), topic)
     is_again = before.is_rebuilt and wanted.sequence == before.sequence
     assert before.state is not WriterState.DECIDED, "the publication before is finished first"
     assert before.state is WriterState.NEW or wanted.sequence > before.sequence or is_again, "sequences grow"
-    if not is_again and not before.producer.startswith(name_digest(wanted.writer)):
-        before = replace(before, producer=_producer(wanted.writer, new_id))
     return replace(
         before,
         rebuilt=(),

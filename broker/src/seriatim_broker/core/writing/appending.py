@@ -15,7 +15,7 @@ from seriatim_api.dead_letters import FORWARDER_MARK
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
-from ..peers import candidates, disks, versions
+from ..peers import candidates, disks
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog, Waiting
@@ -23,7 +23,7 @@ from ..values.effects import AppendAccepted, AppendRefused, RouteInfo
 from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
 from ..values.log import Batch
-from ..values.messages import FORM_ADOPTS, FORM_PARTS, Replicate, ReplicateStaged
+from ..values.messages import Replicate, ReplicateStaged
 from ..values.producers import WINDOW_BATCHES, Entry
 from ..values.states import add, put
 
@@ -99,9 +99,7 @@ def _send_on(
     for follower in log.followers:
         if follower.in_step:
             where = partition.id, log.no, log.record.switch_attempt, log.flushed
-            link = broker.links.by_broker.get(follower.member.broker)
-            looks = link is not None and link.forms & FORM_ADOPTS and broker.now.mono_us >= follower.looks_from_us
-            if place is None or not looks:
+            if place is None or broker.now.mono_us < follower.looks_from_us:
                 broker.send(follower.member, Replicate(*where, (batch,), may_wait))
             else:
                 broker.send(follower.member, ReplicateStaged(*where, batch.header, place))
@@ -370,16 +368,8 @@ def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> er
 
 
 def has_room(broker: BrokerState, log: SegmentLog, size_bytes: int) -> bool:
-    """Whether so many more bytes may wait for the members' disks: `unflushed_bytes_max` (18 MiB) wait at most.
-
-    If a linked broker takes no message in parts, it is `unflushed_whole_bytes_max` (8 MiB). Without it: 1. A producer
-    table of 24 MiB and 18 MiB of batches wait. 2. A switch prepares a member of the version before. 3. Its frames have
-    32 MiB at most: the preparation is never sent, and the switch never ends.
-    """
-    config, size_bytes = broker.config, log.uncertain_bytes + size_bytes
-    if size_bytes > config.unflushed_whole_bytes_max and not versions.all_linked_read(broker, FORM_PARTS):
-        return False
-    return size_bytes <= config.unflushed_bytes_max
+    """Whether so many more bytes may wait for the members' disks: `unflushed_bytes_max` (18 MiB) wait at most."""
+    return log.uncertain_bytes + size_bytes <= broker.config.unflushed_bytes_max
 
 
 def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:

@@ -38,7 +38,7 @@ from ..values.effects import CarriedOut, FetchStaged, ReadWriter
 from ..values.events import CarryOut, StagedFetched, WriterRead
 from ..values.kinds import TimerKind
 from ..values.log import Batch
-from ..values.messages import FORM_PUBLICATIONS, KeepProducer
+from ..values.messages import KeepProducer
 from ..values.producers import WINDOW_BATCHES
 from ..values.states import NOTHING, drop, put
 from . import appending
@@ -93,10 +93,8 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
     now_ms = max(log.last_append_ms, broker.now.wall_ms)
     if log.keep_producer(broker, carrying.producer, now_ms):
         for follower in log.followers:
-            link = broker.links.by_broker.get(follower.member.broker)
-            if link is not None and link.forms & FORM_PUBLICATIONS:
-                keep = KeepProducer(partition.id, log.no, log.record.switch_attempt, carrying.producer, now_ms)
-                broker.send(follower.member, keep)
+            keep = KeepProducer(partition.id, log.no, log.record.switch_attempt, carrying.producer, now_ms)
+            broker.send(follower.member, keep)
     _keep_looking(broker, partition)
     _go_on(broker, partition, carrying)
 
