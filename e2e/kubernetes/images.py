@@ -31,11 +31,10 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS_VERSION: Final = "v0.1.0"
-PREVIOUS: Final = "caf4c7a545ff33b1f6e096b7cf5b8179408979c0"
-"""The commit of the version before this one, with which an upgrade begins.
+PREVIOUS: Final = "71ff8293f67c75e2a6d5b31f151e7fab479694c7"
+"""The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085).
 
-A tag would not do, because a clone may have no tags.
+A tag would not do, because a clone may have no tags. No version has been released.
 """
 
 

@@ -156,7 +156,7 @@ class Suite:
         stage = self._on_stage(number, directory)
         self._say(f"{case.name} …")
         if case.needs_previous and self._options.previous is None:
-            lacking = f"this clone lacks {images.PREVIOUS_VERSION}, {images.PREVIOUS:.8}"
+            lacking = f"this clone lacks the commit {images.PREVIOUS:.8} to upgrade from"
             return CaseResult(case.name, "skipped", problems=(lacking,))
         began = time.monotonic()
         try:

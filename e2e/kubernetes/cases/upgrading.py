@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import Final
 
-from seriatim import Client, Tls
-from seriatim_api.ids import make_offset
-
 from e2e.kubernetes.place import Place
 from e2e.kubernetes.release import Release
 from e2e.kubernetes.stage import Stage
-from e2e.kubernetes.traffic import bootstrap_of
 
 SMALL: Final = {"etcd": {"members": 1}, "cluster": {"spec": {"groups": 2}}}
 CHANGED_S: Final = 300.0
 GAP_LIMIT_S: Final = 0.3
-KEPT_S: Final = 20
-DROPPED_LIMIT_S: Final = 120.0
-"""A broker looks once a minute for messages that it may drop."""
 
 
 async def upgraded(stage: Stage) -> None:
@@ -55,30 +47,9 @@ async def upgraded(stage: Stage) -> None:
             stage.problem(f"members came with other disks: {sorted(before)}, then {sorted(names)}")
         if stage.counts["failed"]:
             stage.problem(f"{stage.counts['failed']} sends failed")
-        await _drops_when_told(own, traffic.load.topic)
     finally:
         await release.remove()
         await stage.release.prepare()  # in any case, restore the definitions of this version
-
-
-async def _drops_when_told(stage: Stage, topic: str) -> None:
-    """Check that a topic of a version without retention keeps everything until its retention is set."""
-    tls = Tls(**await stage.certificates())
-    async with Client.connect(bootstrap_of(stage.place), name="suite", tls=tls) as client:
-
-        async def begins() -> list[int]:
-            return [place.offset for place in await client.offsets(topic, "earliest")]
-
-        if set(before := await begins()) != {make_offset(1, 0)}:
-            stage.problem(f"the upgrade dropped messages: partitions begin at {before}")
-        change = json.dumps({"spec": {"retention": f"{KEPT_S}s"}})
-        await stage.place.kubectl("patch", "topic", topic, "--type=merge", "--patch", change)
-
-        async def dropped() -> bool:
-            return min(await begins()) > max(before)
-
-        took_s = await stage.wait_until(f"no more than {KEPT_S} s are kept", dropped, CHANGED_S)
-        stage.figure("old messages dropped after", took_s, limit=DROPPED_LIMIT_S)
 
 
 async def _runs(stage: Stage, tag: str) -> bool:
