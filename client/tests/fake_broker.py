@@ -123,7 +123,7 @@ class FakeCluster:
         self.check_bodies = True
         self.keyed: Keyed | None = None
         self.is_old = False
-        """Whether the brokers are of a version that cannot wait for news of a topic."""
+        """Whether the brokers cannot wait for news of a topic, for example because they are stopping."""
         self.frozen_calls = 0
         """How many calls came to a frozen broker."""
         self.waiting = 0

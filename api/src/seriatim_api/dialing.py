@@ -33,8 +33,7 @@ PING_OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no limit
 )
-"""For channels to brokers. (A broker of a version before 0.3.0 ends a connection after some pings without any answer of
-its own in between. The channel then dials again.)"""
+"""For channels to brokers."""
 
 PINGED_OPTIONS: Final = (
     # gRPC's defaults would end a connection that pings more often than every 5 min, or without a call every 2 h.

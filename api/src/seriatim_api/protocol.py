@@ -14,21 +14,22 @@ PROTOCOL: Final = 2
 """
 
 
-def check_protocol(theirs: int, who: str) -> None:
+def check_protocol(theirs: int, who: str, me: str) -> None:
     """Refuse a peer that speaks another protocol.
 
     Args:
         theirs: The number that it says.
-        who: What the peer is: `client` or `broker`.
+        who: The peer, for people, for example `the client`.
+        me: This side likewise. A person may read the text on either side.
 
     Raises:
         UnsupportedVersionError: It speaks another protocol.
     """
     if theirs == PROTOCOL:
         return
-    remedy = f"upgrade that {who}" if theirs < PROTOCOL else "upgrade the program that says this"
+    older = who if theirs < PROTOCOL else me
     raise UnsupportedVersionError(
-        f"the {who} speaks protocol {theirs}, and only {PROTOCOL} is spoken here. Remedy: {remedy}",
+        f"{who} speaks protocol {theirs}, and {me} speaks {PROTOCOL}. Remedy: upgrade {older}",
         protocol=theirs,
         spoken=PROTOCOL,
     )

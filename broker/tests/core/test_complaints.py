@@ -98,7 +98,7 @@ def test_a_member_that_hears_the_server_says_since_when() -> None:
     assert told == msg.ServerHeard(P, 1, epoch, 4711, bench.now_us - answered_us)
     bench.clear()
     bench.hear(M10, msg.TakeOver(P, 1, epoch))
-    assert not bench.sent(msg.ServerHeard), "an older broker does not know the answer"
+    assert not bench.sent(msg.ServerHeard), "the sender does not wait for it"
     bench.unlink(M00)
     bench.wait(2 * SECOND, (M10, M11))
     bench.clear()

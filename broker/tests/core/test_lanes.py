@@ -1,4 +1,4 @@
-"""A link with one stalled lane counts as silent, and one that is only busy, slow or of an older version does not."""
+"""A link with one stalled lane counts as silent, and one that is only busy or slow does not."""
 
 from __future__ import annotations
 

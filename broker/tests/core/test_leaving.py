@@ -309,7 +309,7 @@ def with_another(chain: Chain, no: int) -> Chain:
 
 @pytest.mark.parametrize(("no", "count"), [(257, 2), (258, 1)])
 def test_segments_that_are_far_apart_are_not_left_in_one_step_whatever_the_controller_asks(no: int, count: int) -> None:
-    """A controller of an older version asks for such segments; their pages may be too large for one transaction."""
+    """Their pages may be too large for one transaction."""
     bench = whole_elsewhere()
     for member in (M01, M20, M21):
         bench.link(member)

@@ -116,4 +116,4 @@ def test_the_earliest_message_lies_behind_the_stubs_and_what_is_kept_is_counted_
     gone = trim(chain, 4, None, 1)
     assert (first_kept(gone), kept_bytes(gone, end, 10)) == (Place(4, 0), 10)
     unsaid = replace(chain, segments=(replace(chain.segments[0], sealed_bytes=None), *chain.segments[1:]))
-    assert kept_bytes(unsaid, end, 10) is None, "a version before sealed it"
+    assert kept_bytes(unsaid, end, 10) is None, "its size is not known"

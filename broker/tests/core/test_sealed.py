@@ -293,7 +293,7 @@ def test_the_disk_keeps_only_the_newest_control_record_too() -> None:
     assert bench.writes(DropCursor) == [DropCursor(P, 3, "g")]
     found = (CursorState(3, "g", 1, 1, 1), CursorState(4, "g", 1, 1, 1), CursorState(4, "h", 1, 1, 1))
     start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
-    assert start.writes(DropCursor) == [DropCursor(P, 3, "g")], "and what an earlier version left"
+    assert start.writes(DropCursor) == [DropCursor(P, 3, "g")], "and what a start found"
 
 
 def test_control_records_of_a_deleted_group_are_forgotten_below_the_floor_only() -> None:

@@ -6,7 +6,7 @@ from seriatim_api import errors
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 
-from .support import GROUP, M01, SECOND, STREAM, Serving
+from .support import GROUP, M01, MS, SECOND, STREAM, Serving
 
 STANDBY, THIRD = 8, 7
 SESSION_MS = 2000
@@ -67,10 +67,15 @@ def test_nobody_waits_for_a_consumer_without_a_standby_that_lives() -> None:
     assert active_stream(bench) == THIRD, "not the first in line, which is silent too"
 
 
-def test_a_consumer_of_an_older_version_keeps_its_place() -> None:
+def test_a_consumer_that_never_said_its_session_gives_way_after_twice_the_longest_one() -> None:
+    """Its first heartbeat may be on its way, and it keeps its grant for as long as that says."""
     bench = broker_group_of(STANDBY)
-    pass_time(bench, 60, STANDBY)
+    session_ms = bench.core.state.config.session_ms_max
+    bench.wait(2 * MS * session_ms - 10 * SECOND, (M01,))
+    pass_time(bench, 10, STANDBY)
     assert active_stream(bench) == STREAM
+    pass_time(bench, 30, STANDBY)
+    assert active_stream(bench) == STANDBY
 
 
 def test_a_group_without_standbys_is_not_looked_at() -> None:

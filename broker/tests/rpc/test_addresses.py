@@ -59,7 +59,7 @@ def test_outside_no_inner_address_is_ever_told() -> None:
     outer = Addresses(known, known.external_address)
     assert [each.address for each in outer.all()] == ["203.0.113.1:31000", "203.0.113.3:31002"]
     assert outer.of("g0-1") == "", "it has no external address yet"
-    assert outer.of("g1-1") == "", "its run is of a version without a second port"
+    assert outer.of("g1-1") == "", "its run has not registered one"
     assert outer.known(["g0-1", "g1-0", "g1-1"]) == ["203.0.113.3:31002"]
     route = outer.route(RouteInfo(1, 1, 1, "g0-1", ("g1",)))
     assert (route.master_broker, route.master_address) == ("g0-1", "")

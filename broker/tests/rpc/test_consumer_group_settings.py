@@ -1,4 +1,4 @@
-"""Settings of consumer groups in requests: what is not specified, what is illegal, and older brokers."""
+"""Settings of consumer groups in requests: what is not specified, and what is illegal."""
 
 from __future__ import annotations
 

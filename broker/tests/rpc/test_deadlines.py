@@ -22,7 +22,7 @@ def call(left_s: float | None, way: str | None = None) -> Any:
         (1.3, "300", 1.0),  # whatever has passed on the way here
         (1.1, "300", 0.8),
         (0.2, "300", 0.001),  # too late: answer at once
-        (2.0, None, 2.0),  # an older client
+        (2.0, None, 2.0),  # the caller does not say it
         (2.0, "many", 2.0),
         (600.0, "0", 60.0),
         (None, None, 10.0),

@@ -434,7 +434,7 @@ async def test_what_waits_outside_a_full_connection_is_overtaken_by_heartbeats()
 
 
 class Mixed:
-    """Broker a serves both networks and dials by addresses; broker b is of the version before: it knows only gRPC."""
+    """Broker a serves both networks and dials by addresses; broker b has only gRPC."""
 
     def __init__(self) -> None:
         self.old = GrpcPeers()

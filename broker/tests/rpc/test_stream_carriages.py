@@ -1,4 +1,4 @@
-"""Clients of the version before have streams over gRPC only. A broker with a port for TCP serves them as before."""
+"""Some clients have streams over gRPC only. A broker with a port for TCP serves them too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def broker(services: Services) -> AsyncIterator[Broker]:
 
 
 async def over_grpc(broker: Broker, kind: str, sent: bytes, served: Callable[[], Any]) -> list[Any]:
-    """What a client of the version before gets: the frames, and how the stream ends."""
+    """What a client gets over gRPC: the frames, and how the stream ends."""
     call = broker.channel.stream_stream(PATHS[kind])()
     if kind == "append":
         hello = b"".join(write_field(1, [broker_pb2.ClientHello(protocol=PROTOCOL).SerializeToString()]))

@@ -138,8 +138,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         With more partitions, new messages of a key may go to another partition. Messages that were sent before stay
         where they are.
 
-        If the call sets any retention setting, retention acts on the topic, also if a version before retention made it.
-        Brokers then drop, within minutes, the messages that are beyond the limits. These do not come back.
+        Brokers drop, within minutes, the messages that are beyond new limits of retention. These do not come back.
 
         If the call is cancelled, the topic may have been changed.
 

@@ -90,7 +90,7 @@ class ConsumeStream:
     def __init__(
         self, services: Services, addresses: Addresses, hello: broker_pb2.ConsumerHello, wake: Callable[[], None]
     ) -> None:
-        check_protocol(hello.protocol, "client")
+        check_protocol(hello.protocol, "the client", "the broker")
         self._services = services
         self._addresses = addresses
         self._wake = wake

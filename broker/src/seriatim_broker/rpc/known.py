@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2
 
@@ -61,7 +61,11 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
 
 
 def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
-    """What a broker told in all its pages."""
+    """What a broker told in all its pages.
+
+    Raises:
+        CorruptionError: A record that it told cannot be read.
+    """
     chains: dict[PartitionId, Chain] = {}
     cursors: dict[PartitionId, list[CursorState]] = {}
     writers: dict[PartitionId, list[rebuild.KnownWriter]] = {}
@@ -83,10 +87,17 @@ def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
     """A control record, without what a rebuild does not need.
 
     Raises:
-        BadRequestError: It does not say how the consumer group is served.
+        CorruptionError: It does not say how the consumer group is served, or this version does not know it.
     """
     if not known.HasField("settings"):
-        raise BadRequestError(f"a broker does not tell the settings of consumer group {known.group}")
+        raise CorruptionError(f"a broker does not tell the settings of consumer group {known.group}")
+    try:
+        settings = known_settings(known.settings)
+    except ValueError as error:
+        raise CorruptionError(
+            f"the settings of consumer group {known.group} cannot be read: {error}. Remedy: if a newer version wrote "
+            "them, use that version"
+        ) from error
     return CursorState(
         known.segment,
         known.group,
@@ -95,7 +106,7 @@ def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
         known.acked,
         known.server_epoch,
         known.oldest,
-        settings=known_settings(known.settings),
+        settings=settings,
         term_base=known.term_base,
         serial=known.serial,
     )

@@ -39,7 +39,7 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
         hello = peer_pb2.PeerHello.FromString(bytes(fields.get(1, b"")))
     except (FrameError, DecodeError) as exc:
         raise BadRequestError(f"a link begins with a hello: {exc}") from exc
-    check_protocol(hello.protocol, "broker")
+    check_protocol(hello.protocol, f"broker {hello.broker[:40]}", "the broker at the other end")
     if hello.cluster_id != cluster_id:
         raise PreconditionError("the peer belongs to another cluster", theirs=hello.cluster_id, ours=cluster_id)
     if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:

@@ -57,7 +57,7 @@ class AppendStream:
     def __init__(
         self, services: Services, addresses: Addresses, hello: broker_pb2.ClientHello, wake: Callable[[], None]
     ) -> None:
-        check_protocol(hello.protocol, "client")
+        check_protocol(hello.protocol, "the client", "the broker")
         self._services = services
         self._addresses = addresses
         self._wake = wake

@@ -84,7 +84,7 @@ class _RangeStream:
         request = _parse(frame)
         if request.WhichOneof("request") != "open":
             raise BadRequestError("the first request of a stream names the range")
-        check_protocol(request.open.protocol, "client")
+        check_protocol(request.open.protocol, "the client", "the broker")
         start, until = place_of(request.open.from_offset), place_of(request.open.to_offset)
         if start > until:
             raise BadRequestError("the range begins after its end")

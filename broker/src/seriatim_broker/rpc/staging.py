@@ -181,7 +181,7 @@ class Staging:
     def _check_readable(self, batch: Batch) -> None:
         """Rule `only-readable` (I1): what readers cannot take apart is not appended, as if its disks were lost.
 
-        A master refuses it when it is staged. But a broker of an older version may have staged it.
+        A master refuses it when it is staged. But a version with another limit may have staged it.
 
         Raises:
             StagedDataGoneError: It cannot be read.

@@ -565,8 +565,7 @@ def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
             "told the sequence below the last one, and publishes the last one again, which repeats no row"
         )
         plan.unknown.append(
-            "writers that published nothing within 7 days, or nothing since the brokers were upgraded to this version: "
-            "their programs are told that nothing was published, and would publish everything again. Do not run them "
-            "before you know their last sequences"
+            "writers that published nothing within 7 days: their programs are told that nothing was published, and "
+            "would publish everything again. Do not run them before you know their last sequences"
         )
         plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

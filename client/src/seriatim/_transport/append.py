@@ -179,7 +179,7 @@ class AppendLink:
             first = await self._carriage.read()
         self.distance = distance_of(self._carriage.round_trip_us)
         credit = broker_pb2.AppendReplies.FromString(first).credit
-        check_protocol(credit.protocol, "broker")
+        check_protocol(credit.protocol, f"the broker at {self.address}", "this client")
         self.credits = Credits(
             credit.stream_bytes_max, credit.partition_bytes_max, credit.batch_bytes_max, credit.window_batches_max
         )

@@ -28,6 +28,7 @@ _REMEDIES: Final = {
     701: "start the newer version that wrote this directory",
     702: "the directory is an older copy of the disk: the broker can only return with an empty one, as a new member",
     703: "the directory is empty: bring the old disk back, or start once with --replace-disk, as a new member",
+    709: "start the version that wrote the directory, or make a new cluster with empty directories",
 }
 
 

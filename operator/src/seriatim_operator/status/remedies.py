@@ -135,7 +135,7 @@ REMEDIES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
             **dict.fromkeys(
                 (
                     *("NodeGone", "ForeignDisk", "WipedDisk", "OldDisk", "ClonedDisk", "LostDisk", "NewerFormat"),
-                    *("Corrupt", "MountFailed", "NodeReplaced"),
+                    *("OlderFormat", "Corrupt", "MountFailed", "NodeReplaced"),
                 ),
                 f"do what the message says: {_DESCRIBE}",
             ),

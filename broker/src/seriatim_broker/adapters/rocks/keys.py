@@ -92,7 +92,7 @@ def meta_key(partition: int, kind: bytes, segment: int, rest: bytes = b"") -> by
 
 
 def tail_key(partition: int, segment: int, place: int) -> bytes:
-    """The key of a tail copy in `meta`. Place 0 has the key of versions that kept only one tail copy."""
+    """The key of a tail copy in `meta`. The key of place 0 has no number."""
     return meta_key(partition, TAIL, segment, _NUMBER.pack(place) if place else b"")
 
 

@@ -6,9 +6,9 @@ would be missing, and RocksDB would report no error. So after each flush the sto
 flush covered. A start refuses a log that ends before the note.
 
 A start makes the file under another name, with a note in it, and renames it. So a start that is killed leaves either no
-file or one with a note. A missing or empty file is accepted only if nothing was ever written. (Starts of early versions
-could leave an empty file.) The note itself is not flushed. It survives the end of the process. After a loss of power
-the file may have an earlier note, which is still a lower bound.
+file or one with a note. A missing or empty file is accepted only if nothing was ever written. The note
+itself is not flushed. It survives the end of the process. After a loss of power the file may have an earlier note,
+which is still a lower bound.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def size_bytes(segment: Segment) -> int:
 
 
 def dropped(before: Chain, after: Chain) -> tuple[int, int]:
-    """How many messages and bytes a trim dropped. Segments that a version without retention sealed count without bytes.
+    """How many messages and bytes a trim dropped.
 
     Args:
         before: The record that the trim was decided from.
