@@ -27,7 +27,6 @@ class MemoryBrokers:
         self.groups: dict[tuple[str, str], list[broker_pb2.GroupPartition]] = {}
         self.keys: dict[tuple[str, str, int], list[broker_pb2.GroupKey]] = {}  # parked ones
         self.ignore_configure = False
-        self.tell_settings = True  # False: brokers of a version that knows none
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
@@ -107,9 +106,8 @@ class MemoryBrokers:
         if is_new:
             row = broker_pb2.GroupPartition(has_cursor=True)
             self.groups[topic, group] = [row]
-            if self.tell_settings:
-                row.settings.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
-                _configure(row.settings, settings or records_pb2.GroupSettings())
+            row.settings.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
+            _configure(row.settings, settings or records_pb2.GroupSettings())
         return is_new
 
     async def configure_consumer_group(self, topic: str, group: str, settings: records_pb2.GroupSettings) -> None:

@@ -113,24 +113,6 @@ async def test_another_mode_drops_no_message_of_a_parked_key(world: World) -> No
     assert condition(world) == ("True", "Placed")
 
 
-async def test_brokers_that_know_no_modes_are_named(world: World) -> None:
-    world.brokers.tell_settings = False
-    world.topic()
-    world.consumer_group(mode="KeyOrdered")
-    await world.settle(60)
-    assert condition(world) == ("False", "OlderBrokers")
-    world.brokers.tell_settings = True
-    rows(world)[0].settings.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
-    await world.settle(60)
-    assert condition(world) == ("True", "Placed")
-    assert rows(world)[0].settings.mode == records_pb2.CONSUMER_MODE_KEY_ORDERED
-
-
-async def test_an_exclusive_group_needs_no_new_brokers(world: World) -> None:
-    world.brokers.tell_settings = False
-    await placed(world)
-
-
 async def test_what_the_brokers_refuse_is_told(world: World) -> None:
     await placed(world, mode="KeyOrdered", retry=PARKING)
     world.brokers.refusal = PreconditionError("not now")

@@ -29,8 +29,8 @@ QUESTION_DEADLINE_S: Final = 1.0
 
 EXISTS_S: Final = 0.8
 """Seconds between two questions of a producer that sends nothing, if its broker cannot wait for news, for example
-because it is stopping. So it hears within a second that its topic is gone. The master answers from memory, but a thousand idle producers
-take a processor of it."""
+because it is stopping. So it hears within a second that its topic is gone. The master answers from memory, but a
+thousand idle producers take a processor of it."""
 
 _log = guarded()
 

@@ -254,10 +254,7 @@ def _configure(item: ConsumerGroup, view: ConsumerGroupView) -> _Configured:
     """Change the settings that differ. Another mode waits until there are no consumers and no messages set aside."""
     wanted, topic, group = wanted_settings(item), item.spec.topic, item.group_name
     if not view.settings:
-        if wanted.is_default:
-            return _Configured()
-        text = "the brokers are of a version without modes and retry policies: update all of them"
-        return _Configured((), ConsumerGroupFinding("OlderBrokers", text, view))
+        return _Configured()  # no partition has a cursor
     changed = differences(wanted, view.settings)
     waits: ConsumerGroupFinding | None = None
     if "mode" in changed and view.is_consumed:

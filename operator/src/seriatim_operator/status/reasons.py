@@ -193,7 +193,6 @@ CONSUMER_GROUP: Final = {
         "MessagesAside": "another mode is asked for, which would drop the messages of parked keys",
         "DeadLetterTopicMissing": "a Topic object has the dead-letter topic, and has not made it yet",
         "DeadLetterTopicSmall": "a Topic object has the dead-letter topic, which has fewer partitions than the source",
-        "OlderBrokers": "the brokers are of a version that has no modes and retry policies",
         "ResourceConflict": "an older object has the same consumer group of the same topic; the message names it",
         "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
         "BrokersSilent": "no broker of the cluster answers",

@@ -175,7 +175,6 @@ REMEDIES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
             "MessagesAside": "seriatim group parked {topic} {group}; then group release, or group skip --key",
             "DeadLetterTopicMissing": "kubectl -n {ns} describe stopic says why the Topic has not made it",
             "DeadLetterTopicSmall": "kubectl -n {ns} edit stopic: write the number of partitions of the message",
-            "OlderBrokers": "kubectl seriatim -n {ns} plan {cluster}; give all brokers the newer image",
             "ResourceConflict": f"keep one of the two objects: {_DESCRIBE} names the other one, which has the place",
             "ClusterNotFound": f"kubectl -n {{ns}} get scluster; make the cluster, or correct spec.cluster: {_EDIT}",
             "BrokersSilent": _MEMBERS,
