@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seriatim_api.errors import UnsupportedVersionError
+from seriatim_api.errors import SeriatimError, UnsupportedVersionError
 
 PROTOCOL: Final = 2
 """Raised when a peer could not read, or would read wrongly, what this version sends (docs/contributing/formats.md).
@@ -33,3 +33,8 @@ def check_protocol(theirs: int, who: str, me: str) -> None:
         protocol=theirs,
         spoken=PROTOCOL,
     )
+
+
+def says_another_protocol(error: SeriatimError) -> bool:
+    """Whether an error, perhaps of the peer, says that the two sides speak different protocols: no try will succeed."""
+    return isinstance(error, UnsupportedVersionError) and "spoken" in error.details

@@ -17,7 +17,6 @@ from seriatim_api.errors import (
     OverloadedError,
     PartitionOutOfRangeError,
     SeriatimError,
-    UnknownTopicError,
 )
 from seriatim_api.v1 import common_pb2
 
@@ -216,8 +215,8 @@ class Producer:
     def _look_found_gone(self, made_again: bool) -> None:
         self._topic_gone(deleted(self.topic, made_again=made_again))
 
-    def _topic_gone(self, error: UnknownTopicError) -> None:
-        """The topic was deleted: settle everything, and refuse later sends."""
+    def _topic_gone(self, error: SeriatimError) -> None:
+        """The topic was deleted, or a broker speaks another protocol: settle everything, and refuse later sends."""
         self._backlog.close(error)
         reason = ReplyError(error.number, error.message)
         for partition in self._partitions:

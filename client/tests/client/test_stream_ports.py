@@ -164,9 +164,10 @@ async def test_a_named_port_is_dialed_unasked(carriage: str, is_named: bool, is_
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_broker_of_an_older_version_gets_its_streams_over_grpc(
+async def test_a_broker_that_does_not_know_the_question_gets_its_streams_over_grpc(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """There its hello says which protocol it speaks (rule `refused-is-told`)."""
     async def unknown(_broker: FakeBroker, _request: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError, make_error
 from seriatim_api.ids import format_offset, make_offset, split_offset
+from seriatim_api.protocol import says_another_protocol
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._alarms import Alarms
@@ -141,8 +142,12 @@ class Subscribed:
     def link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
         """A stream has ended, or could not be opened."""
         place = self.core.place
-        if not link.is_up and place is not None and place.address == link.address:
-            self._not_opened = reason.message
+        if place is not None and place.address == link.address:
+            if says_another_protocol(reason):
+                self._shared.end(reason)  # rule `refused-is-told`: no try will succeed
+                return
+            if not link.is_up:
+                self._not_opened = reason.message
         self._step(ct.Disconnected(link.address, link.stream if link.is_up else None))
 
     @entry

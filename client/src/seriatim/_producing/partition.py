@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from seriatim_api.batch import FLAG_STAGED, HEADER_SIZE_BYTES, make_header
-from seriatim_api.errors import DeadlineExceededError, RunRefusedError
+from seriatim_api.errors import DeadlineExceededError, RunRefusedError, SeriatimError
 from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
 
@@ -242,6 +242,16 @@ class PartitionSender:
         self._step(Disconnected(address, stream))
         if stream is not None:
             self._links.pop(stream, None)
+
+    def link_refused(self, error: SeriatimError) -> None:
+        """The broker speaks another protocol: the producer ends.
+
+        Rule `refused-is-told` (I13). Without it:
+          1. A client speaks a protocol that the brokers do not. The broker refuses its stream, and says so.
+          2. The producer takes this for a broker that is gone, and complains. Each complaint opens another segment.
+          3. The application is told that its messages were not settled in time, and not why.
+        """
+        self._shared.routes.refused(error)
 
     @entry
     def link_has_room(self) -> None:

@@ -62,7 +62,7 @@ class Routes:
         topic: The producer's topic.
         caller: Asks any broker.
         links: Keeps streams warm.
-        gone: Called if the topic was deleted.
+        gone: Called if the topic was deleted, or if a broker speaks another protocol.
         failed: Called with an unexpected exception of a question.
     """
 
@@ -71,7 +71,7 @@ class Routes:
         topic: Topic,
         caller: Caller,
         links: AppendLinks,
-        gone: Callable[[UnknownTopicError], None],
+        gone: Callable[[SeriatimError], None],
         failed: Callable[[BaseException], Any],
     ) -> None:
         self._of = topic
@@ -136,6 +136,11 @@ class Routes:
                     await self._ask(partition, question, first=None if route is None else route.master_address)
 
         self._start(look(), f"whether {self._topic} exists")
+
+    def refused(self, error: SeriatimError) -> None:
+        """A broker speaks another protocol. No question helps."""
+        self._is_gone = True
+        self._gone(error)
 
     def learned(self, route: Route) -> None:
         """Keep a stream warm to the broker group that would be next. It only saves time later."""

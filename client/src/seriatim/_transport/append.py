@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import SeriatimError
 from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
-from seriatim_api.protocol import PROTOCOL, check_protocol
+from seriatim_api.protocol import PROTOCOL, check_protocol, says_another_protocol
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._core.distance import distance_of
@@ -66,6 +66,9 @@ class AppendUser(Protocol):
 
     def link_down(self, address: str, stream: int | None) -> None:
         """A link has ended, or (with `stream` None) could not be opened."""
+
+    def link_refused(self, error: SeriatimError) -> None:
+        """The broker speaks another protocol: it takes no link of this client."""
 
     def replied(self, reply: broker_pb2.AppendReply) -> None:
         """One of the user's batches was answered."""
@@ -157,19 +160,20 @@ class AppendLink:
 
     async def run(self) -> None:
         """Open the stream and serve it until it ends. The users are told when it is up and when it has ended."""
+        refusal: SeriatimError | None = None
         try:
             await self._open()
             await self._serve()
         except (TimeoutError, DecodeError, FrameError):
             if self._carriage is not None:
                 self._carriage.give_up()
-        except SeriatimError:
-            pass  # its users open another link, or ask where to
+        except SeriatimError as exc:  # its users open another link, or ask where to
+            refusal = exc.with_traceback(None) if says_another_protocol(exc) else None
         finally:
             # This also runs if the link's own code failed. Its users then open another link and resend their batches.
             if self._carriage is not None:
                 self._carriage.close()
-            self._links.ended(self)
+            self._links.ended(self, refusal)
 
     async def _open(self) -> None:
         hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name, is_warm=not self.users)
@@ -358,15 +362,18 @@ class AppendLinks:
         if link in self._tasks:
             self.ended(link)
 
-    def ended(self, link: AppendLink) -> None:
-        """A link has ended: tell its users."""
+    def ended(self, link: AppendLink, refusal: SeriatimError | None = None) -> None:
+        """A link has ended: tell its users. `refusal`: the broker speaks another protocol."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
         stream = link.stream if link.is_up else None
         link.credits = None
         if not self._closed:
             for user in list(link.users):
-                user.link_down(link.address, stream)
+                if refusal is not None:
+                    user.link_refused(refusal)
+                else:
+                    user.link_down(link.address, stream)
         self._tasks.pop(link, None)
 
     def dispatch(self, reply: broker_pb2.AppendReply) -> None:

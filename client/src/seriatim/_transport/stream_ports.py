@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
-from seriatim_api.errors import UnavailableError
+from seriatim_api.errors import UnavailableError, UnsupportedVersionError
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
@@ -85,7 +85,10 @@ class StreamPorts:
             return known
         if self._avoided_until_s.get(address, 0.0) > asyncio.get_running_loop().time():
             return None
-        answer = await self._ask(address, purpose)
+        try:
+            answer = await self._ask(address, purpose)
+        except UnsupportedVersionError:  # the hello over gRPC tells which protocols there are
+            return None
         if not answer.port:
             return None
         found = StreamPort(address, answer.port, answer.broker, answer.cluster_id)
