@@ -168,6 +168,17 @@ def test_the_next_segment_begins_at_the_newest_append_time_that_a_member_or_else
     assert opened.opened_at_ms == bench.wall_ms
 
 
+@pytest.mark.parametrize("length", [1, None])
+def test_a_segment_does_not_end_before_its_newest_append_time(length: int | None) -> None:
+    """Rule `ends-behind-its-messages`."""
+    bench = switcher(without=() if length else (M01,))
+    answered_ms = bench.wall_ms + 3 * 86_400_000  # the clock of the switcher is three days behind
+    fenced(bench, M00, length, unbroken=bool(length), last_append_ms=answered_ms)
+    prepare_answers(bench, M10, M11)
+    ended, opened = written_chain(bench).segments[-2:]
+    assert ended.sealed_at_ms == opened.opened_at_ms == answered_ms
+
+
 def test_a_batch_that_is_not_sealed_sets_append_time_not_back() -> None:
     chain = first_chain()
     bench = switcher(chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)))

@@ -161,7 +161,11 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         candidates.send_chain(broker, switch.chain, switch.opening.broker_group) if switch.chain is not None else (),
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
-    now_ms = broker.now.wall_ms
+    # Rule `ends-behind-its-messages` (I1): a segment ends at its newest append time at the earliest. Without it:
+    #   1. The clock of a broker is three days behind. It switches a partition, and seals segment 1 at that time.
+    #   2. Its clock is corrected. The topic keeps messages for three days.
+    #   3. The next scan drops all of segment 1, also messages that were acknowledged a minute ago.
+    now_ms = max(broker.now.wall_ms, floor_ms)
     switch.enter(SwitchPhase.WRITING)
     if switch.genesis is not None:
         g = switch.genesis

@@ -64,7 +64,7 @@ class Segment:
         tail_from: The batches in [tail_from, sealed_len) are also on `tail_copies`.
         tail_copies: Members of the next segment.
         incomplete_table: It was opened without the producer table of all segments before.
-        sealed_at_ms: The switcher's clock at the end of its tenure.
+        sealed_at_ms: The switcher's clock at the end of its tenure, not before its newest append time.
         records_lost: At some time no member was left that had the control records of consumer groups. So everything
             that its servers deliver may be a repeat.
         append_floor_ms: The newest append time before the segment, as far as the switcher knew; no clock of the
