@@ -244,3 +244,26 @@ async def test_each_broker_is_asked_what_the_coordinator_lost(monkeypatch: pytes
     assert list(answers) == addresses[:2]
     assert answers[addresses[0]] == ""
     assert "the coordinator has lost decisions" in answers[addresses[1]]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        broker_pb2.GroupTarget(position=broker_pb2.START_POSITION_EARLIEST),
+        broker_pb2.GroupTarget(position=broker_pb2.START_POSITION_LATEST),
+        broker_pb2.GroupTarget(time_ms=5),
+    ],
+)
+async def test_a_group_begins_at_an_end_as_it_does_by_the_command(
+    at: broker_pb2.GroupTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[broker_pb2.CreateConsumerGroupRequest] = []
+
+    async def admin(_self: Brokers, _method: str, request: Any) -> broker_pb2.CreateConsumerGroupResponse:
+        asked.append(request)
+        return broker_pb2.CreateConsumerGroupResponse(created=True)
+
+    monkeypatch.setattr(Brokers, "_admin", admin)
+    assert await Brokers.__new__(Brokers).create_consumer_group("t", "g", at)
+    (request,) = asked
+    assert (request.start, request.HasField("at")) == (at.position, not at.HasField("position"))

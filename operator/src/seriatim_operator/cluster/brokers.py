@@ -306,7 +306,13 @@ class Brokers:
 
         Without settings it is exclusive.
         """
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, at=at, settings=settings)
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, settings=settings)
+        if at.HasField("position"):
+            # As the command does. Without it, a consumer group that begins at the first message is not told of a gap
+            # that was declared there, and one that begins at the end begins where an unsettled segment does.
+            request.start = at.position
+        else:
+            request.at.CopyFrom(at)
         return bool((await self._admin("CreateConsumerGroup", request)).created)
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
