@@ -110,7 +110,7 @@ class ChecksumMismatchError(RequestError):
 class IllegalMessageError(RequestError, TypeError, ValueError):
     """A part of a message has a type or a value that a message cannot hold; the client took nothing.
 
-    It is a `TypeError` and a `ValueError` too, which earlier versions raised in its place.
+    It is a `TypeError` and a `ValueError` too.
     """
 
     number = 113

@@ -95,8 +95,7 @@ def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
         settings = known_settings(known.settings)
     except ValueError as error:
         raise CorruptionError(
-            f"the settings of consumer group {known.group} cannot be read: {error}. Remedy: if a newer version wrote "
-            "them, use that version"
+            f"the settings of consumer group {known.group} were written by a newer version, or are damaged: {error}"
         ) from error
     return CursorState(
         known.segment,

@@ -310,7 +310,9 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     try:
         settings = known_settings(stored.settings)
     except ValueError as error:
-        raise CorruptionError(f"the settings of consumer group {group} cannot be read: {error}") from error
+        raise CorruptionError(
+            f"the settings of consumer group {group} were written by a newer version, or are damaged: {error}"
+        ) from error
     return CursorState(
         segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
         stored.untold, settings, stored.term_base, stored.serial,
