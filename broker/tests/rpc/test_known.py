@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.errors import CorruptionError
+from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import operations_pb2, records_pb2
+from seriatim_broker.core.values.chain import Opening, create
 from seriatim_broker.rpc import known
 from seriatim_broker.runtime.records import chain_to_record
 
-from ..core.support import M00, M01, first_chain
+MEMBERS = MemberId("g0-0", "5e" * 16), MemberId("g0-1", "5f" * 16)
+CHAIN = create(PartitionId(7), "t", 0, True, ("g0",), Opening(b"a" * 16, "g0", MEMBERS, 1, False), 0)
 
 
 def page(*cursors: operations_pb2.KnownCursor) -> operations_pb2.TellKnownResponse:
-    chain = chain_to_record(first_chain((M00, M01)))
-    partition = operations_pb2.KnownPartition(chain=chain, cursors=cursors)
+    partition = operations_pb2.KnownPartition(chain=chain_to_record(CHAIN), cursors=cursors)
     return operations_pb2.TellKnownResponse(cluster="c", partitions=[partition], is_last=True)
 
 
