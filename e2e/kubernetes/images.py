@@ -31,7 +31,7 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "71ff8293f67c75e2a6d5b31f151e7fab479694c7"
+PREVIOUS: Final = "6ee974507c177b63142c4ebfd4acb8bf7ed72897"
 """The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085).
 
 A tag would not do, because a clone may have no tags. No version has been released.
