@@ -561,7 +561,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
         self.stream_port = 0
         self.asked_for_port = 0
         self.takes_tcp = CARRIAGE.kind == "tcp"
-        self.ranges: grpc.GenericRpcHandler | None = None  # None: as a version that does not know them
+        self.ranges: grpc.GenericRpcHandler | None = None  # None: it serves none
         self.connections: set[str] = set()  # as the other side's address, of streams
         self._server: Any = None
         self._streams: asyncio.Server | None = None

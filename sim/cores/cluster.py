@@ -166,7 +166,7 @@ class CoreCluster:
             opening = Opening(rng.randbytes(16), group, turned, 1, incomplete_table=False)
             old = chain.open_segment
             seen.sealed[partition, old.no] = (0, 0)
-            chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, ()), opening, WALL_MS_START)
+            chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, (), 0), opening, WALL_MS_START)
         self.coordinator.records.put_chain(chain)
         for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
             prepared = Preparation(

@@ -102,7 +102,7 @@ class Partition:
 
     def switch(self) -> None:
         """Seal the segment, and open the next one with the table."""
-        seal = chains.Seal(self.tail, self.last_checksum, A, MEMBERS, None, ())
+        seal = chains.Seal(self.tail, self.last_checksum, A, MEMBERS, None, (), 0)
         self.no, self.tail, self.last_checksum = self.no + 1, 0, 0
         opening = self._prepared()
         before = self.chain

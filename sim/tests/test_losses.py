@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.effects import Batches, Joined
 from seriatim_broker.core.values.events import AckLevel, ConsumerGroupOperation, CursorRecord
-from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, KeyGrant
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT, DeadLetter, DeadLetterRow, KeyGrant
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -102,7 +102,7 @@ class Pair:
         if len(self.chain.segments) == 1:
             self.open_over()
         value = self.batches[length // 2 - 1].header.checksum if length else 0
-        seal = chains.Seal(length, value, A, (A,), None, ())
+        seal = chains.Seal(length, value, A, (A,), None, (), 0)
         self.write(chains.settle(self.chain, 1, seal))
 
     def open_over(self) -> None:
@@ -200,7 +200,7 @@ def test_a_level_without_promise_promises_nothing() -> None:
         pair.take("a-0", 2, flushed=True)
         pair.take("b-0", 1 if level < AckLevel.REPLICATED else 2, flushed=True)
         pair.accept(1, level)
-        seal = chains.Seal(0, 0, A, (A,), None, ())
+        seal = chains.Seal(0, 0, A, (A,), None, (), 0)
         sealed = chains.seal_and_open(pair.chain, seal, NEXT, 0)
         if level < AckLevel.REPLICATED:
             pair.write(sealed)
@@ -443,7 +443,7 @@ def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
         pair.take(name, 1, flushed=True)
     pair.judge.cursor_written("a-0", ONE, "early", None, CursorRecord(1, 1, 0, "t"))
     pair.judge.view("early", ONE).acked[1] = 1
-    seal = chains.Seal(2, pair.batches[0].header.checksum, A, (A, B), None, ())
+    seal = chains.Seal(2, pair.batches[0].header.checksum, A, (A, B), None, (), 0)
     pair.write(chains.seal_and_open(pair.chain, seal, NEXT, 0))
     with pytest.raises(Violation, match="I8"):
         pair.judge.cursor_written(PERSON, ONE, "early", None, CursorRecord(2, 1, 0, "t"))
@@ -463,7 +463,7 @@ def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
     judge.delivered("early", ONE, make_offset(1, 0), _sent(judge, 100), flagged=False)
     judge.cursor_written("a-0", ONE, "early", begun, moved)
     if is_on_a_disk:
-        pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "early", 2, 0, 0)))
+        pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "early", 2, 0, 0, settings=SETTINGS_DEFAULT)))
     operations.went_back(())
     operations.rebuilt(lambda _partition, _group: begun)
     operations.subscribed(1, 1, "early", ONE)
@@ -485,7 +485,7 @@ def test_a_rebuild_without_a_cursor() -> None:
     """If no disk knew it, its group had acknowledged nothing, and keeps nothing in the record."""
     pair = Pair(flush=True)
     judge = pair.judge
-    pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "shared", 1, 0, 0)))
+    pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "shared", 1, 0, 0, settings=SETTINGS_DEFAULT)))
     for group in ("early", "late", "shared"):
         judge.cursor_written("a-0", ONE, group, None, CursorRecord(1, 1, 0, "t"))
     judge.moved("range", ONE, 1)

@@ -10,6 +10,7 @@ from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.events import CursorRecord, LinkDown, LinkUp, Received
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -235,7 +236,7 @@ def test_reading_goes_on_in_a_tail_copy_where_the_log_ends() -> None:
 
 def test_dropping_a_segment_takes_its_cursors_along() -> None:
     disk = MemoryDisk()
-    disk.submit([PutSegment(ONE, SEGMENT), PutCursor(ONE, CursorState(1, "g", 1, 0, 0))])
+    disk.submit([PutSegment(ONE, SEGMENT), PutCursor(ONE, CursorState(1, "g", 1, 0, 0, settings=SETTINGS_DEFAULT))])
     disk.flush(disk.submit([DropSegment(ONE, 1)]))
     (found,) = disk.recover()
     assert (found.segments, found.cursors) == ((), ())
@@ -354,7 +355,7 @@ class Disks:
 
     def seal(self, chain: chains.Chain, length: int) -> None:
         value = self.batches[length // 2 - 1].header.checksum if length else 0
-        seal = chains.Seal(length, value, A, (A,), None, ())
+        seal = chains.Seal(length, value, A, (A,), None, (), 0)
         sealed = chains.seal_and_open(chain, seal, chains.Opening(b"z", "h", (B, A), 1, True), 0)
         for name in self.slots:
             self.write(name, PutPreparation(ONE, Preparation(2, b"z", (B, A), True, True, NO_TABLE, None, 1)))

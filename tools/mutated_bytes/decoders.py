@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -34,14 +35,15 @@ from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2, storage_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.rocks import codec as stored
+from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values import ledger_rows, producers
 from seriatim_broker.core.values.keyed import KeyPhase
-from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.log import Batch, Preparation, TailCopy
 from seriatim_broker.rpc import known, peer_frames, peer_hello, producing, range_reading
 from seriatim_broker.rpc.consuming import ConsumeStream, read_request
 from seriatim_broker.runtime import records
 
-from .draws import Decoder, fill, mutated, of_message, of_seeds
+from .draws import Decoder, fill, mutated, of_message, of_records, of_seeds
 
 # ---- bodies ---------------------------------------------------------------------------------------------
 
@@ -371,6 +373,34 @@ def _read_known(data: bytes) -> None:
     known.read("g0-0", [page])
 
 
+def _member(name: str) -> ids.MemberId:
+    return ids.MemberId(name, "5e" * 16)
+
+
+def _chain_seeds() -> list[bytes]:
+    """Records as brokers write them."""
+    members = (_member("g0-0"), _member("g0-1"))
+    opening = chains.Opening(b"a" * 16, "g0", members, 3, incomplete_table=False)
+    chain = chains.create(ids.PartitionId(7), "topic", 2, True, ("g0", "g1"), opening, 5)
+    found = [chain]
+    for length in (5, 0, 90):
+        tail_from, copies = (3, members) if length else (None, ())
+        seal = chains.Seal(length, 9, members[0], members, tail_from, copies, 1000 * length)
+        chain = chains.seal_and_open(chain, seal, replace(opening, switch_attempt=bytes([length]) * 16), 6)
+        found.append(chain)
+    return [records.chain_to_record(each).SerializeToString() for each in found]
+
+
+def _preparation_seeds() -> list[bytes]:
+    """Preparations as a broker writes them."""
+    table = producers.Table(_parts()[1])
+    members = (_member("g0-0"), _member("g0-1"))
+    kept = Preparation(2, b"a" * 16, members, True, False, table, None, 3, False)
+    batch = Batch(parse_header(_header(b"body", 1)), b"body")
+    tail = TailCopy(1, 0, 1, (batch,))
+    return [stored.write_preparation(each) for each in (kept, replace(kept, tail=tail))]
+
+
 _COORDINATOR: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
     "chain": (records_pb2.ChainRecord, records.parse_chain),
     "cursor": (records_pb2.CursorRecord, records.cursor_from_value),
@@ -387,9 +417,18 @@ _DISK: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
 }
 
 
+_SEEDS: Final[dict[type[Any], Callable[[], list[bytes]]]] = {
+    records_pb2.ChainRecord: _chain_seeds,
+    storage_pb2.StoredPreparation: _preparation_seeds,
+}
+
+
 def _of_kinds(prefix: str, kinds: Mapping[str, tuple[type[Any], Callable[[bytes], object]]]) -> Iterable[Decoder]:
     for name, (kind, decode) in kinds.items():
-        yield Decoder(f"{prefix} {name}", of_message(kind), decode, (CorruptionError,))
+        draw = of_message(kind)
+        if kind in _SEEDS:
+            draw = of_records(kind, _SEEDS[kind]())
+        yield Decoder(f"{prefix} {name}", draw, decode, (CorruptionError,))
 
 
 def _read_places(data: bytes) -> None:

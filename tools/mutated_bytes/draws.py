@@ -89,6 +89,38 @@ def of_message(*kinds: type[Message]) -> Draw:
     return draw
 
 
+def of_records(kind: type[Message], seeds: Sequence[bytes]) -> Draw:
+    """Messages like these, with a few odd fields. Every fourth one is mutated besides.
+
+    Of a message whose fields must fit together, `of_message` makes few that are accepted.
+    """
+
+    def draw(random: Random) -> bytes:
+        message = kind.FromString(random.choice(seeds))
+        for _ in range(random.randrange(STEPS_MAX)):
+            _change_field(random, message)
+        data = message.SerializeToString()
+        return mutated(random, data, seeds) if random.random() < 0.25 else data
+
+    return draw
+
+
+def _change_field(random: Random, message: Message) -> None:
+    """Clear a field, or give it an odd value: of the message, or of one in it."""
+    inside = [value for field, value in message.ListFields() if field.message_type is not None]
+    if inside and random.random() < 0.75:
+        value = random.choice(inside)
+        _change_field(random, value if isinstance(value, Message) else random.choice(value))
+        return
+    field: Any = random.choice(message.DESCRIPTOR.fields)
+    if random.random() < 0.3 or field.message_type is not None:
+        message.ClearField(field.name)
+    elif field.is_repeated:
+        getattr(message, field.name).append(_value(random, field, None))
+    else:
+        setattr(message, field.name, _value(random, field, None))
+
+
 def fill(random: Random, message: Message, depth: int, bytes_of: Draw | None = None) -> None:
     """Set fields of a message to odd values.
 

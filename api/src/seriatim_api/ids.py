@@ -44,15 +44,12 @@ def is_legal_broadcast_name(name: str) -> bool:
 
 
 _INCARNATION = re.compile("[0-9a-f]{32}")
-_HYPHENED = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 class TopicIncarnation(str):
     """The identity of a topic. A topic that is deleted and made again has another one.
 
-    It is a UUID, written as 32 hexadecimal digits in lower case. Records of topics that were rebuilt by an earlier
-    version have it with hyphens. Such a text stays as it is, because checkpoints and archives have it. Manifests have
-    the 16 bytes.
+    It is a UUID, written as 32 hexadecimal digits in lower case. Manifests have the 16 bytes.
 
     Raises:
         BadRequestError: The text does not have 32 hexadecimal digits in lower case.
@@ -61,7 +58,6 @@ class TopicIncarnation(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
-        """Check a text that names a new topic."""
         if not _INCARNATION.fullmatch(text):
             raise BadRequestError(f"a topic's incarnation is 32 hexadecimal digits in lower case, not {text[:50]!r}")
         return super().__new__(cls, text)
@@ -71,19 +67,10 @@ class TopicIncarnation(str):
         """The incarnation with these 16 bytes: those of a random UUID if the topic is made now."""
         return cls(value.hex())
 
-    @classmethod
-    def of_record(cls, text: str) -> Self:
-        """The incarnation of a topic that exists. Its text may have hyphens, and keeps them.
-
-        Raises:
-            BadRequestError: The text is no UUID.
-        """
-        return super().__new__(cls, text) if _HYPHENED.fullmatch(text) else cls(text)
-
     @property
     def bytes(self) -> bytes:
-        """The 16 bytes. They are equal if two texts name the same topic."""
-        return bytes.fromhex(self.replace("-", ""))
+        """The 16 bytes."""
+        return bytes.fromhex(self)
 
 
 def partition_name(topic: str, number: int) -> str:

@@ -23,6 +23,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, Opening, Seal, create, open_over, seal_and_open
 from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -109,6 +110,11 @@ def fence_answer(
     )
 
 
+def control_record(*fields: Any, **named: Any) -> CursorState:
+    """A control record of a consumer group with the default settings."""
+    return CursorState(*fields, settings=SETTINGS_DEFAULT, **named)
+
+
 def attempt(no: int) -> bytes:
     """The id under which segment `no` is opened in these tests."""
     return b"attempt-%08d" % no
@@ -171,6 +177,7 @@ def sealed_chain(
         eligible if eligible is not None else old.members,
         tail_from,
         members if tail_from is not None else (),
+        0,
     )
     known = vars(chains)["foldable"]
     try:

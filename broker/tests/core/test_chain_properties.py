@@ -36,6 +36,7 @@ def _seal(draw: st.DrawFn, segment: Segment) -> Seal:
         eligible=segment.members[-1:],
         tail_from=draw(st.integers(0, length)) if has_tail else None,
         tail_copies=_members("g2")[:2] if has_tail else (),
+        size_bytes=draw(st.integers(0, 10_000)),
     )
 
 

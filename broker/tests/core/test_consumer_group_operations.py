@@ -7,7 +7,6 @@ from seriatim_api import errors
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import Chain, change_server, trim
-from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.core.values.targets import first_place, place_of
 
@@ -23,6 +22,7 @@ from .support import (
     UNKNOWN,
     P,
     Serving,
+    control_record,
     first_chain,
     sealed_chain,
 )
@@ -123,7 +123,7 @@ def reading(**options: object) -> Operated:
 
 def test_a_rewind_that_an_older_coordinator_lacks_is_not_undone() -> None:
     """Rule `move-stays`: this disk has the group epoch that the rewind began."""
-    bench = Operated(cursors=(CursorState(1, GROUP, 2, 3, 3),))
+    bench = Operated(cursors=(control_record(1, GROUP, 2, 3, 3),))
     bench.begin()
     bench.deliver()
     assert bench.delivered(fx.Batches) == []
@@ -186,7 +186,7 @@ def test_what_was_acknowledged_before_a_rewind_counts_for_nothing() -> None:
 
 
 def test_a_control_record_of_the_epoch_before_does_not_come_back() -> None:
-    late = CursorState(1, GROUP, 1, 5, 5)
+    late = control_record(1, GROUP, 1, 5, 5)
     bench = Operated(cursors=(late,))
     bench.record = ev.CursorRecord(1, 2, 1, TOPIC, begun_by=REWIND)
     bench.link(M01)

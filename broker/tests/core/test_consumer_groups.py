@@ -13,7 +13,6 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server, remove_eligible
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import (
-    CursorState,
     DropCursor,
     HandOverId,
     HandOverState,
@@ -42,6 +41,7 @@ from .support import (
     Serving,
     batches_of,
     checksum_of,
+    control_record,
     first_chain,
     opened_master,
     recovered,
@@ -354,7 +354,7 @@ def test_a_consumer_is_sent_to_the_server_of_its_groups_head() -> None:
 
 
 def test_a_server_goes_on_from_the_control_records_and_flags_what_was_reserved() -> None:
-    known = CursorState(1, GROUP, 1, acked=2, reserved=4)
+    known = control_record(1, GROUP, 1, acked=2, reserved=4)
     bench = Serving(cursors=(known,))
     bench.begin()
     bench.deliver()
@@ -364,7 +364,7 @@ def test_a_server_goes_on_from_the_control_records_and_flags_what_was_reserved()
 
 def test_a_reservation_that_only_this_disk_is_known_to_have_is_made_common_first() -> None:
     """The server before may have died while its control record was on the way: it reached this member, not all."""
-    bench = Serving(cursors=(CursorState(1, GROUP, 1, acked=0, reserved=5),))
+    bench = Serving(cursors=(control_record(1, GROUP, 1, acked=0, reserved=5),))
     bench.link(M01)
     bench.join()
     bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
@@ -381,7 +381,7 @@ def test_a_reservation_that_only_this_disk_is_known_to_have_is_made_common_first
 
 
 def test_an_acknowledgement_that_only_this_disk_is_known_to_have_does_not_let_the_group_cross() -> None:
-    bench = Serving(cursors=(CursorState(1, GROUP, 1, acked=5, reserved=5),))
+    bench = Serving(cursors=(control_record(1, GROUP, 1, acked=5, reserved=5),))
     bench.link(M01)
     bench.join()
     bench.cursor()
@@ -396,7 +396,7 @@ def test_an_acknowledgement_that_only_this_disk_is_known_to_have_does_not_let_th
 
 
 def test_control_records_of_another_group_epoch_do_not_count() -> None:
-    known = CursorState(1, GROUP, 1, acked=2, reserved=4)
+    known = control_record(1, GROUP, 1, acked=2, reserved=4)
     bench = Serving(cursors=(known,))
     bench.join()
     bench.link(M01)
@@ -411,10 +411,10 @@ def test_control_records_of_another_group_epoch_do_not_count() -> None:
 
 def test_a_control_record_replaces_that_of_an_older_server_and_no_later_one() -> None:
     epoch = 7
-    on_disk = CursorState(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch + 1)
+    on_disk = control_record(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch + 1)
     bench = Serving(M01, cursors=(on_disk,))
     bench.link(M00)
-    older, same, rewound = (CursorState(1, GROUP, group_epoch, 1, 1) for group_epoch in (1, 1, 2))
+    older, same, rewound = (control_record(1, GROUP, group_epoch, 1, 1) for group_epoch in (1, 1, 2))
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 1, (older,)))
     assert bench.part.cursors[GROUP] == on_disk, "a restarted member refuses a server that was replaced"
     bench.persist()
@@ -436,7 +436,7 @@ def test_after_a_restart_the_record_on_the_disk_says_who_is_not_the_server_any_m
     bench = Bench(M01, 2, (RecoveredPartition(P, (found,), (), (), chain=kept),))
     bench.link(M00)
     bench.clear()
-    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch - 1, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch - 1, 7, (control_record(1, GROUP, 1, 1, 1),)))
     bench.persist()
     assert bench.part.chain is None
     assert not bench.sent(msg.CursorsReplicated)
@@ -450,7 +450,7 @@ def test_a_control_record_of_a_segment_that_left_the_record_is_refused() -> None
     chain = replace(bench.chain, epoch=bench.chain.epoch + 1, segments=bench.chain.segments[1:])
     bench.do(ev.ChainRead(P, chain, 9))
     bench.clear()
-    bench.hear(M00, msg.ReplicateCursors(P, 1, 99, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, 99, 7, (control_record(1, GROUP, 1, 1, 1),)))
     bench.persist()
     assert not bench.sent(msg.CursorsReplicated)
     assert not bench.part.cursors
@@ -458,11 +458,11 @@ def test_a_control_record_of_a_segment_that_left_the_record_is_refused() -> None
 
 def test_a_control_record_of_a_segment_that_the_group_has_left_is_not_written() -> None:
     """Rule `later-stays`: its rows would be missing beside it."""
-    later = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    later = control_record(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
     bench = Serving(M01, cursors=(later,))
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
-    left = CursorState(1, GROUP, 1, acked=5, reserved=9, server_epoch=epoch)
+    left = control_record(1, GROUP, 1, acked=5, reserved=9, server_epoch=epoch)
     bench.clear()
     change = LedgerChange(((b"kx", b"row"),), is_full=True)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, left, change))
@@ -475,14 +475,14 @@ def test_a_control_record_of_a_segment_that_the_group_has_left_is_not_written() 
 
 def test_a_hand_over_stays_on_the_disk_when_the_older_record_beside_it_is_dropped() -> None:
     """Rule `hand-over-stays`: a person moved the group back from segment 2, and it comes there again."""
-    before = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    before = control_record(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
     bench = Serving(M01, cursors=(before,))
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
     handover = HandOverState(2, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
     bench.hear(M00, msg.HandOver(P, handover))
     bench.clear()
-    moved = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
+    moved = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, moved, LedgerChange(((b"kx", b"row"),), is_full=True)))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
     assert written[-2:] == (DropCursor(P, 2, GROUP), PutHandOver(P, handover))
@@ -496,23 +496,23 @@ def test_a_hand_over_stays_on_the_disk_when_all_rows_of_the_group_epoch_before_a
     handover = HandOverState(1, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
     bench.hear(M00, msg.HandOver(P, handover))
     bench.clear()
-    before = CursorState(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch)
+    before = control_record(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch)
     change = LedgerChange(((b"ky", b"row"),), is_full=True)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, before, change))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
     assert isinstance(written[-2], PutLedger)
     assert written[-1] == PutHandOver(P, handover)
     bench.clear()
-    now = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
+    now = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 8, 1, now, change))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
     assert isinstance(written[-1], PutLedger), "in the new group epoch the hand-over is taken up, and goes"
 
 
 def test_a_start_that_drops_a_record_that_was_left_keeps_the_hand_over_beside_it() -> None:
-    now = CursorState(1, GROUP, 2, acked=5, reserved=9, server_epoch=7)
+    now = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=7)
     handover = HandOverState(2, GROUP, 2, HandOverId(7, 5), ((b"kx", b"row"),))
-    left = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    left = control_record(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
     found = RecoveredPartition(P, cursors=(left, now), handovers=(handover,))
     core = BrokerCore(BrokerConfig(), M01, 2, bytes(12), checksum_of, (found,))
     assert core.state.out.writes == [DropCursor(P, 2, GROUP), PutHandOver(P, handover)]
@@ -522,7 +522,7 @@ def test_control_records_are_confirmed_when_they_are_durable() -> None:
     bench = Serving(M01)
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
-    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 7, (control_record(1, GROUP, 1, 1, 1),)))
     assert not bench.sent(msg.CursorsReplicated)
     bench.persist()
     assert [message.serial for message in bench.sent(msg.CursorsReplicated, M00)] == [7]
@@ -556,7 +556,7 @@ def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() 
     found = recovered(2, batches, commit=3, sealed=True, incomplete=True)
     bench = Bench(M00, 1, (RecoveredPartition(P, (found,)),))
     chain = settle(
-        unsettled_chain(first_chain((M10, M01)), members=(M00, M11)), 1, Seal(4, 0, M10, (M10, M01), None, ())
+        unsettled_chain(first_chain((M10, M01)), members=(M00, M11)), 1, Seal(4, 0, M10, (M10, M01), None, (), 0)
     )
     chain = sealed_chain(chain, 3, checksum_of(batches), members=(M10, M11), server=M00, eligible=(M00,))
     bench.link(M01)

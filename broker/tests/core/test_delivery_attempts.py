@@ -7,9 +7,8 @@ from seriatim_broker.core.consumers import delivery_attempts
 from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.log import CursorState
 
-from .support import GROUP, M01, STREAM, P, Serving
+from .support import GROUP, M01, STREAM, P, Serving, control_record
 
 
 def attempts_by_index(bench: Serving) -> dict[int, int]:
@@ -63,7 +62,7 @@ def test_each_message_has_its_own_count() -> None:
 
 
 def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None:
-    bench = Serving(cursors=(CursorState(1, GROUP, 1, 0, 5),))
+    bench = Serving(cursors=(control_record(1, GROUP, 1, 0, 5),))
     bench.begin()
     bench.deliver()
     assert attempts_by_index(bench) == dict.fromkeys(range(5), 1), "another server knows nothing of it"

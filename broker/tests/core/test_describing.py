@@ -11,9 +11,8 @@ from seriatim_broker.core.consumers import questions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.core.values.log import CursorState
 
-from .support import GROUP, M01, MS, P, Serving
+from .support import GROUP, M01, MS, P, Serving, control_record
 
 
 def described(bench: Serving) -> fx.ConsumerGroupDescribed:
@@ -40,7 +39,7 @@ def test_what_the_server_alone_has_is_not_shown() -> None:
 
 def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> None:
     """It found 3 on its disk: all of it, or only some of it, may have been confirmed to a consumer."""
-    bench = Serving(cursors=(CursorState(1, GROUP, 1, 3, 5),))
+    bench = Serving(cursors=(control_record(1, GROUP, 1, 3, 5),))
     bench.link(M01)
     bench.join()
     bench.read_chain(bench.chain)
@@ -58,7 +57,7 @@ def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> 
 
 
 def test_a_server_without_readers_tells_what_is_on_its_disk() -> None:
-    bench = Serving(cursors=(CursorState(1, GROUP, 1, 3, 5),))
+    bench = Serving(cursors=(control_record(1, GROUP, 1, 3, 5),))
     assert described(bench).position == 3
 
 

@@ -45,6 +45,7 @@ from .support import (
     P,
     Serving,
     batches_of,
+    control_record,
     fence_answer,
     first_chain,
     opened_master,
@@ -58,7 +59,7 @@ from .support import (
 def switched(chain: Chain, length: int = 0, *, incomplete: bool = False, **seal: object) -> Chain:
     """The record after one more switch."""
     old = chain.open_segment
-    given: dict[str, object] = {"tail_from": None, "tail_copies": (), "eligible": old.members, **seal}
+    given: dict[str, object] = {"tail_from": None, "tail_copies": (), "eligible": old.members, "size_bytes": 0, **seal}
     sealed = Seal(length=length, checksum=0, server=old.server, **given)  # type: ignore[arg-type]
     members = (M10, M11) if old.no % 2 else (M00, M01)
     return seal_and_open(chain, sealed, opening(old.no + 1, members, incomplete=incomplete), 0)
@@ -119,7 +120,7 @@ def test_an_unsettled_segment_is_not_folded_until_it_is_settled_as_empty() -> No
     chain = open_over(switched(first_chain(), 5), opening(3, (M00, M01), incomplete=True), 0)
     chain = switched(chain, incomplete=True)
     assert numbers(chain) == [1, 2, 3, 4]
-    settled = settle(chain, 2, Seal(0, 0, M10, (M10,), None, ()))
+    settled = settle(chain, 2, Seal(0, 0, M10, (M10,), None, (), 0))
     assert numbers(switched(settled, incomplete=True)) == [1, 2, 4, 5], "3 is incomplete, 2 waits for its turn"
 
 
@@ -286,7 +287,7 @@ def test_control_records_of_a_folded_segment_go_on_at_the_next_one() -> None:
 
 
 def test_a_control_record_goes_with_its_segment_also_where_no_log_of_that_is() -> None:
-    bench = Serving(cursors=(CursorState(4, GROUP, 1, 0, 0),))
+    bench = Serving(cursors=(control_record(4, GROUP, 1, 0, 0),))
     chain = folded_behind(bench)
     bench.read_chain(chain)
     assert 4 not in bench.part.logs

@@ -12,7 +12,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
-from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, LedgerRow, RecoveredPartition
+from seriatim_broker.core.values.log import NO_HAND_OVER, LedgerRow, RecoveredPartition
 from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import QUICK, KeyedServing
@@ -29,6 +29,7 @@ from .support import (
     Serving,
     batches_of,
     checksum_of,
+    control_record,
     first_chain,
     sealed_chain,
     unsettled_chain,
@@ -97,7 +98,7 @@ class Carried(KeyedServing):
             name, record = b"k%d" % number, KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
             rows.append(LedgerRow(2, GROUP, aside_name(name, 0), write_aside([make_offset(1, 2 + number)])))
             rows.append(LedgerRow(2, GROUP, key_name(name), write_key(record)))
-        cursor = CursorState(2, GROUP, 1, acked, 10, 0, make_offset(1, 2))
+        cursor = control_record(2, GROUP, 1, acked, 10, 0, make_offset(1, 2))
         Bench.__init__(self, M00, 1, (RecoveredPartition(P, found, cursors=(cursor,), ledger_rows=tuple(rows)),))
         both = (M00, M01)
         chain = sealed_chain(first_chain(), 9, checksum_of(earlier), both, server=M00, eligible=both)
@@ -167,7 +168,7 @@ class Woven(Carried):
             rows[aside_name(name, 0)] = write_aside(offsets)
             rows[key_name(name)] = write_key(KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 3, "no"))
         self.part.ledger_rows = {GROUP: rows}
-        self.part.cursors = {GROUP: CursorState(2, GROUP, 1, 0, 10, 0, make_offset(1, 0))}
+        self.part.cursors = {GROUP: control_record(2, GROUP, 1, 0, 10, 0, make_offset(1, 0))}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ class InSegmentThree(Carried):
             rows.append(LedgerRow(3, GROUP, aside_name(b"k" + name, 0), write_aside([offset])))
             record = KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
             rows.append(LedgerRow(3, GROUP, key_name(b"k" + name), write_key(record)))
-        cursor = CursorState(3, GROUP, 1, 0, 10, 0, make_offset(1, 0))
+        cursor = control_record(3, GROUP, 1, 0, 10, 0, make_offset(1, 0))
         Bench.__init__(self, M00, 1, (RecoveredPartition(P, found, cursors=(cursor,), ledger_rows=tuple(rows)),))
         both = (M00, M01)
         self.chain = first_chain()
@@ -373,7 +374,7 @@ class Rebuilt(KeyedServing):
 
 def test_place_of_a_rebuilt_cursor_is_no_drop() -> None:
     """Rule `place-is-no-drop`: the disk notes a drop from 1:0 on, 1:3 is parked, and the cursor's place is 1:5."""
-    noted = CursorState(1, GROUP, 1, 5, 6, 0, make_offset(1, 3), untold=make_offset(1, 0))
+    noted = control_record(1, GROUP, 1, 5, 6, 0, make_offset(1, 3), untold=make_offset(1, 0))
     record = KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, "no")
     rows = (
         LedgerRow(1, GROUP, aside_name(b"kd", 0), write_aside([make_offset(1, 3)])),
@@ -397,7 +398,7 @@ class BehindLoss(InSegmentThree):
 
     def __init__(self, start: int) -> None:
         super().__init__()
-        self.part.cursors = {GROUP: CursorState(3, GROUP, 1, 0, 0, untold=make_offset(1, 0))}
+        self.part.cursors = {GROUP: control_record(3, GROUP, 1, 0, 0, untold=make_offset(1, 0))}
         self.part.ledger_rows = {}
         self.chain = declare_lost(self.chain, 1)
         self.chain = trim(self.chain, 2, Start(start, 0, 0), 1) if start else self.chain

@@ -36,7 +36,7 @@ from seriatim_broker.core.values.ledger_rows import (
     write_forwarder,
     write_key,
 )
-from seriatim_broker.core.values.log import Batch, CursorState, LedgerRow, RecoveredPartition
+from seriatim_broker.core.values.log import Batch, LedgerRow, RecoveredPartition
 from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import offsets
@@ -51,6 +51,7 @@ from .support import (
     P,
     batches_of,
     checksum_of,
+    control_record,
     first_chain,
     recovered,
     sealed_chain,
@@ -88,7 +89,7 @@ class Waiting(Forwarding):
             recovered(no, batches, commit=len(batches), sealed=True)
             for no, batches in ((1, self.earlier), (2, self.batches))
         )
-        cursor = CursorState(2, GROUP, 1, 0, 10, 0, LISTED[0] if any(name[:1] == b"a" for name in rows) else 0)
+        cursor = control_record(2, GROUP, 1, 0, 10, 0, LISTED[0] if any(name[:1] == b"a" for name in rows) else 0)
         kept = tuple(LedgerRow(2, GROUP, name, value) for name, value in rows.items())
         Bench.__init__(self, M00, 1, (RecoveredPartition(P, found, cursors=(cursor,), ledger_rows=kept),))
         here, both = M00, (M00, M01)

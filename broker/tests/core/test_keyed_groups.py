@@ -13,11 +13,11 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import BackOff, ConsumerMode, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
-from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutHandOver, PutLedger
+from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerChange, PutHandOver, PutLedger
 from seriatim_broker.core.values.tokens import term_of
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
-from .support import GROUP, M00, M01, M10, MS, SECOND, STREAM, TOPIC, P
+from .support import GROUP, M00, M01, M10, MS, SECOND, STREAM, TOPIC, P, control_record
 
 SHORT = replace(QUICK, grant_ms=1_000)
 
@@ -434,7 +434,7 @@ def test_a_person_is_told_all_consumers_and_no_standbys() -> None:
 
 def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
     """Rule `further-waits`: the coordinator was restored from an older copy."""
-    bench = KeyedServing("ab", cursors=(CursorState(3, GROUP, 1, 0, 0),))
+    bench = KeyedServing("ab", cursors=(control_record(3, GROUP, 1, 0, 0),))
     bench.begin()
     bench.deliver()
     assert bench.granted() == []

@@ -16,10 +16,10 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, RetryPolicy, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
-from seriatim_broker.core.values.log import CursorState, LedgerRow
+from seriatim_broker.core.values.log import LedgerRow
 
 from .keyed_support import QUICK, KeyedServing, dispatcher_with, indexes_of
-from .support import GROUP, M01, MS, SECOND, STREAM, P
+from .support import GROUP, M01, MS, SECOND, STREAM, P, control_record
 
 LONG = replace(QUICK, attempts_max=0, delays_ms=(300_000, 300_000))
 YEAR_MS = 365 * 86_400_000
@@ -475,7 +475,7 @@ def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
     for number in range(10):
         rows.append(LedgerRow(1, GROUP, key_name(b"p%d" % number), write_key(parked)))
         rows.append(LedgerRow(1, GROUP, aside_name(b"p%d" % number, 0), write_aside([make_offset(1, number)])))
-    known = CursorState(1, GROUP, 1, 10, 0, 1, make_offset(1, 0))
+    known = control_record(1, GROUP, 1, 10, 0, 1, make_offset(1, 0))
     bench = KeyedServing("a" * 12, cursors=(known,), rows=tuple(rows))
     bench.core.state.config = replace(bench.core.state.config, keys_at_once=8)
     bench.begin()

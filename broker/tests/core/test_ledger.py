@@ -5,7 +5,8 @@ from __future__ import annotations
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState
+
+from .support import control_record
 
 A, B = MemberId("a", "d1"), MemberId("b", "d2")
 RECORD = CursorRecord(2, 1, 10, "orders")
@@ -13,7 +14,7 @@ RECORD = CursorRecord(2, 1, 10, "orders")
 
 def begun(acked: int | None = None, reserved: int = 100, record: CursorRecord = RECORD) -> Ledger:
     ledger = Ledger()
-    ledger.begin(None if acked is None else CursorState(2, "readers", 1, acked, reserved), record)
+    ledger.begin(None if acked is None else control_record(2, "readers", 1, acked, reserved), record)
     return ledger
 
 

@@ -303,7 +303,7 @@ def _behind_unsettled() -> tuple[Reading, tuple[Batch, ...]]:
     first, second = batches_of(1, (2,)), batches_of(2, (2, 3))
     bench = Reading((2, second))
     chain = unsettled_chain(first_chain(), (M00, M01))
-    chain = settle(chain, 1, Seal(2, checksum_of(first), M01, (M01, M00), None, ()))
+    chain = settle(chain, 1, Seal(2, checksum_of(first), M01, (M01, M00), None, (), 0))
     chain = sealed_chain(chain, 5, checksum_of(second))
     bench.read_chain(chain)
     return bench, second
@@ -347,7 +347,7 @@ def _left_behind() -> tuple[Reading, Chain, Chain]:
     unsettled = unsettled_chain(sealed, (M20, M21))
     bench.read_chain(unsettled)
     bench.clear()
-    return bench, unsettled, settle(unsettled, 2, Seal(4, 9, M10, (M10, M11), None, ()))
+    return bench, unsettled, settle(unsettled, 2, Seal(4, 9, M10, (M10, M11), None, (), 0))
 
 
 def _ask(bench: Bench, request: int, epoch: int) -> None:

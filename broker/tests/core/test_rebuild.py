@@ -14,7 +14,7 @@ from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, Cur
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .keyed_support import KeyedServing
-from .support import GROUP, M01, M20, M21, TOPIC, P, first_chain, sealed_chain
+from .support import GROUP, M01, M20, M21, TOPIC, P, control_record, first_chain, sealed_chain
 
 SECOND = sealed_chain(first_chain(), 5, 7)
 
@@ -48,7 +48,7 @@ def test_a_number_that_was_used_twice_is_left_to_a_person() -> None:
 
 
 def test_a_cursor_begins_at_the_least_that_a_member_tells() -> None:
-    told = [CursorState(2, "g", 1, 26, 40), CursorState(2, "g", 1, 43, 50), CursorState(1, "g", 1, 99, 99)]
+    told = [control_record(2, "g", 1, 26, 40), control_record(2, "g", 1, 43, 50), control_record(1, "g", 1, 99, 99)]
     assert plan_cursor(told, None, TOPIC) == CursorRecord(2, 1, 26, TOPIC)
     assert plan_cursor(told, CursorRecord(1, 1, 0, TOPIC), TOPIC) == CursorRecord(2, 1, 26, TOPIC)
     assert plan_cursor(told, CursorRecord(2, 1, 0, TOPIC), TOPIC) is None

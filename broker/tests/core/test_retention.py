@@ -114,7 +114,7 @@ def test_a_stub_stays_while_a_group_stands_in_or_before_it() -> None:
 
 def test_a_stub_stays_while_readers_need_its_producer_table() -> None:
     chain = unsettled_chain(first_chain(), (M10, M11))
-    chain = settle(chain, 1, ChainSeal(5, 7, M00, (M00, M01), None, ()))
+    chain = settle(chain, 1, ChainSeal(5, 7, M00, (M00, M01), None, (), 0))
     chain = sealed_chain(chain, 5, 7, (M20, M21))
     assert chain.segments[1].incomplete_table
     assert retention.first_kept(chain, 3, []) == 3

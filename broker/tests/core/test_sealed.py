@@ -18,7 +18,6 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, add_eligible, change_server, declare_lost
 from seriatim_broker.core.values.log import (
-    CursorState,
     DropCursor,
     DropPreparation,
     PutPreparation,
@@ -43,6 +42,7 @@ from .support import (
     attempt,
     batches_of,
     checksum_of,
+    control_record,
     filled,
     first_chain,
     prepared,
@@ -268,17 +268,17 @@ def test_of_a_group_only_the_newest_control_record_is_kept() -> None:
     bench.read_chain(_long_chain(200))
     for no in range(1, 101):
         for acked in (1, 2):
-            replication = msg.ReplicateCursors(P, no, no, no, (CursorState(no, "g", 1, acked, 10),))
+            replication = msg.ReplicateCursors(P, no, no, no, (control_record(no, "g", 1, acked, 10),))
             bench.hear(M00, replication)
-    assert list(bench.part.cursors.values()) == [CursorState(100, "g", 1, 2, 10, server_epoch=100, serial=100)]
-    late = (CursorState(7, "g", 1, 5, 10),)
+    assert list(bench.part.cursors.values()) == [control_record(100, "g", 1, 2, 10, server_epoch=100, serial=100)]
+    late = (control_record(7, "g", 1, 5, 10),)
     bench.hear(M00, msg.ReplicateCursors(P, 7, 7, 7, late))
     assert bench.part.cursors["g"].segment_no == 100, "a server that serves no more"
-    again = CursorState(3, "g", 2, 0, 0, server_epoch=3, serial=3)  # in a new epoch it may begin anywhere
+    again = control_record(3, "g", 2, 0, 0, server_epoch=3, serial=3)  # in a new epoch it may begin anywhere
     bench.hear(M00, msg.ReplicateCursors(P, 3, 3, 3, (again,)))
     assert list(bench.part.cursors.values()) == [again]
-    found = tuple(CursorState(no, "g", 1, 1, 1) for no in range(1, 50))
-    start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), (*found, CursorState(4, "h", 1, 1, 1))),))
+    found = tuple(control_record(no, "g", 1, 1, 1) for no in range(1, 50))
+    start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), (*found, control_record(4, "h", 1, 1, 1))),))
     assert [(c.segment_no, c.consumer_group) for c in start.part.cursors.values()] == [(49, "g"), (4, "h")], (
         "and what is on the disk"
     )
@@ -289,15 +289,15 @@ def test_the_disk_keeps_only_the_newest_control_record_too() -> None:
     bench.link(M00)
     bench.read_chain(_long_chain(200))
     for no in (3, 4):
-        bench.hear(M00, msg.ReplicateCursors(P, no, no, no, (CursorState(no, "g", 1, 1, 1),)))
+        bench.hear(M00, msg.ReplicateCursors(P, no, no, no, (control_record(no, "g", 1, 1, 1),)))
     assert bench.writes(DropCursor) == [DropCursor(P, 3, "g")]
-    found = (CursorState(3, "g", 1, 1, 1), CursorState(4, "g", 1, 1, 1), CursorState(4, "h", 1, 1, 1))
+    found = (control_record(3, "g", 1, 1, 1), control_record(4, "g", 1, 1, 1), control_record(4, "h", 1, 1, 1))
     start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
     assert start.writes(DropCursor) == [DropCursor(P, 3, "g")], "and what a start found"
 
 
 def test_control_records_of_a_deleted_group_are_forgotten_below_the_floor_only() -> None:
-    found = (CursorState(4, "f", 9, 1, 1), CursorState(4, "g", 3, 1, 1), CursorState(4, "h", 2, 1, 1))
+    found = (control_record(4, "f", 9, 1, 1), control_record(4, "g", 3, 1, 1), control_record(4, "h", 2, 1, 1))
     bench = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
     bench.do(ev.ListCursors(1, (0, ""), 5, 100))
     bench.do(ev.ListCursors(2, (0, ""), 5, 1))

@@ -9,9 +9,8 @@ from seriatim_api.ids import make_offset
 from seriatim_api.spreading import reader_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.log import CursorState
 
-from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving
+from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving, control_record
 
 OTHER = 8
 OVER = 4
@@ -265,7 +264,7 @@ def test_at_most_once_batches_that_were_read_are_delivered_before_the_question()
 
 
 def standbys_of_a_new_server() -> Spread:
-    known = CursorState(1, GROUP, 1, 2, 2, 1)
+    known = control_record(1, GROUP, 1, 2, 2, 1)
     bench = Spread(cursors=(known,))
     bench.link(M01)
     bench.comes(SECOND_ONE, OTHER, was_standby=True)

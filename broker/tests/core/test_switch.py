@@ -443,7 +443,7 @@ def _behind(settled: bool) -> Chain:
     if settled:
         from seriatim_broker.core.values.chain import Seal, settle
 
-        chain = settle(chain, 1, Seal(0, 0, M01, (M01,), None, ()))
+        chain = settle(chain, 1, Seal(0, 0, M01, (M01,), None, (), 0))
     return chain
 
 

@@ -35,6 +35,7 @@ from .support import (
     attempt,
     batches_of,
     checksum_of,
+    control_record,
     filled,
     first_chain,
     opened_master,
@@ -389,13 +390,11 @@ def test_to_describe_a_group_does_not_make_it() -> None:
 
 
 def test_a_server_that_is_known_to_be_replaced_gets_no_control_record_confirmed() -> None:
-    from seriatim_broker.core.values.log import CursorState
-
     bench = Serving(M01, server=M10, eligible=(M10, M01))
     bench.link(M00)
     stale = bench.chain.segments[0].server_epoch - 1
     bench.clear()
-    bench.hear(M00, msg.ReplicateCursors(P, 1, stale, 3, (CursorState(1, GROUP, 1, 4, 4),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, stale, 3, (control_record(1, GROUP, 1, 4, 4),)))
     bench.persist()
     assert not bench.sent(msg.CursorsReplicated)
     assert bench.part.cursor_in(1, GROUP) is None

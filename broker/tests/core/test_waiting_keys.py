@@ -24,11 +24,11 @@ from seriatim_broker.core.values.ledger_rows import (
     write_block,
     write_key,
 )
-from seriatim_broker.core.values.log import CursorState, LedgerRow
+from seriatim_broker.core.values.log import LedgerRow
 from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
-from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P
+from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, control_record
 
 ONCE = replace(QUICK, attempts_max=1)
 RELEASE, SKIP = KeyOperation.RELEASE, KeyOperation.SKIP
@@ -370,7 +370,7 @@ def test_a_key_that_is_given_at_most_once_leaves_no_record() -> None:
     record = KeyRecord(KeyPhase.RETRY, 1, 0, 0, 0, 0, 2, "")
     values = {key_name(b"ka"): write_key(record), aside_name(b"ka", 0): write_aside(listed)}
     rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in values.items())
-    bench = Asked("aab", cursors=(CursorState(1, GROUP, 1, 2, 3, 0, listed[0]),), rows=rows, at_most_once=True)
+    bench = Asked("aab", cursors=(control_record(1, GROUP, 1, 2, 3, 0, listed[0]),), rows=rows, at_most_once=True)
     bench.serve()
     assert bench.granted() == [[0, 1], [2]]
     assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]

@@ -231,11 +231,6 @@ def test_a_manifest_of_another_topic_is_refused() -> None:
         check(replace(MANIFEST, incarnation=TopicIncarnation("cd" * 16)))
 
 
-def test_a_rebuilt_topic_with_hyphens_takes_its_manifests() -> None:
-    hyphened = TopicIncarnation.of_record("abababab-abab-abab-abab-abababababab")
-    check_manifest(WANTED, MANIFEST, hyphened, {3, 4}, {})
-
-
 def test_a_partition_of_another_topic_is_refused() -> None:
     with pytest.raises(errors.BadRequestError, match="partition id 3"):
         check(partitions={4, 5})

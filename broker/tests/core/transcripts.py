@@ -59,7 +59,7 @@ def seal(chain: Chain, counts: tuple[int, ...] = (), sequence: int = 0, **option
 
 def settle(chain: Chain, no: int, length: int, server: MemberId, eligible: tuple[MemberId, ...]) -> Chain:
     """The record after an UNSETTLED segment got a length."""
-    return chains.settle(chain, no, Seal(length, 0, server, eligible, None, ()))
+    return chains.settle(chain, no, Seal(length, 0, server, eligible, None, (), 0))
 
 
 def add_copies(chain: Chain, nos: tuple[int, ...], members: tuple[MemberId, ...], *, eligible: bool = True) -> Chain:
@@ -216,7 +216,7 @@ class Transcript:
         """A member that has all of segment 1, which is sealed. The chain record is called `sealed`."""
         if control_record:
             no, epoch, acked, reserved = control_record
-            options["cursors"] = (CursorState(no, GROUP, epoch, acked, reserved),)
+            options["cursors"] = (CursorState(no, GROUP, epoch, acked, reserved, settings=SETTINGS_DEFAULT),)
         self.bench = Serving(**options)
         self.records["sealed"] = self.bench.chain
 

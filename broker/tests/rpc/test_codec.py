@@ -16,7 +16,14 @@ from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.keyed import BackOff, ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.core.values.keyed import (
+    SETTINGS_DEFAULT,
+    BackOff,
+    ConsumerGroupSettings,
+    ConsumerMode,
+    Exhausted,
+    RetryPolicy,
+)
 from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
 from seriatim_broker.core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from seriatim_broker.core.values.producers import (
@@ -333,7 +340,7 @@ def test_answer_to_a_fence_with_half_of_what_it_needs_is_refused(field: str) -> 
 
 
 def test_control_record_without_settings_is_refused() -> None:
-    message = m.ReplicateCursors(PartitionId(1), 2, 3, 4, (CursorState(2, "g", 1, 0, 0),))
+    message = m.ReplicateCursors(PartitionId(1), 2, 3, 4, (CursorState(2, "g", 1, 0, 0, settings=SETTINGS_DEFAULT),))
     packed = peer_pb2.PeerMessage.FromString(codec.encode(message))
     packed.cursor_sync.cursors[0].ClearField("settings")
     with pytest.raises(BadRequestError, match="how the group is served"):

@@ -51,7 +51,7 @@ def opening(no: int, *, incomplete: bool = False) -> Opening:
     return Opening(no.to_bytes(16, "big"), "g0", (A, B), 1, incomplete)
 
 
-SEAL = Seal(10, 5, A, (A, B), None, ())
+SEAL = Seal(10, 5, A, (A, B), None, (), 0)
 
 
 def switched(chain: Chain, times: int) -> Chain:
@@ -360,7 +360,7 @@ def folded(chain: Chain, times: int) -> Chain:
     """The chain after so many switches with nothing in between."""
     for _ in range(times):
         opened = opening(chain.open_segment.no + 1)
-        chain = seal_and_open(chain, Seal(0, 0, A, (A, B), None, ()), opened, 1)
+        chain = seal_and_open(chain, Seal(0, 0, A, (A, B), None, (), 0), opened, 1)
     return chain
 
 

@@ -156,7 +156,8 @@ async def test_a_passport_is_ahead_only_of_a_coordinator_that_had_confirmed_it()
     assert Seen(4, 0, 5).is_ahead_of(cluster, record)
     assert not Seen(3, 0, 5).is_ahead_of(cluster, record)
     assert not Seen(4, 0, 4).is_ahead_of(cluster, record), "it was rebuilt since"
-    assert not replace(Seen(4, 0, 5), registered_run=0).is_ahead_of(cluster, record), "the coordinator never confirmed a run"
+    never = replace(Seen(4, 0, 5), registered_run=0)
+    assert not never.is_ahead_of(cluster, record), "the coordinator never confirmed a run"
 
 
 async def test_a_look_before_an_answer_says_what_is_lost_at_that_moment() -> None:

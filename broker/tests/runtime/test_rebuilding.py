@@ -15,6 +15,7 @@ from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.deleted import NONE_DELETED
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.writers import WriterRecord, WriterState, name_digest
@@ -121,7 +122,7 @@ async def test_if_all_tell_nothing_is_said_of_silence() -> None:
 
 # ---- what was deleted, and of which no record is left ----------------------------------------------------
 
-G10 = CursorState(1, "g", 10, 100, 100)
+G10 = CursorState(1, "g", 10, 100, 100, settings=SETTINGS_DEFAULT)
 """What a disk still has of a consumer group, in its tenth epoch."""
 
 

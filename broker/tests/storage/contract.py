@@ -202,7 +202,7 @@ async def test_everything_durable_is_found_again(harness: Harness) -> None:
         PutPreparation(builder.partition, preparation(2, tail=tail)),
         PutPreparation(builder.partition, preparation(3, attempt=b"another", voided=True)),
         PutTailCopy(builder.partition, tail),
-        PutCursor(builder.partition, CursorState(2, "billing", 1, 2, 3)),
+        PutCursor(builder.partition, CursorState(2, "billing", 1, 2, 3, settings=SETTINGS_DEFAULT)),
         first,
         builder.put(count=2, commit=3),
     ]
@@ -220,12 +220,15 @@ async def test_everything_durable_is_found_again(harness: Harness) -> None:
         assert {p.switch_attempt for p in found.preparations} == {preparation(2).switch_attempt, b"another"}
         assert preparation(2, tail=tail) in found.preparations
         assert found.tail_copies == (tail,)
-        assert found.cursors == (CursorState(2, "billing", 1, 2, 3),)
+        assert found.cursors == (CursorState(2, "billing", 1, 2, 3, settings=SETTINGS_DEFAULT),)
 
 
 async def test_a_dropped_cursor_stays_dropped_and_the_others_stay(harness: Harness) -> None:
     at = PartitionId(5)
-    cursors = [CursorState(no, group, 1, 2, 3) for no, group in ((1, "billing"), (2, "bill"), (2, "billing"))]
+    cursors = [
+        CursorState(no, group, 1, 2, 3, settings=SETTINGS_DEFAULT)
+        for no, group in ((1, "billing"), (2, "bill"), (2, "billing"))
+    ]
     await put(harness, [PutSegment(at, segment_record(2)), *(PutCursor(at, cursor) for cursor in cursors)])
     await put(harness, [DropCursor(at, 2, "billing"), DropCursor(at, 9, "never")])
     for crash in (True, False):
@@ -374,7 +377,7 @@ async def test_tail_copies_are_read_where_the_log_ends(harness: Harness) -> None
         assert await read_all(harness, builder) == builder.batches
         assert await read_all(harness, builder, from_index=9) == builder.batches[4:]
         assert await harness.storage.read(at, 1, 0, 8, MIB) == builder.batches[:4]
-        await put(harness, [PutCursor(at, CursorState(1, "g", 1, 0, 0))])
+        await put(harness, [PutCursor(at, CursorState(1, "g", 1, 0, 0, settings=SETTINGS_DEFAULT))])
         await harness.reopen(crash=crash)
     await put(harness, [DropPreparation(at, 2, preparation(2).switch_attempt)])
     assert await read_all(harness, builder) == builder.batches[:3]
@@ -413,7 +416,14 @@ async def test_a_dropped_segment_is_gone_and_may_come_again(harness: Harness) ->
     builder, other = SegmentBuilder(1, 1), SegmentBuilder(1, 2)
     at = builder.partition
     await put(harness, [PutSegment(at, segment_record(1)), *(builder.put() for _ in range(4))])
-    await put(harness, [PutSegment(at, segment_record(2)), other.put(), PutCursor(at, CursorState(1, "g", 1, 1, 1))])
+    await put(
+        harness,
+        [
+            PutSegment(at, segment_record(2)),
+            other.put(),
+            PutCursor(at, CursorState(1, "g", 1, 1, 1, settings=SETTINGS_DEFAULT)),
+        ],
+    )
     await put(harness, [DropSegment(at, 1)])
     for crash in (True, False):
         assert await read_all(harness, builder) == []
@@ -432,7 +442,7 @@ async def test_a_dropped_partition_is_gone_and_its_neighbours_stay(harness: Harn
     builders = [SegmentBuilder(partition) for partition in (6, 7, 8)]
     for builder in builders:
         writes: list[Write] = [PutSegment(builder.partition, segment_record()), builder.put()]
-        writes.append(PutCursor(builder.partition, CursorState(1, "g", 1, 1, 1)))
+        writes.append(PutCursor(builder.partition, CursorState(1, "g", 1, 1, 1, settings=SETTINGS_DEFAULT)))
         writes.append(PutPreparation(builder.partition, preparation(2)))
         await put(harness, writes)
     await put(harness, [DropPartition(PartitionId(7))])
@@ -449,7 +459,10 @@ async def test_a_submit_is_kept_whole_or_not_at_all(harness: Harness) -> None:
     for _ in range(20):
         index = builder.index
         harness.storage.submit(
-            [builder.put(300), PutCursor(builder.partition, CursorState(1, "g", 1, index + 1, index + 1))]
+            [
+                builder.put(300),
+                PutCursor(builder.partition, CursorState(1, "g", 1, index + 1, index + 1, settings=SETTINGS_DEFAULT)),
+            ]
         )
     await asyncio.sleep(0)
     await harness.reopen(crash=True)
@@ -474,7 +487,7 @@ async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness
     members = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
     others = (MemberId("g1-0", "c" * 32), MemberId("g1-1", "d" * 32))
     first = create(at, "t", 0, True, ("g0", "g1"), Opening(b"1" * 16, "g0", members, 3, False), 5)
-    seal = Seal(4, 9, members[0], members, None, ())
+    seal = Seal(4, 9, members[0], members, None, (), 0)
     second = seal_and_open(first, seal, Opening(b"2" * 16, "g1", others, 1, True), 6)
     third = remove_eligible(second, 1, [members[1]])
     await put(harness, [PutChain(at, first, (1,))])
@@ -486,7 +499,7 @@ async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness
     await put(harness, [DropSegment(at, 1), PutChain(at, kept, (), (1,))])
     await harness.reopen(crash=True)
     assert harness.recovered[at].chain == kept
-    empty = Seal(0, 0, others[0], others, None, ())
+    empty = Seal(0, 0, others[0], others, None, (), 0)
     fourth = seal_and_open(kept, empty, Opening(b"3" * 16, "g0", members, 3, False), 7)
     fifth = seal_and_open(fourth, empty, Opening(b"4" * 16, "g1", others, 1, False), 8)
     await put(harness, [PutChain(at, fourth, (2, 3)), PutChain(at, fifth, (3, 4), (2,))])

@@ -41,6 +41,7 @@ from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage, options
 from seriatim_broker.adapters.rocks import storage as storage_module
 from seriatim_broker.adapters.rocks.engine import Engine
 from seriatim_broker.adapters.rocks.floor import Op
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import CursorState, DropSegment, PutCursor, PutSegment, Write
 
 from storage.build import SegmentBuilder, segment_record
@@ -207,7 +208,14 @@ class Work:
         while not self._is_over():
             at = self.batches % len(self._builders)
             builder = self._builders[at]
-            cursor = CursorState(builder.segment, f"group-{self.batches % 50}", 1, builder.index, builder.index)
+            cursor = CursorState(
+                builder.segment,
+                f"group-{self.batches % 50}",
+                1,
+                builder.index,
+                builder.index,
+                settings=SETTINGS_DEFAULT,
+            )
             writes: list[Write] = [builder.put(_BODY_BYTES), PutCursor(builder.partition, cursor)]
             builder.batches.clear()
             # The last partitions drop nothing: they are what is copied forward.

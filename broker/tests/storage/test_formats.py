@@ -37,7 +37,7 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     yield "idle block", IdleBlock.of([(b"q" * 16, window)]).data
     yield "segment", codec.write_segment(segment_record(2, sealed_len=9))
     yield "preparation", codec.write_preparation(preparation(2))
-    cursor = CursorState(2, "g", 3, 7, 9, 5, 4, 6, PARKS, 8, 11)
+    cursor = CursorState(2, "g", 3, 7, 9, 5, 4, 6, settings=PARKS, term_base=8, serial=11)
     yield "control record", codec.write_cursor(cursor)
     row = (rows.key_name(b"k"), b"v")
     yield "hand-over", codec.write_handover(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
@@ -109,7 +109,7 @@ def test_code_of_an_older_format_refuses_the_directory(
 OF_FORMAT_3 = bytes.fromhex(
     "5351504153533031fa7feac308031201631a0467302d30222037303038343761633563626534313633393366306665653764303564306666662801322434353237363865352d633265342d343530372d396439612d66643535666662373231363438014801"
 )
-"""The passport of a directory that commit 189e0b5f made, started and ended in order. It is the last with format 3."""
+"""The passport of a directory that commit 189e0b5f made, started and ended in order. Format 3 was the last."""
 
 
 def test_directory_of_format_3_is_refused_and_stays(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.key_names import key_of_name, name_to_text
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, SHARED_PARKS_NO_KEY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
@@ -162,7 +162,7 @@ class GroupKey:
     messages: int
     ready_at_ms: int
     error: str
-    group_epoch: int = 0
+    group_epoch: int
 
     @property
     def shown(self) -> str:
@@ -289,7 +289,13 @@ def state_to_number(state: str) -> int:
 
 
 def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
-    """A key that a broker told."""
+    """A key that a broker told.
+
+    Raises:
+        CorruptionError: The broker does not tell in which epoch of the group the key waits.
+    """
+    if not written.group_epoch:
+        raise CorruptionError(f"a broker does not tell the group epoch of key {name_to_text(written.name)}")
     return GroupKey(
         partition,
         written.name,

@@ -124,10 +124,10 @@ def test_topics_are_created_listed_described_and_deleted(run: Run, cluster: Memo
     assert described.count("3:g0▶") == 3
     listed = json.loads(run("--output", "json", "topic", "list")[1])
     assert [topic["name"] for topic in listed] == ["flights"]
-    assert run("topic", "alter", "flights", "--partitions", "5", "--yes", "--retention-hours", "2")[1] == (
+    assert run("topic", "alter", "flights", "--partitions", "5", "--yes", "--retention", "2h")[1] == (
         "flights has 5 partitions, kept: 2h\n"
     )
-    assert run("topic", "alter", "flights", "--retention-hours", "0")[1].endswith("kept: for ever\n")
+    assert run("topic", "alter", "flights", "--retention", "0")[1].endswith("kept: for ever\n")
     assert run("topic", "alter", "flights")[0] == 2
     assert run("topic", "delete", "flights", stdin=b"n\n")[0] == 2
     assert "flights" in cluster.topics
@@ -501,7 +501,7 @@ def test_what_is_consumed_by_key_is_recorded_with_the_keys_that_wait(
     sent, read = tmp_path / "sent.jsonl", tmp_path / "read.jsonl"
     lines = b"".join(b"k%d:%d\n" % (number, number) for number in range(40))  # `receive` gives each key once
     assert run("produce", "t", "--key-separator", ":", "--history", str(sent), stdin=lines)[0] == 0
-    cluster.waiting["t", "g"] = [GroupKey(0, b"kparked", b"parked", "parked", 5, 0, make_offset(3, 90), 1, 0, "no")]
+    cluster.waiting["t", "g"] = [GroupKey(0, b"kparked", b"parked", "parked", 5, 0, make_offset(3, 90), 1, 0, "no", 1)]
     words = ("consume", "t", "-g", "g", "--mode", "key-ordered", "--no-follow", "--history", str(read))
     status, _out, err = run(*words)
     assert status == 0, err

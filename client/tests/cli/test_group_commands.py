@@ -135,7 +135,7 @@ class Questions:
 
 
 def waiting(partition: int, name: bytes) -> GroupKey:
-    return GroupKey(partition, name, key_of_name(name), "parked", 5, 0, make_offset(3, 1), 1, 0, "no")
+    return GroupKey(partition, name, key_of_name(name), "parked", 5, 0, make_offset(3, 1), 1, 0, "no", 1)
 
 
 LOOK_ALIKE = [waiting(0, name_of_key(key)) for key in (b"", b"\0", b"\\x00", b"%00", b"message 1:0", b"%message:1:0")]

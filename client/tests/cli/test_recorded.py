@@ -57,12 +57,12 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
     cluster.places["reports", 1] = {"has_cursor": False, "active_consumer": "", "standby_consumers": ()}
     members = ("g1-0", "g1-1")
     cluster.waiting["flights", "keyed"] = (
-        GroupKey(0, b"kN14228", b"N14228", "parked", 5, 0, make_offset(3, 5), 3, 0, "no such aircraft"),
-        GroupKey(0, b"kN\x1b[31m\xff", b"N\x1b[31m\xff", "parked", 5, 2, make_offset(2, 40), 1, 0, "two\nlines"),
+        GroupKey(0, b"kN14228", b"N14228", "parked", 5, 0, make_offset(3, 5), 3, 0, "no such aircraft", 1),
+        GroupKey(0, b"kN\x1b[31m\xff", b"N\x1b[31m\xff", "parked", 5, 2, make_offset(2, 40), 1, 0, "two\nlines", 1),
         GroupKey(
-            1, b"o" + make_offset(3, 1).to_bytes(8, "big"), None, "delayed", 2, 0, make_offset(3, 1), 1, 5, "late"
+            1, b"o" + make_offset(3, 1).to_bytes(8, "big"), None, "delayed", 2, 0, make_offset(3, 1), 1, 5, "late", 1
         ),
-        GroupKey(1, b"k", b"", "delayed", 1, 0, make_offset(3, 2), 1, 5, "late"),
+        GroupKey(1, b"k", b"", "delayed", 1, 0, make_offset(3, 2), 1, 5, "late", 1),
     )
     cluster.letters = [
         letter_of(0, 4, b"N14228", b"no such aircraft", index=5),

@@ -240,8 +240,6 @@ def test_what_is_kept_is_described(run: Run, filled: MemoryCluster) -> None:
         (("--retention", "0.5s"), "too short: at least 1s"),
         (("--retention-size", "10KiB"), "too small: at least 1MiB"),
         (("--retention-size", "much"), "is no size"),
-        (("--retention", "1h", "--retention-hours", "1"), "give only one of them"),
-        (("--retention-hours", "-1"), "-1"),
         (("--unread-max", "7d"), "give it too"),
     ],
 )
@@ -252,12 +250,6 @@ def test_nonsense_is_refused_before_anything_is_made(
     assert status == 2
     assert text in " ".join(err.split())
     assert not cluster.topics
-
-
-def test_the_older_option_still_works_and_is_not_shown(run: Run, cluster: MemoryCluster) -> None:
-    assert run("topic", "create", "t", "--retention-hours", "0.003")[0] == 0
-    assert cluster.topics["t"].settings.retention_ms == 10_800
-    assert "--retention-hours" not in run("topic", "create", "--help")[1]
 
 
 def test_groups_are_listed(run: Run, filled: MemoryCluster) -> None:

@@ -9,7 +9,7 @@ import pytest
 from seriatim import Admin, GroupKey
 from seriatim._recording import Recorder
 from seriatim.history import MemoryHistory
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.key_names import name_of_key
 from seriatim_api.v1 import broker_pb2
 
@@ -21,7 +21,8 @@ ALL = (name_of_key(LONG), b"k", b"ka", KEYLESS)
 class Broker:
     """Answers lists of keys, two on a page."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_epoch: int = 1) -> None:
+        self.group_epoch = group_epoch
         self.asked: list[broker_pb2.ListGroupKeysRequest] = []
 
     async def admin(self, method: str, request: Any, _deadline_s: float) -> Any:
@@ -31,7 +32,10 @@ class Broker:
         self.asked.append(asked)
         is_one = asked.HasField("key")
         names = [name for name in ALL if name > asked.after and (not is_one or name == name_of_key(asked.key))]
-        keys = [broker_pb2.GroupKey(name=name, first_offset=1, messages=1, state=cast(Any, 2)) for name in names[:2]]
+        keys = [
+            broker_pb2.GroupKey(name=name, first_offset=1, messages=1, state=cast(Any, 2), group_epoch=self.group_epoch)
+            for name in names[:2]
+        ]
         return broker_pb2.ListGroupKeysResponse(keys=keys, next=names[1] if len(names) > 2 else b"")
 
 
@@ -45,6 +49,11 @@ async def test_a_key_is_listed_alone() -> None:
     assert [key.name for key in await listed(Broker(), key=b"a")] == [b"ka"]
     assert [key.name for key in await listed(Broker(), key=LONG)] == [name_of_key(LONG)]
     assert await listed(Broker(), key=b"b") == []
+
+
+async def test_a_key_without_its_group_epoch_is_damage() -> None:
+    with pytest.raises(CorruptionError, match="group epoch of key"):
+        await listed(Broker(group_epoch=0))
 
 
 async def test_the_empty_key_is_listed_alone() -> None:

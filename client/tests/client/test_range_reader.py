@@ -168,15 +168,6 @@ async def test_what_is_not_true_is_not_believed(wrong: str) -> None:
             assert await _read(client) == values
 
 
-async def test_a_broker_of_an_older_version_is_passed_over() -> None:
-    async with scripted() as (client, cluster, _scripts, values):
-        cluster.brokers[1].ranges = None
-        await cluster.brokers[1].stop()
-        await cluster.brokers[1].restart()
-        assert await _read(client) == values
-        assert (await client.offsets(TOPIC))[0].offset == make_offset(2, 20)
-
-
 async def test_a_call_that_is_cancelled_leaves_the_reader_where_it_was() -> None:
     async with scripted() as (client, _cluster, scripts, values):
         async with client.read_range(TOPIC, 0) as reader:

@@ -168,6 +168,7 @@ async def test_a_broker_that_does_not_know_the_question_gets_its_streams_over_gr
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There its hello says which protocol it speaks (rule `refused-is-told`)."""
+
     async def unknown(_broker: FakeBroker, _request: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 

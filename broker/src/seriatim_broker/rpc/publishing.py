@@ -248,7 +248,7 @@ class Publisher:
         # Rule `above-floors` (KEPT-STAGE), kept by `check_manifest`. Without it: 1. Retention raises a floor above a
         # staged batch, and drops the batch. 2. The publisher reads the floors after that, so its comparison holds. 3.
         # It decides, and no disk has the rows.
-        incarnation = TopicIncarnation.of_record(known.topic.incarnation)
+        incarnation = TopicIncarnation(known.topic.incarnation)
         writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
         writers.check_rebuilt(known.record, wanted, manifest)
         await self._check_staged(wanted.manifest, manifest, until)

@@ -132,7 +132,7 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
     for chunk in chunks:
         for part in chunk.parts:
             found.setdefault(part.partition, []).append(part)
-    incarnation = TopicIncarnation.of_record(first.incarnation)
+    incarnation = TopicIncarnation(first.incarnation)
     return Manifest(incarnation, tuple(_joined(partition, found[partition]) for partition in sorted(found)))
 
 

@@ -58,25 +58,16 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="With --retain-unread: also drop the oldest unread messages above this size of a partition. "
             "[default: none]",
         ),
-        click.option("--retention-hours", type=click.FloatRange(0), hidden=True),
     )):  # fmt: skip
         command = option(command)
     return command
 
 
 def change_of(
-    retention_hours: float | None, retention_ms: int | None, retention_bytes: int | None, retain_unread: bool | None,
+    retention_ms: int | None, retention_bytes: int | None, retain_unread: bool | None,
     unread_ms_max: int | None, unread_bytes_max: int | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The settings about retention that the options name, as `TopicSettings` calls them.
-
-    Raises:
-        click.UsageError: Both `--retention` and its older form `--retention-hours` were given.
-    """
-    if retention_hours is not None:
-        if retention_ms is not None:
-            raise click.UsageError("--retention-hours is an older form of --retention: give only one of them")
-        retention_ms = _DURATION.convert(f"{retention_hours:.6f}h" if retention_hours else "0", None, None)
+    """The settings about retention that the options name, as `TopicSettings` calls them."""
     settings = {
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,

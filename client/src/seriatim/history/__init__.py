@@ -37,7 +37,7 @@ parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` s
 dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
 person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`, `done`
            (1: the answer came): what a person did. Of a `move` also `d`: `rewind` to `o`, `skip` from `o` to `z`, or
-           another `mode`. A move without `d` explains everything before its answer came
+           another `mode`, which explains everything before its answer came
 topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
 gap, skip  `t`, `q`, `o` first offset, `z` first offset behind it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
@@ -104,8 +104,7 @@ server tells nothing of that. Then the first place must be in an earlier segment
 second place.
 
 The report says what the checker cannot judge, and judges all else: groups whose mode was changed, or that were deleted;
-repeats and order of a group in mode `exclusive` that a person moved, if no line tells how; deliveries from a topic that
-was deleted; and whether messages were sent, in a topic in which rows were published.
+deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.
 
 A move explains what it does, and no more. After a rewind each message from its place on may come once more as a first
 attempt, and behind later ones. What a skip passes need not come, and may come late from a consumer that had it before.

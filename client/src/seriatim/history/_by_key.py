@@ -233,7 +233,7 @@ class KeyJudge:
         seen, moves = self._seen, self.excuses.moves
         if seen.epoch[before] == seen.epoch[position]:
             return False
-        if moves.is_vague or moves.changes_mode:
+        if moves.changes_mode:
             return True
         return moves.times_again(seen.offset[position], seen.at[position]) > 0
 

@@ -79,7 +79,6 @@ class _Checker:
         named |= {end.group for end in history.ends if end.group is not None}
         self._deleted = {topic for topic, act in history.topic_acts if act == "delete"}
         self._without = history.unjudged
-        self._moved = _moved_vaguely(history)
         self._groups = tuple(sorted((named | set(groups)) - set(self._without)))
         count = history.messages.row_count
         none = array("i", [NONE])
@@ -333,12 +332,6 @@ class _Checker:
 
     def _unjudged(self) -> tuple[str, ...]:
         found = [f"group {group}, because {why} ({self._place(line)})" for group, (why, line) in self._without.items()]
-        found += [
-            f"whether group {group} was given messages once and in order, because a person moved it "
-            f"({self._place(line)})"
-            for group, line in self._moved.items()
-            if group not in self._without
-        ]
         for (topic, act), line in self._history.topic_acts.items():
             where = f"({self._place(line)})"
             if act == "delete":
@@ -348,20 +341,6 @@ class _Checker:
             else:
                 found.append(f"whether messages of topic {topic} were sent, because rows were published there {where}")
         return tuple(sorted(found))
-
-
-def _moved_vaguely(history: History) -> dict[str, int]:
-    """The groups that a person moved in a way that no line tells, and the line of that, unless they are by key.
-
-    Their deliveries name no epoch of the group. So a message that comes again after such a move cannot be told from one
-    that comes again by itself.
-    """
-    found: dict[str, int] = {}
-    for (group, _), acts in history.acts.items():
-        moves = [act.line for act in acts if act.act == "move" and not act.way]
-        if moves and not history.modes.get(group, (False, False))[0]:
-            found.setdefault(group, moves[0])
-    return found
 
 
 def _last_end(ends: list[End], topic: str | None) -> End | None:

@@ -190,7 +190,7 @@ class DeadLetter:
 class PersonAct:
     """A `person` line: what a person did to the message at `offset`, or to a key; `done`: the answer came.
 
-    Of a `move`, `way` is its kind; empty: no line tells it. A rewind leads to `offset`, a skip from `offset` to `end`.
+    Of a `move`, `way` is its kind. A rewind leads to `offset`, a skip from `offset` to `end`.
     """
 
     act: str
@@ -472,8 +472,9 @@ class History:
         way = event.get("d", "")
         end = f.parse_offset(event["z"]) if "z" in event else NONE
         is_placed = offset != NONE and (way != f.SKIP_TO or end >= offset)
-        if way and (act != "move" or way not in f.WAYS or (way in f.PLACED_WAYS and not is_placed)):
-            raise ValueError("d is the way of a move: a rewind to o, a skip from o to z, or a change of the mode")
+        is_told = way in f.WAYS and (way not in f.PLACED_WAYS or is_placed)
+        if (not is_told) if act == "move" else way:
+            raise ValueError("d is the way of each move: a rewind to o, a skip from o to z, or a change of the mode")
         done = PersonAct(str(act), offset, key, bool(event.get("done")), at, line, str(way), end)
         if act == "delete":
             self.unjudged.setdefault(_name(event, "g"), ("it was deleted", line))

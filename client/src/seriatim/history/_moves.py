@@ -2,8 +2,7 @@
 
 A rewind or a skip to offset T begins a new epoch of the group at T. So the messages from T on come again, those between
 the place of the group and T need not come, and nothing else is explained. With another mode the group goes on at its
-place, which no line names. Files of earlier versions have moves without their kind: these explain everything before
-their answer came.
+place, which no line names: so a change of the mode explains everything before its answer came.
 """
 
 from __future__ import annotations
@@ -41,28 +40,22 @@ class Moves:
     """All moves of one group on one partition.
 
     Attributes:
-        untold: The time until which a person may have moved the group in an unknown way. Infinite: an answer never
-            came.
-        changes_mode: Whether a person may have changed the mode of the group.
+        changes_mode: Whether a person may have changed the mode of the group,
+        changed_until: and until when. Infinite: an answer never came.
     """
 
     def __init__(self, acts: Iterable[PersonAct], *, by_key: bool) -> None:
         moves = [act for act in acts if act.act == "move"]
         self._known = _pairs([act for act in moves if act.way in f.PLACED_WAYS])
         self._by_key = by_key
-        self.changes_mode = any(act.way == f.MODE for act in moves)
-        vague = [act for act in moves if act.way not in f.PLACED_WAYS]
-        done = [act.at for act in vague if act.done]
-        self._vague_count = len(vague) - len(done)
-        self.untold = math.inf if len(vague) > 2 * len(done) else max(done, default=-math.inf)
+        changes = [act for act in moves if act.way == f.MODE]
+        done = [act.at for act in changes if act.done]
+        self._change_count = len(changes) - len(done)
+        self.changes_mode = bool(changes)
+        self.changed_until = math.inf if len(changes) > 2 * len(done) else max(done, default=-math.inf)
 
     def __bool__(self) -> bool:
-        return bool(self._known) or self.untold > -math.inf
-
-    @property
-    def is_vague(self) -> bool:
-        """Whether a person moved the group in a way that no line tells."""
-        return self.untold > -math.inf
+        return bool(self._known) or self.changes_mode
 
     def begun_by(self, at: float) -> int:
         """How many rewinds and skips had begun by then."""
@@ -70,7 +63,7 @@ class Moves:
 
     def times_again(self, offset: int, at: float) -> int:
         """How often people may have asked, until that time, to be given the message at an offset once more."""
-        return self._vague_count + sum(move.to <= offset and move.begun <= at for move in self._known)
+        return self._change_count + sum(move.to <= offset and move.begun <= at for move in self._known)
 
     def puts_behind(self, offset: int, at: float) -> bool:
         """Whether a message may come behind later ones, because of a move before that time.
@@ -88,7 +81,7 @@ class Moves:
             at: When it was sent, or came last.
             of_earlier_epoch: Whether it came last in an earlier epoch of the group.
         """
-        if at <= self.untold or (self.is_vague and of_earlier_epoch):
+        if at <= self.changed_until or (self.changes_mode and of_earlier_epoch):
             return True
         for number, move in enumerate(self._known):
             if not self._by_key and (move.way == f.REWIND or 0 <= offset < move.first):

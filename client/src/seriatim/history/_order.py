@@ -132,7 +132,7 @@ class StreamJudge:
             earlier_there = plain_at.setdefault(offset, position)
             if earlier == NONE:
                 plain[row] = position
-            if moves.is_vague:
+            if moves.changes_mode:
                 continue
             if moves and earlier_there != position:
                 times[offset] += 1
@@ -208,7 +208,7 @@ class StreamJudge:
 
     def _order(self, stream: int, view: ConsumerGroupView, seen: Deliveries, firsts: array[int], moves: Moves) -> None:
         messages = self._messages
-        if moves.is_vague and not seen.by_key:
+        if moves.changes_mode and not seen.by_key:
             return
         offsets, rows = seen.offset, seen.message
         lanes: dict[int, _Tops] = {}

@@ -351,8 +351,8 @@ class _Recorder(ABC):
             key: The key that it is about; None: none.
             done: Whether the answer came.
             at: The time, if it was before the call.
-            way: Of a `move`: a `rewind` to `offset`, a `skip` from `offset` to `end`, or another `mode`. None: not
-                told, so that the move explains everything before its answer came.
+            way: Of a `move`, and only of one: a `rewind` to `offset`, a `skip` from `offset` to `end`, or another
+                `mode`, which explains everything before its answer came.
             end: Of a skip: where it leads.
         """
         fields: dict[str, object] = {} if offset is None else {"o": _text(offset)}

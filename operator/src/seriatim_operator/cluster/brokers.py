@@ -40,8 +40,7 @@ PARTITIONS_PER_CALL = 1000
 """The most partitions in one call that rewinds, skips, pauses or resumes a consumer group."""
 
 WATCH_SILENCE_S = 10.0
-"""A broker sends something on a watch every 3 s. After this many seconds of silence the operator asks whether it is
-there."""
+"""A broker sends something on a watch every 3 s. After this many seconds of silence the operator asks another one."""
 
 CLOSE_S = 1.0
 """Seconds that calls under way get when their connection is closed, because its broker has left or the certificates
@@ -245,8 +244,7 @@ class Brokers:
         """Yield all topics, then each change, as one broker tells them. If it fails, the next call asks another broker.
 
         Raises:
-            SeriatimError: The broker does not answer, is silent for 10 s and not there, or ended the stream. Call
-                again.
+            SeriatimError: The broker does not answer, is silent for 10 s, or ended the stream. Call again.
         """
         if not self._addresses:
             raise UnavailableError(f"no broker of {self.cluster} is there yet")
@@ -258,9 +256,7 @@ class Brokers:
             while True:
                 done, _ = await asyncio.wait([reading], timeout=WATCH_SILENCE_S)
                 if not done:
-                    if await self._is_there(address):
-                        continue
-                    raise UnavailableError(f"{address} tells nothing of its topics, and does not answer")
+                    raise UnavailableError(f"{address} has told nothing of its topics for {WATCH_SILENCE_S:.0f} s")
                 if reading.cancelled():  # by gRPC: `reach` has closed the connection
                     raise UnavailableError(f"the connection to {address} was closed")
                 response = reading.result()

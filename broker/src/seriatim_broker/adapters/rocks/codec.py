@@ -315,7 +315,7 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
         ) from error
     return CursorState(
         segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
-        stored.untold, settings, stored.term_base, stored.serial,
+        stored.untold, settings=settings, term_base=stored.term_base, serial=stored.serial,
     )  # fmt: skip
 
 

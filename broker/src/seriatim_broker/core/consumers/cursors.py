@@ -162,7 +162,7 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     #   3. The rebuild can only make it exclusive. An exclusive consumer group has no lists: k:5 is never delivered.
     cursor = CursorState(
         no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch,
-        oldest, untold, record.settings, record.term_base, serial,
+        oldest, untold, settings=record.settings, term_base=record.term_base, serial=serial,
     )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
     _keep(broker, partition, cursor, change)

@@ -132,7 +132,7 @@ class Seal:
     eligible: tuple[MemberId, ...]
     tail_from: int | None
     tail_copies: tuple[MemberId, ...]
-    size_bytes: int = 0
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
-from .keyed import SETTINGS_DEFAULT, ConsumerGroupSettings
+from .keyed import ConsumerGroupSettings
 from .producers import Rows, Table, Window
 from .segment import AT_ZERO, Start
 
@@ -146,7 +146,7 @@ class CursorState:
     server_epoch: int = 0
     oldest: int = 0
     untold: int = 0
-    settings: ConsumerGroupSettings = SETTINGS_DEFAULT
+    settings: ConsumerGroupSettings = field(kw_only=True)
     term_base: int = 0
     serial: int = 0
 
