@@ -31,7 +31,7 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "6ee974507c177b63142c4ebfd4acb8bf7ed72897"
+PREVIOUS: Final = "8dca170d62f531ec7094e6c2fe3951b1b1cdeda0"
 """The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085).
 
 A tag would not do, because a clone may have no tags. No version has been released.
