@@ -42,7 +42,7 @@ TOLD = """
     ReplayDeadLettersResponse.offsets TellKnownResponse.behind KnownWriter.append_time_ms
     CursorRecord.dropped_position ReadQuarantinedResponse.done StoredSegment.copied_from KnownCursor.oldest
     BrokerGroupDescription.waits_for
-    BrokerAddress.stream_port MemberRecord.link_address MemberRecord.stream_port
+    BrokerAddress.stream_port MemberRecord.stream_port
     ClusterRecord.rebuild_begun_ms
     CursorRecord.oldest CursorRecord.handover_epoch
     WriterRecord.opened_at_ms RowLayout.batch_bytes

@@ -46,10 +46,10 @@ from .rpc.dead_letters import DeadLettersServicer
 from .rpc.forwards import Forwards
 from .rpc.grpc_streams import GrpcStreams
 from .rpc.limits import SERVER_OPTIONS
-from .rpc.link import AnyDialer, LinkDialer, LinkListener
+from .rpc.link import LinkDialer, LinkListener
+from .rpc.listening import Bound, bind
 from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
-from .rpc.peer import GrpcDialer, PeerServicer
 from .rpc.peer_names import PeerNames
 from .rpc.places import Places
 from .rpc.publications import PublicationsServicer
@@ -230,6 +230,7 @@ class Broker:
         self._storage: RocksStorage | None = None
         self._servers: list[grpc.aio.Server] = []
         self._streams: TcpStreams | None = None
+        self._bound_links: Bound | None = None
         self._credentials: list[grpc.ServerCredentials] = []
         self._duties: asyncio.Task[None] | None = None
         self._is_assembled = False
@@ -274,6 +275,8 @@ class Broker:
         self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
         self._tls_contexts = TlsContexts(self.tls, settings.tls_client_auth) if self.tls is not None else None
+        if settings.links.endswith(":0"):  # other brokers are told the port, so it is taken before the broker joins
+            self._bound_links = await bind(settings.links, "links")
         self._place = Place(
             settings.cluster,
             settings.group,
@@ -281,7 +284,7 @@ class Broker:
             settings.client_address,
             settings.replace_disk,
             settings.replace_disk_of,
-            settings.link_address,
+            settings.link_address(self._bound_links.address if self._bound_links else settings.links),
             settings.stream_port,
         )
         self._is_joining = True
@@ -316,7 +319,7 @@ class Broker:
         """Whether a process at this address answers that it is this member run."""
         identity = PeerIdentity(cluster_id, run.member, run.run)
         try:
-            connection = await GrpcDialer(identity, self._transport).dial(address, RUNNING_DEADLINE_S)
+            connection = await LinkDialer(identity, self._tls_contexts).dial(address, RUNNING_DEADLINE_S)
         except (PeerRefusedError, PeerSilentError):
             return False
         await connection.abandon("it was only asked who it is")
@@ -360,7 +363,7 @@ class Broker:
         ground = Ground(
             self._storage,
             self._coordinator,
-            AnyDialer(LinkDialer(peer, self._tls_contexts), GrpcDialer(peer, self._transport)),
+            LinkDialer(peer, self._tls_contexts),
             self._clock,
             SystemRandom(),
             self.counters,
@@ -390,7 +393,6 @@ class Broker:
         self._directory_of_members = runtime.directory
         self._controller = runtime.controller
         self._names = self._peer_names()
-        self._peer_servicer = PeerServicer(peer, self._links.carry_accepted, self._names)
         self._listener = LinkListener(peer, self._links.carry_accepted, self._names, self._tls_contexts)
         self._calls = BrokerCalls(self._directory_of_members, self._transport, settings.broker)
         self._services = Services(
@@ -463,9 +465,9 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        """Open the port of clients and peers and, if there are settings for them, the other ports.
+        """Open the port for clients, the one for links and, if there are settings for them, the other ports.
 
-        Clients outside have a port that does not serve peers, and streams over gRPC only.
+        Clients outside have a port of their own, and streams over gRPC only.
         """
         members = self._directory_of_members
         inside = Addresses(members, members.client_address, members.stream_port)
@@ -474,17 +476,15 @@ class Broker:
         if self.settings.stream_listen:
             stream_port = int((await self._streams.start(self.settings.stream_listen)).rpartition(":")[2])
             stream_port = self.settings.stream_advertise_port or stream_port
-        await self._serve(self.settings.listen, inside, self._peer_servicer, stream_port)
-        if self.settings.link_listen:
-            await self._listener.start(self.settings.link_listen)
+        await self._serve(self.settings.listen, inside, stream_port)
+        await self._listener.start(self._bound_links or self.settings.links)
         if self.settings.external_listen:
-            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), None, 0)
+            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), 0)
 
-    async def _serve(self, listen: str, addresses: Addresses, peers: PeerServicer | None, stream_port: int) -> None:
+    async def _serve(self, listen: str, addresses: Addresses, stream_port: int) -> None:
         server = grpc.aio.server(interceptors=(ServedCalls(),), options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
-                *((peers.handler(),) if peers is not None else ()),
                 *GrpcStreams(self._services, addresses).handlers(),
                 RangesServicer(self._services, self._calls, addresses).handler(),
             )
@@ -913,6 +913,8 @@ class Broker:
             await self._driver.stop()
             await self._runtime.work.close()
             await self._calls.close()
+        if self._bound_links is not None:
+            self._bound_links.close()
         if self._storage is not None:
             await self._storage.close()
         if self._directory is not None:

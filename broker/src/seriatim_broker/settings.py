@@ -29,6 +29,11 @@ from .core.values.config import BrokerConfig
 ENVIRONMENT_PREFIX: Final = "SERIATIM_"
 _MIB: Final = 1 << 20
 
+PORT_MAX: Final = 65535
+
+LINK_PORT_DISTANCE: Final = 10_000
+"""From a broker's port for clients to the one for links, if no other is set. A Redis cluster has the same distance."""
+
 _Positive = Annotated[float, Meta(gt=0)]
 _NotNegative = Annotated[float, Meta(ge=0)]
 
@@ -41,7 +46,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         group: Name of the broker group.
         slot: Number of this member in its broker group; the broker is called `<group>-<slot>`.
         data: The data directory.
-        listen: `host:port` for clients and other brokers.
+        listen: `host:port` for clients, and for calls of other brokers.
         advertise: `host:port` at which clients reach this broker, and other brokers too unless their `peers` names
             it. Default: `listen`.
         external_listen: `host:port` of a second port, for clients outside the network of the brokers. Over it, a client
@@ -52,11 +57,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             `external_advertise`, not both.
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
         peers: Addresses of other brokers, by name. They replace the addresses that those brokers registered.
-        link_listen: `host:port` of a port for other brokers' links over TCP, which cost less than links over gRPC.
-            Other brokers reach it at the host of `advertise`. Default: this port is not opened, and other brokers
-            link with this one over gRPC.
-        link_peers: As `peers`, for the `link_listen` of other brokers. A broker that only `peers` names is linked over
-            gRPC, at the address there.
+        link_listen: `host:port` for the links of other brokers, which carry replication. They reach it at the host of
+            `advertise`. Port 0: the system chooses one at each start. Default: see `links`.
+        link_peers: As `peers`, for the `link_listen` of other brokers. It names those that `peers` names.
         stream_listen: `host:port` of a port for streams of clients over TCP, which cost less than streams over gRPC.
             Clients reach it at the host at which they reach `listen`. Default: this port is not opened, and clients
             use gRPC. Clients outside (`external_listen`) always do.
@@ -185,12 +188,22 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         return self.advertise or self.listen
 
     @property
-    def link_address(self) -> str:
-        """The address at which other brokers reach `link_listen`; empty if there is none."""
-        if not self.link_listen:
-            return ""
-        host, port = self.client_address.rpartition(":")[0], self.link_listen.rpartition(":")[2]
+    def links(self) -> str:
+        """`link_listen`, or the port that is `LINK_PORT_DISTANCE` above that of `listen`, below it if there is none.
+
+        Port 0 stays 0: the system chooses one.
+        """
+        if self.link_listen:
+            return self.link_listen
+        host, _, text = self.listen.rpartition(":")
+        port = int(text)
+        if port:
+            port += LINK_PORT_DISTANCE if port + LINK_PORT_DISTANCE <= PORT_MAX else -LINK_PORT_DISTANCE
         return f"{host}:{port}"
+
+    def link_address(self, listening: str) -> str:
+        """The address at which other brokers reach their port of this broker, which listens at `listening`."""
+        return f"{self.client_address.rpartition(':')[0]}:{listening.rpartition(':')[2]}"
 
     @property
     def stream_port(self) -> int:
@@ -420,12 +433,12 @@ def _contradictions(settings: BrokerSettings) -> Iterator[str]:
         yield "external_advertise and external_advertise_file are two ways to say one thing: give one of them"
     if _is_taken(settings.external_listen, settings.listen, settings.admin_listen):
         yield "external_listen must be a port of its own"
-    if _is_taken(settings.link_listen, settings.listen, settings.admin_listen, settings.external_listen):
-        yield "link_listen must be a port of its own"
-    if settings.link_listen and settings.link_listen.endswith(":0"):
-        yield "link_listen needs a port that stays the same: it is registered before the broker listens"
+    if _is_taken(settings.links, settings.listen, settings.admin_listen, settings.external_listen):
+        yield f"link_listen must be a port of its own, and {settings.links} is not"
+    if set(settings.peers) != set(settings.link_peers):
+        yield "peers and link_peers name the same brokers: one leads their calls, the other their links"
     if _is_taken(
-        settings.stream_listen, settings.listen, settings.admin_listen, settings.external_listen, settings.link_listen
+        settings.stream_listen, settings.listen, settings.admin_listen, settings.external_listen, settings.links
     ):
         yield "stream_listen must be a port of its own"
     if settings.stream_advertise_port and not settings.stream_listen:

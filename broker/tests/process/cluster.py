@@ -65,7 +65,9 @@ class Cluster:
         self.directory = directory
         self.addresses = {name: f"127.0.0.1:{ports[1 + at]}" for at, name in enumerate(names)}
         self.admin = {name: f"127.0.0.1:{ports[1 + len(names) + at]}" for at, name in enumerate(names)}
-        self.links = {name: f"127.0.0.1:{ports[1 + 2 * len(names) + at]}" for at, name in enumerate(names)}
+        links = [f"127.0.0.1:{port}" for port in ports[1 + 2 * len(names) :]]
+        links[1::2] = ["127.0.0.1:0"] * groups  # the system chooses the port of every other broker
+        self.links = dict(zip(names, links, strict=True))
         self.coordinator_address = f"127.0.0.1:{ports[0]}"
         self.coordinator = Process(
             "coordinator",

@@ -1,4 +1,4 @@
-"""What only links over TCP do: pairing, limits, garbage, and when messages leave."""
+"""What links over TCP do beside `link_contract`: pairing, limits, garbage, and when messages leave."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.tls import TlsSource
 from seriatim_api.tls_contexts import TlsContexts
 from seriatim_broker.core.values import messages as m
-from seriatim_broker.interfaces.link import LINK_SCHEME, PeerRefusedError, PeerSilentError
+from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc import link, listening, peer_frames
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
-from seriatim_broker.rpc.link import AnyDialer, LinkConnection, LinkDialer, LinkListener
+from seriatim_broker.rpc.link import LinkConnection, LinkDialer, LinkListener
 from seriatim_broker.rpc.link_lane import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, Lane
-from seriatim_broker.rpc.peer import GrpcDialer
 from seriatim_broker.rpc.peer_hello import write_hello
 from structlog.testing import capture_logs
 
 from tools.ports import free_port
 
 from .certificates import write
-from .grpc_peers import GrpcPeers
 from .link_contract import Peer, identity, make_batch
 from .raw_frames import RawFrames, frame
 
@@ -59,7 +57,7 @@ class Acceptor:
 
     @property
     def address(self) -> str:
-        return f"{LINK_SCHEME}127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.port}"
 
     async def _carry(self, connection: LinkConnection) -> str:
         self.carried.put_nowait(connection)
@@ -433,77 +431,29 @@ async def test_what_waits_outside_a_full_connection_is_overtaken_by_heartbeats()
     assert lane.queued_bytes == 0
 
 
-class Mixed:
-    """Broker a serves both networks and dials by addresses; broker b has only gRPC."""
-
-    def __init__(self) -> None:
-        self.old = GrpcPeers()
-        self.b_address = self.old.address("b")
-
-    async def start(self) -> tuple[Peer, Peer]:
-        b = await self.old.start("b", 4)
-        who = identity("a", 1)
-        both = AnyDialer(LinkDialer(who), GrpcDialer(who))
-        a = await self.old.start("a", 1, dialer=both, resolve=lambda _broker: self.b_address)
-        self.listener = LinkListener(who, a.links.carry_accepted)
-        self.a_address = LINK_SCHEME + await self.listener.start("127.0.0.1:0")
-        return a, b
-
-    async def close(self) -> None:
-        await self.listener.close()
-        await self.old.close()
-
-
-async def upgraded(mixed: Mixed, b: Peer) -> tuple[Peer, LinkListener]:
-    """Broker b again, in the new version."""
-    await mixed.old.stop(b)
-    who = identity("b", 5)
-    new = Peer(who, AnyDialer(LinkDialer(who), GrpcDialer(who)), lambda _broker: mixed.a_address)
-    listener = LinkListener(who, new.links.carry_accepted)
-    mixed.b_address = LINK_SCHEME + await listener.start("127.0.0.1:0")
-    return new, listener
-
-
-@pytest.mark.parametrize("dialing", ["the new one", "the old one"])
-async def test_a_broker_links_with_one_of_the_version_before_and_over_tcp_once_that_is_upgraded(dialing: str) -> None:
-    mixed = Mixed()
-    a, b = await mixed.start()
-    try:
-        if dialing == "the new one":
-            a.links.connect("b")
-        else:
-            b.links.connect("a")
-        await a.until(lambda: bool(a.ups()))
-        await b.until(lambda: bool(b.ups()))
-        a.links.send("b", m.Heartbeat(7))
-        await b.until(lambda: b.messages() == [m.Heartbeat(7)])
-        new, listener = await upgraded(mixed, b)
-        try:
-            a.links.hasten("b")
-            new.links.connect("a")
-            await new.until(lambda: new.links.is_up("a"))
-            await a.until(lambda: a.links.is_up("b") and a.ups()[-1].member_run == 5)
-            async with asyncio.timeout(DEADLINE_S):
-                while m.Heartbeat(8) not in new.messages():
-                    a.links.send("b", m.Heartbeat(8))
-                    await asyncio.sleep(0.01)
-        finally:
-            await new.links.close()
-            await listener.close()
-    finally:
-        await mixed.close()
-
-
 async def test_who_does_not_listen_refuses_and_who_does_not_answer_is_silent() -> None:
     dialer = LinkDialer(identity("a", 1))
     with pytest.raises(PeerRefusedError):
-        await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{free_port()}", DEADLINE_S)
+        await dialer.dial(f"127.0.0.1:{free_port()}", DEADLINE_S)
     closing = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(PeerSilentError, match="no hello within"):
-        await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{deaf.getsockname()[1]}", 0.1)
+        await dialer.dial(f"127.0.0.1:{deaf.getsockname()[1]}", 0.1)
     async with closing:
         with pytest.raises(PeerRefusedError):
-            await dialer.dial(f"{LINK_SCHEME}127.0.0.1:{closing.sockets[0].getsockname()[1]}", DEADLINE_S)
+            await dialer.dial(f"127.0.0.1:{closing.sockets[0].getsockname()[1]}", DEADLINE_S)
+
+
+async def test_a_port_that_is_taken_and_not_listening_refuses() -> None:
+    """A broker takes its port before it joins, which may take long: until then it is as if nobody were there."""
+    listener = LinkListener(identity("b", 4), lambda connection: connection.run(lambda _message: None))
+    bound = await listening.bind("127.0.0.1:0", "links")
+    with pytest.raises(PeerRefusedError):
+        await LinkDialer(identity("a", 1)).dial(bound.address, DEADLINE_S)
+    assert await listener.start(bound) == bound.address
+    bound.close()  # as after a start that failed later: the port is the listener's
+    connection = await LinkDialer(identity("a", 1)).dial(bound.address, DEADLINE_S)
+    await connection.abandon("enough")
+    await listener.close()
 
 
 class Slow:
@@ -525,7 +475,7 @@ async def test_names_that_are_not_answered_take_no_thread_from_the_rest_of_the_b
 ) -> None:
     names = Slow(monkeypatch)
     dialer = LinkDialer(identity("a", 1))
-    dials = [asyncio.create_task(dialer.dial(f"{LINK_SCHEME}g{at}-0.example:7103", 0.2)) for at in range(40)]
+    dials = [asyncio.create_task(dialer.dial(f"g{at}-0.example:7103", 0.2)) for at in range(40)]
     try:
         await asyncio.sleep(0)
         assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 2.0) == 7
@@ -556,7 +506,7 @@ async def test_an_address_that_answers_nothing_leaves_time_for_the_next_one(
     with socket.create_server(("127.0.0.2", acceptor.port)):  # it accepts nothing
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, acceptor.port)) for host in HOSTS]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
-        connection = await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}b.example:{acceptor.port}", 0.5)
+        connection = await LinkDialer(identity("a", 1)).dial(f"b.example:{acceptor.port}", 0.5)
         connection.close("enough")
 
 
@@ -567,14 +517,14 @@ async def test_a_host_is_silent_unless_all_of_its_addresses_refuse(monkeypatch: 
             found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, found=found, **_options: found)
             with pytest.raises(error):
-                await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}b.example:{port}", 0.2)
+                await LinkDialer(identity("a", 1)).dial(f"b.example:{port}", 0.2)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "h:port", "127.0.0.1:99999", f"{'x' * 70}:1", "a\0b:1", "a..b:1"])
 async def test_what_is_no_address_is_silence_and_no_bug(address: str) -> None:
     """Another broker registered it. For any other error of a dial `Links` ends the process."""
     with pytest.raises(PeerSilentError):
-        await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}{address}", DEADLINE_S)
+        await LinkDialer(identity("a", 1)).dial(address, DEADLINE_S)
 
 
 async def test_a_broker_without_descriptors_does_not_say_that_its_peer_is_dead(acceptor: Acceptor) -> None:
@@ -613,7 +563,7 @@ async def test_a_handshake_that_ends_when_its_time_is_over_leaves_nothing_behind
                 await raw.ends()
         assert len(cancelled) == 3
         for _ in range(4):
-            connection = await LinkDialer(identity("a", 1), tls).dial(f"{LINK_SCHEME}{where}", DEADLINE_S)
+            connection = await LinkDialer(identity("a", 1), tls).dial(where, DEADLINE_S)
             connection.close("enough")
     finally:
         await listener.close()
@@ -627,7 +577,7 @@ async def test_a_dot_behind_a_host_is_not_part_of_its_name(
     port = (await listener.start("127.0.0.1:0")).rpartition(":")[2]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: [(2, 1, 6, "", ("127.0.0.1", 0))])
     try:
-        connection = await LinkDialer(identity("a", 1), tls).dial(f"{LINK_SCHEME}b.example.:{port}", DEADLINE_S)
+        connection = await LinkDialer(identity("a", 1), tls).dial(f"b.example.:{port}", DEADLINE_S)
         connection.close("enough")
     finally:
         await listener.close()
@@ -640,7 +590,7 @@ async def test_a_port_on_all_addresses_is_open_to_both_families(acceptor: Accept
     port = (await listener.start(f"{everywhere}:0")).rpartition(":")[2]
     try:
         for host in ("127.0.0.1", "[::1]", "localhost"):
-            connection = await LinkDialer(identity("a", 1)).dial(f"{LINK_SCHEME}{host}:{port}", DEADLINE_S)
+            connection = await LinkDialer(identity("a", 1)).dial(f"{host}:{port}", DEADLINE_S)
             connection.close("enough")
     finally:
         await listener.close()
@@ -656,7 +606,7 @@ async def test_a_listener_that_ends_leaves_no_socket_behind(acceptor: Acceptor) 
 
     async def ends_after(turns: int) -> None:
         listener = LinkListener(identity("b", 4), acceptor._carry)
-        dialing = asyncio.create_task(use(LINK_SCHEME + await listener.start("127.0.0.1:0")))
+        dialing = asyncio.create_task(use(await listener.start("127.0.0.1:0")))
         for _ in range(turns):
             await asyncio.sleep(0)
         await listener.close()

@@ -1,4 +1,4 @@
-"""The cases of `link_contract`: over TCP and over gRPC, each without and with TLS, and in memory.
+"""The cases of `link_contract`: over TCP, without and with TLS, and in memory.
 
 The simulator's network, which is the one in memory, runs in real time here.
 """
@@ -16,8 +16,8 @@ from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.virtual_time import LoopTimers
 
 from .certificates import write
-from .grpc_peers import GrpcPeers, TcpPeers
 from .link_contract import CASES, Peer, Peers, identity
+from .tcp_peers import TcpPeers
 
 globals().update(CASES)
 
@@ -54,14 +54,14 @@ class MemoryPeers:
             await self.stop(peer)
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=["tcp", "tcp-tls", "grpc", "grpc-tls", "memory"])
+@pytest_asyncio.fixture(loop_scope="session", params=["tcp", "tcp-tls", "memory"])
 async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
     """A network without brokers."""
-    made: GrpcPeers | MemoryPeers
+    made: TcpPeers | MemoryPeers
     if request.param == "memory":
         made = MemoryPeers()
     else:
         files = write(tmp_path, trustme.CA(), "127.0.0.1") if request.param.endswith("tls") else None
-        made = (TcpPeers if request.param.startswith("tcp") else GrpcPeers)(files)
+        made = TcpPeers(files)
     yield made
     await made.close()

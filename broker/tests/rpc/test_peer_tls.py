@@ -1,7 +1,4 @@
-"""Links with TLS, over TCP and over gRPC.
-
-Which broker may dial which, and that a refused certificate does not count as a dead process.
-"""
+"""Links with TLS: which broker may dial which, and that a refused certificate does not count as a dead process."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 import trustme
 from seriatim_api import tls
@@ -18,21 +14,10 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import MemberId
 from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_api.tls_contexts import TlsContexts
-from seriatim_broker.interfaces.link import (
-    LINK_SCHEME,
-    Connection,
-    Dialer,
-    PeerIdentity,
-    PeerRefusedError,
-    PeerSilentError,
-)
-from seriatim_broker.rpc.limits import SERVER_OPTIONS
+from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc.link import LinkDialer, LinkListener
-from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.peer_names import PeerNames, covers
-from seriatim_broker.rpc.transport import TlsTransport
 from seriatim_broker.runtime.links import DIAL_DEADLINE_S
-from seriatim_broker.tls import server_credentials
 from structlog.testing import capture_logs
 
 from tools.ports import free_port
@@ -56,26 +41,9 @@ def identity(name: str) -> PeerIdentity:
     return PeerIdentity("c1", MemberId(name, f"{name}-disk"), 1)
 
 
-class Network:
-    """Over what brokers link in a test."""
-
-    kind = "tcp"
-
-
-NETWORK = Network()
-
-
-@pytest.fixture(autouse=True, params=["tcp", "grpc"])
-def network(request: pytest.FixtureRequest) -> None:
-    NETWORK.kind = request.param
-
-
-def dialer_of(files: TlsFiles) -> Dialer:
+def dialer_of(files: TlsFiles) -> LinkDialer:
     """Broker a's."""
-    source = TlsSource(files)
-    if NETWORK.kind == "tcp":
-        return LinkDialer(identity("a"), TlsContexts(source))
-    return GrpcDialer(identity("a"), TlsTransport(source))
+    return LinkDialer(identity("a"), TlsContexts(TlsSource(files)))
 
 
 async def carry(connection: Connection) -> str:
@@ -97,24 +65,12 @@ async def acceptor(
         loaded = asyncio.Event()
         loaded.set()
     names = PeerNames(lambda broker: [known[broker]] if broker in known else [], loaded) if asks else None
-    if NETWORK.kind == "tcp":
-        tls = TlsContexts(TlsSource(files), "required" if asks else "optional")
-        listener = LinkListener(identity("b"), carry, names, tls)
-        where = await listener.start("127.0.0.1:0")
-        try:
-            yield LINK_SCHEME + where
-        finally:
-            await listener.close()
-        return
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    server.add_generic_rpc_handlers((PeerServicer(identity("b"), carry, names).handler(),))
-    credentials = server_credentials(TlsSource(files), "required" if asks else "optional")
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
+    contexts = TlsContexts(TlsSource(files), "required" if asks else "optional")
+    listener = LinkListener(identity("b"), carry, names, contexts)
     try:
-        yield f"127.0.0.1:{port}"
+        yield await listener.start("127.0.0.1:0")
     finally:
-        await server.stop(None)
+        await listener.close()
 
 
 async def reaches(files: TlsFiles, address: str) -> None:
@@ -168,7 +124,7 @@ async def test_the_name_that_is_dialed_must_stand_in_the_certificate(tmp_path: P
 
 
 async def test_nobody_there_is_still_nobody_there(tmp_path: Path, authority: trustme.CA) -> None:
-    address = f"{LINK_SCHEME if NETWORK.kind == 'tcp' else ''}127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(PeerRefusedError):
         await reaches(write(tmp_path / "a", authority, "127.0.0.1"), address)
 

@@ -267,7 +267,7 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         assert directory.peer_address("g0-1") == "127.0.0.1:7001"
         assert directory.peer_address("g9-0") == "proxy:1"
         assert directory.peer_address("g9-1") is None
-        assert directory.link_address("g0-1") == "tcp://127.0.0.1:7201"
+        assert directory.link_address("g0-1") == "127.0.0.1:7201"
         await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so")
         await taker.until_count(4)
         assert taker.events[3] == CertificateSeen(identity.run_id)
@@ -432,7 +432,7 @@ async def test_a_copy_of_the_directory_of_a_living_run_is_refused_and_changes_no
     place = Place("c", "g0", 0, "127.0.0.1:7009")
     with pytest.raises(DirectoryInUseError, match="answers at"):
         await join(coordinator, KEYS, place, lambda *_: copy, "boot", deadline_s=10, is_running=is_running)
-    assert asked == [("127.0.0.1:7000", living.run_id)]
+    assert asked == [("127.0.0.1:7200", living.run_id)]
     assert copy.run == 1
     assert await record_of(coordinator, "g0-0") == before
     assert await coordinator.get(KEYS.certificate(living.run_id)) is None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.tls import TlsFiles
-from seriatim_broker.settings import NAMES, load
+from seriatim_broker.settings import load
 
 GIVEN: dict[str, Any] = {
     "cluster": "c",
@@ -31,28 +30,48 @@ def test_flags_are_enough() -> None:
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "broker.toml"
-    file.write_text('heal_after_s = 1\nsilence_ms = 1\nlog_level = "error"\npeers = {"g1-0" = "127.0.0.1:1"}\n')
+    file.write_text(
+        'heal_after_s = 1\nsilence_ms = 1\nlog_level = "error"\n[peers]\ng1-0 = "h:1"\n[link_peers]\ng1-0 = "h:2"\n'
+    )
     monkeypatch.setenv("SERIATIM_HEAL_AFTER_S", "2")
     monkeypatch.setenv("SERIATIM_SILENCE_MS", "700")
     settings = load({**GIVEN, "heal_after_s": 3, "log_level": None}, file)
     assert (settings.heal_after_s, settings.silence_ms, settings.log_level) == (3, 700, "error")
-    assert settings.peers == {"g1-0": "127.0.0.1:1"}
+    assert (settings.peers, settings.link_peers) == ({"g1-0": "h:1"}, {"g1-0": "h:2"})
 
 
 def test_peers_are_written_as_pairs() -> None:
-    for name in ("peers", "link_peers"):
-        settings = load({**GIVEN, name: "g1-0=h:1,g1-1=h:2"}, None, {})
-        assert getattr(settings, name) == {"g1-0": "h:1", "g1-1": "h:2"}
+    settings = load({**GIVEN, "peers": "g1-0=h:1,g1-1=h:2", "link_peers": "g1-0=h:3,g1-1=h:4"}, None, {})
+    assert settings.peers == {"g1-0": "h:1", "g1-1": "h:2"}
+    assert settings.link_peers == {"g1-0": "h:3", "g1-1": "h:4"}
+
+
+@pytest.mark.parametrize(
+    ("listen", "links"),
+    [
+        ("0.0.0.0:7100", "0.0.0.0:17100"),
+        ("[::1]:55535", "[::1]:65535"),
+        ("h:55536", "h:45536"),
+        ("h:65535", "h:55535"),
+        ("h:0", "h:0"),
+    ],
+)
+def test_the_port_of_links_follows_that_of_clients(listen: str, links: str) -> None:
+    assert load({**GIVEN, "listen": listen}, None, {}).links == links
+    assert load({**GIVEN, "listen": listen, "link_listen": "h:7103"}, None, {}).links == "h:7103"
 
 
 def test_links_are_reached_at_the_advertised_host() -> None:
-    assert load(GIVEN, None, {}).link_address == ""
-    links = {"link_listen": "0.0.0.0:7103"}
-    assert load({**GIVEN, **links, "advertise": "g0-1.shop:7100"}, None, {}).link_address == "g0-1.shop:7103"
-    assert load({**GIVEN, **links, "advertise": "[::1]:7100"}, None, {}).link_address == "[::1]:7103"
-    for wrong in ("0.0.0.0:0", GIVEN["listen"]):
-        with pytest.raises(BadRequestError, match="link_listen"):
-            load({**GIVEN, "link_listen": wrong}, None, {})
+    for advertise, address in (("g0-1.shop:7100", "g0-1.shop:7103"), ("[::1]:7100", "[::1]:7103")):
+        assert load({**GIVEN, "advertise": advertise}, None, {}).link_address("0.0.0.0:7103") == address
+    with pytest.raises(BadRequestError, match="link_listen"):
+        load({**GIVEN, "link_listen": GIVEN["listen"]}, None, {})
+
+
+def test_addresses_by_hand_are_given_for_calls_and_links() -> None:
+    for one in ("peers", "link_peers"):
+        with pytest.raises(BadRequestError, match="peers and link_peers"):
+            load({**GIVEN, one: "g1-0=h:1"}, None, {})
 
 
 def test_the_port_of_streams_is_the_advertised_one() -> None:
@@ -61,14 +80,6 @@ def test_the_port_of_streams_is_the_advertised_one() -> None:
     assert load({**GIVEN, "stream_listen": "0.0.0.0:0"}, None, {}).stream_port == 0, "the system chooses it"
     forwarded = {"stream_listen": "0.0.0.0:7104", "stream_advertise_port": 30104}
     assert load({**GIVEN, **forwarded}, None, {}).stream_port == 30104
-
-
-def test_an_older_version_does_not_take_the_variable_for_a_slip() -> None:
-    """The operator gives `SERIATIM_LINK_LISTEN` to each pod, whatever its image is. A broker refuses an unknown
-    variable whose name is close to that of a setting.
-    """
-    older = [name for name in NAMES if not name.startswith("link_")]
-    assert not difflib.get_close_matches("link_listen", older, 1, 0.8)
 
 
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:

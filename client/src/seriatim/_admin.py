@@ -595,7 +595,6 @@ def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
         address=record.address,
         admitted=record.admitted,
         live=row.live,
-        peer_addresses=dict(record.peer_addresses),
         external_address=record.external_address if record.external_run == record.run else "",
         disk_state=row.disk_state,
     )

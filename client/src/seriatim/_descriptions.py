@@ -6,7 +6,7 @@ To make their classes takes about as long as to load gRPC, so producers and cons
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from seriatim_api.lag import lag_messages
@@ -257,7 +257,6 @@ class Broker:
     address: str
     admitted: bool
     live: bool
-    peer_addresses: Mapping[str, str] = field(default_factory=dict)
     disk_state: str = ""
     external_address: str = ""
 

@@ -542,8 +542,8 @@ def _wants_json() -> bool:
     "--listen",
     default="127.0.0.1:7400",
     show_default=True,
-    help="host:port of the first broker. The next two ports are for the second broker and the coordinator. Two more, "
-    "for streams of clients, are chosen by the system. With port 0, the command chooses free ports and prints them.",
+    help="host:port of the first broker. The next two ports are for the second broker and the coordinator. The system "
+    "chooses those for links and for streams of clients. With port 0, the command chooses free ports and prints them.",
 )
 @click.option("--admin-listen", default="", help="host:port of metrics and health (default: not opened).")
 @click.option("--log-level", default="info", help="debug, info, warning or error (default info).")

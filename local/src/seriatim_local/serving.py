@@ -89,7 +89,8 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
                     "slot": slot,
                     "data": data / f"g0-{slot}",
                     "listen": f"{host}:{port + slot}",
-                    "stream_listen": f"{host}:0",  # the broker tells clients which port it got
+                    "link_listen": f"{host}:0",  # the broker tells the other one which port it got, and
+                    "stream_listen": f"{host}:0",  # clients
                     "coordinator": running.address,
                     "stop_deadline_s": 0,  # there is no other broker group to hand over to
                 },

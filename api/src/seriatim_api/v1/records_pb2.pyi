@@ -275,26 +275,6 @@ class MemberRecord(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class PeerAddressesEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     MEMBER_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
@@ -305,7 +285,6 @@ class MemberRecord(_message.Message):
     CLEAN_SHUTDOWN_FIELD_NUMBER: _builtins.int
     PROTOCOL_MIN_FIELD_NUMBER: _builtins.int
     PROTOCOL_MAX_FIELD_NUMBER: _builtins.int
-    PEER_ADDRESSES_FIELD_NUMBER: _builtins.int
     JOIN_NONCE_FIELD_NUMBER: _builtins.int
     FORMS_FIELD_NUMBER: _builtins.int
     FORMS_RUN_FIELD_NUMBER: _builtins.int
@@ -336,15 +315,11 @@ class MemberRecord(_message.Message):
     external_run: _builtins.int
     """another run said nothing about `external_address` yet"""
     link_address: _builtins.str
-    """host:port of links over TCP (ADR 0054); empty: only over gRPC"""
+    """host:port of links over TCP (ADR 0054)"""
     stream_port: _builtins.int
     """where it takes streams over TCP at the host of `address`; 0: only over gRPC"""
     @_builtins.property
     def member(self) -> _common_pb2.Member: ...
-    @_builtins.property
-    def peer_addresses(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """for others: how to reach this broker, where it differs by caller"""
-
     def __init__(
         self,
         *,
@@ -358,7 +333,6 @@ class MemberRecord(_message.Message):
         clean_shutdown: _builtins.bool = ...,
         protocol_min: _builtins.int = ...,
         protocol_max: _builtins.int = ...,
-        peer_addresses: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         join_nonce: _builtins.bytes = ...,
         forms: _builtins.int = ...,
         forms_run: _builtins.int = ...,
@@ -369,7 +343,7 @@ class MemberRecord(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "member", b"member", "peer_addresses", b"peer_addresses", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot", "stream_port", b"stream_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "admitted", b"admitted", "boot_id", b"boot_id", "clean_shutdown", b"clean_shutdown", "external_address", b"external_address", "external_run", b"external_run", "forms", b"forms", "forms_run", b"forms_run", "group", b"group", "join_nonce", b"join_nonce", "link_address", b"link_address", "member", b"member", "protocol_max", b"protocol_max", "protocol_min", b"protocol_min", "run", b"run", "slot", b"slot", "stream_port", b"stream_port"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

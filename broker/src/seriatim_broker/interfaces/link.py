@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from seriatim_api.ids import MemberId
 
 from ..core.values.messages import FORMS, Message
-
-LINK_SCHEME: Final = "tcp://"
-"""An address of a link over TCP is `tcp://host:port`. A `host:port` alone is an address of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Dialer(Protocol):
         """Connect, and exchange hellos. The other end uses the connection when `confirm` has been called.
 
         Args:
-            address: `host:port`, with `LINK_SCHEME` before it for a link over TCP.
+            address: `host:port`.
             deadline_s: Seconds for all of it.
 
         Raises:

@@ -49,8 +49,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     # Without it, a channel that was used once goes on connecting, five times a second, to a broker that is gone for
-    # good. The first call after a pause pays some 20 ms for a connection. Links over gRPC are calls that never end, so
-    # this does not concern them.
+    # good. The first call after a pause pays some 20 ms for a connection.
     ("grpc.client_idle_timeout_ms", 30_000),
 )
 

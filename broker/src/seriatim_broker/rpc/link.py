@@ -1,8 +1,8 @@
-"""The network between brokers over TCP or TLS, without gRPC. A link has two connections (lanes): control, replication.
+"""The network between brokers, over TCP or TLS. A link has two connections (lanes): control and replication.
 
 A link begins with a hello on both connections, which is answered on both, and a confirmation (the hello once more) on
 both. Replication has a connection of its own, so a heartbeat never waits behind a megabyte of batches. The frames are
-those of `seriatim_api.framing`; what the messages in them look like is the same as over gRPC (`peer_frames`).
+those of `seriatim_api.framing`; `peer_frames` says what the messages in them look like.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from seriatim_api.host_lookup import HostLookup
 from seriatim_api.tls_contexts import TlsContexts
 
 from ..core.values.messages import Message
-from ..interfaces.link import LINK_SCHEME, Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
+from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .link_lane import CONTROL_HELLO, DATA_HELLO, REFUSAL, Lane
-from .listening import Accepted, Listening
+from .listening import Accepted, Bound, Listening
 from .peer_hello import read_hello, write_hello
 from .peer_names import PeerNames
 
@@ -178,14 +178,14 @@ class LinkDialer:
         If the host has several addresses, each gets its share of the time that is left.
 
         Args:
-            address: `tcp://host:port`.
+            address: `host:port`.
             deadline_s: Seconds for all of it.
 
         Raises:
             PeerRefusedError: No process listens at any of the addresses, or one ends a connection before its hello.
             PeerSilentError: No hello came in time, or one that does not fit; or TLS prevented the connection.
         """
-        host, _, port = address.removeprefix(LINK_SCHEME).rpartition(":")
+        host, _, port = address.rpartition(":")
         host = host.strip("[]")
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
@@ -283,24 +283,6 @@ class LinkDialer:
         return PeerSilentError(trouble)
 
 
-class AnyDialer:
-    """Dials over TCP or over gRPC, as the address says.
-
-    Args:
-        tcp: Dials addresses with `LINK_SCHEME`.
-        grpc: Dials the others, which have no port for links.
-    """
-
-    def __init__(self, tcp: Dialer, grpc: Dialer) -> None:
-        self._tcp = tcp
-        self._grpc = grpc
-
-    async def dial(self, address: str, deadline_s: float) -> Connection:
-        """See `interfaces.link.Dialer`."""
-        dialer = self._tcp if address.startswith(LINK_SCHEME) else self._grpc
-        return await dialer.dial(address, deadline_s)
-
-
 # ---- accepting ------------------------------------------------------------------------------------------
 
 
@@ -340,9 +322,9 @@ class LinkListener:
         self._waiting: dict[bytes, _Waiting] = {}
         self.listening = Listening("links", self._serve, UNPAIRED_COUNT_MAX, tls)
 
-    async def start(self, address: str) -> str:
+    async def start(self, where: str | Bound) -> str:
         """Listen. Returns the address, with the port that was taken; see `Listening.start`."""
-        return await self.listening.start(address)
+        return await self.listening.start(where)
 
     async def close(self) -> None:
         """Stop listening, and break all links that were accepted."""

@@ -77,6 +77,58 @@ class Accepted:
         self._socket.close()
 
 
+class Bound:
+    """Sockets that have a port and do not listen yet: who dials it is refused.
+
+    Attributes:
+        address: `host:port`, with the port that was taken.
+    """
+
+    def __init__(self, address: str, sockets: list[socket.socket]) -> None:
+        self.address = address
+        self._sockets = sockets
+
+    def take(self) -> list[socket.socket]:
+        """The sockets. From now on they belong to the caller."""
+        sockets, self._sockets = self._sockets, []
+        return sockets
+
+    def close(self) -> None:
+        """Give the port back, unless the sockets were taken."""
+        for bound in self.take():
+            bound.close()
+
+
+async def bind(address: str, what: str) -> Bound:
+    """Take a port.
+
+    Args:
+        address: `host:port`. Port 0: the system chooses one.
+        what: What the port is for, for people: `links`.
+
+    Raises:
+        PreconditionError: Another process uses the port, or the host is not one of this machine.
+    """
+    host, _, port = address.rpartition(":")
+    sockets: list[socket.socket] = []
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        if host in _ANY and (everywhere := _bound_everywhere(int(port))) is not None:
+            sockets.append(everywhere)
+            found = []
+        for family, _, _, _, where in dict.fromkeys(found):
+            sockets.append(_bound(family, where))
+    except OSError as exc:
+        Bound(address, sockets).close()
+        raise PreconditionError(
+            f"the broker cannot listen on {address} for {what}: another process uses this port, or it is not an "
+            "address of this machine"
+        ) from exc
+    return Bound(f"{host}:{sockets[0].getsockname()[1]}", sockets)
+
+
 class Listening:
     """Accepts connections, and has a task for each.
 
@@ -108,35 +160,21 @@ class Listening:
         """Accepted connections that are not admitted."""
         return len(self._waiting)
 
-    async def start(self, address: str) -> str:
+    async def start(self, where: str | Bound) -> str:
         """Listen. Returns the address, with the port that was taken.
 
         Args:
-            address: `host:port`.
+            where: `host:port`, or what `bind` took.
 
         Raises:
             PreconditionError: Another process uses the port, or the host is not one of this machine.
         """
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(
-                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            if host in _ANY and (everywhere := _listening_everywhere(int(port))) is not None:
-                self._sockets.append(everywhere)
-                found = []
-            for family, _, _, _, where in dict.fromkeys(found):
-                self._sockets.append(_listening(family, where))
-        except OSError as exc:
-            await self.close()
-            raise PreconditionError(
-                f"the broker cannot listen on {address} for {self._what}: another process uses this port, or it is "
-                "not an address of this machine"
-            ) from exc
+        bound = await bind(where, self._what) if isinstance(where, str) else where
+        self._sockets = bound.take()
         for listening in self._sockets:
+            listening.listen(_BACKLOG)
             self._watch(listening)
-        return f"{host}:{self._sockets[0].getsockname()[1]}"
+        return bound.address
 
     def stop_accepting(self) -> None:
         """Take no more connections. Those that were accepted go on."""
@@ -208,26 +246,25 @@ class Listening:
             self._waiting.pop(oldest).cancel()
 
 
-def _listening_everywhere(port: int) -> socket.socket | None:
+def _bound_everywhere(port: int) -> socket.socket | None:
     """All addresses of this machine, of both families, as gRPC takes `0.0.0.0` and `[::]`; None without IPv6."""
     try:
-        return _listening(socket.AF_INET6, ("::", port), is_dual=True)
+        return _bound(socket.AF_INET6, ("::", port), is_dual=True)
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise
         return None
 
 
-def _listening(family: int, where: object, *, is_dual: bool = False) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
+def _bound(family: int, where: object, *, is_dual: bool = False) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
-        listening.bind(where)  # type: ignore[arg-type]
-        listening.listen(_BACKLOG)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+        bound.bind(where)  # type: ignore[arg-type]
     except BaseException:
-        listening.close()
+        bound.close()
         raise
-    return listening
+    return bound

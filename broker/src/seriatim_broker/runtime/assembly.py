@@ -100,7 +100,7 @@ class Runtime:
         core: Not started yet.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         retry_cache_bytes_max: Memory for messages on which consumers failed, and that come again.
-        link_peers: As `peers`, for links over TCP.
+        link_peers: As `peers`, for links.
     """
 
     def __init__(

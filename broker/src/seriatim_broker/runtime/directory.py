@@ -20,7 +20,6 @@ from seriatim_api.v1 import records_pb2
 from ..core.values.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
 from ..core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
-from ..interfaces.link import LINK_SCHEME
 from .keys import Keys, partition_of
 from .mirror import mirror
 from .records import deleted_partitions_from, member_from_record, members_from_record, spec_from_value
@@ -35,7 +34,7 @@ class Directory:
         broker: The name of this broker.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         emit: Takes the core's events.
-        link_peers: The same for links over TCP.
+        link_peers: The same for links.
     """
 
     def __init__(
@@ -71,29 +70,13 @@ class Directory:
     # ---- questions ----
 
     def peer_address(self, broker: str) -> str | None:
-        """The address at which this broker reaches another one; None if it is not known."""
-        own = self._own_peers.get(broker)
-        if own:
-            return own
-        record = self.members.get(broker)
-        if record is None:
-            return None
-        return record.peer_addresses.get(self._broker) or record.address or None
+        """The address at which this broker calls another one; None if it is not known."""
+        return self._own_peers.get(broker) or self.client_address(broker) or None
 
     def link_address(self, broker: str) -> str | None:
-        """The address to dial for a link: `tcp://host:port`, or `host:port` for a link over gRPC; None: not known.
-
-        A link goes over TCP if the broker has registered that it takes such links. An address for it
-        that was set by hand comes first. A broker with an address set by hand for gRPC only is reached over gRPC: its
-        registered address was not meant to be used from here.
-        """
+        """The address to dial for a link: the one that was set by hand, or the registered one; None: not known."""
         record = self.members.get(broker)
-        registered = record.link_address if record is not None else ""
-        own = self._own_link_peers.get(broker)
-        is_elsewhere = broker in self._own_peers or (record is not None and self._broker in record.peer_addresses)
-        if registered and (own or not is_elsewhere):
-            return LINK_SCHEME + (own or registered)
-        return self.peer_address(broker)
+        return self._own_link_peers.get(broker) or (record.link_address if record is not None else "") or None
 
     def client_address(self, broker: str) -> str:
         """The address at which clients reach a broker; empty if it is not known."""

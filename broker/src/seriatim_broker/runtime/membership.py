@@ -138,7 +138,7 @@ class Place:
 
     Attributes:
         advertise: The address at which clients reach it. Peers use it too, unless they have maps of their own.
-        link_address: The address at which peers reach its links over TCP; empty: it has none.
+        link_address: The address at which peers link with it.
         stream_port: Where it takes streams of clients over TCP, at the host of `advertise`; 0: clients ask it.
         replace_disk: An empty directory may take the slot of any disk.
         replace_disk_of: An empty directory may take the slot of only this disk. So it does no harm if a start that was
@@ -293,10 +293,10 @@ async def _refuse_a_copy(
         return
     if await _insist(lambda: coordinator.get(keys.certificate(run))) is not None:
         return
-    if await is_running(cluster_id, record.address, run):
+    if await is_running(cluster_id, record.link_address, run):
         raise DirectoryInUseError(
-            f"run {run.run} of {run.member} answers at {record.address}: this directory is a copy of the one that it "
-            "uses. Nothing was changed. Remedy: leave that process running and give this one its own, empty "
+            f"run {run.run} of {run.member} answers at {record.link_address}: this directory is a copy of the one that "
+            "it uses. Nothing was changed. Remedy: leave that process running and give this one its own, empty "
             "directory; or end that process first, and start with its directory",
             member=str(run.member),
             run=run.run,
