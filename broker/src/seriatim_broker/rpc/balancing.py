@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from seriatim_api.errors import NotServingError
 from seriatim_api.ids import PartitionId
-from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
+from seriatim_api.v1 import operations_pb2, operations_pb2_grpc
 
 from ..core.control.balance import BrokerGroupShare, Move, OpenSegment
 from ..core.values.chain import Chain
 from ..runtime.controller import Controller
 from ..runtime.traffic import Measured
-from .outbound import BrokerCalls, is_forwarded, operator_epoch
-from .services import Services, guard_of_call, remaining_s, typed_errors
+from .outbound import BrokerCalls, operator_epoch
+from .services import Services, controller_elsewhere, guard_of_call, remaining_s, typed_errors
 
 
 class BalancingServicer(operations_pb2_grpc.BalancingServicer):
@@ -33,7 +32,11 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
         if request.run:
             await guard_of_call(self._services, context)()
         if not self._controller.election.is_controller:
-            return await self._at_controller(request, context)
+            answer: operations_pb2.BalanceResponse = await self._calls.balancing(
+                await controller_elsewhere(self._services, context), "Balance", request, remaining_s(context) * 0.95,
+                operator_epoch(context),
+            )  # fmt: skip
+            return answer
         look = await self._controller.balancer.ask(run=request.run)
         return operations_pb2.BalanceResponse(
             before=_loads(look.open_segments, look.shares),
@@ -41,20 +44,6 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
             moves=[_move(move, look.chains[move.open_segment.partition]) for move in look.moves],
             reason=look.reason,
         )
-
-    async def _at_controller(
-        self, request: operations_pb2.BalanceRequest, context: Any
-    ) -> operations_pb2.BalanceResponse:
-        if is_forwarded(context):
-            raise NotServingError("the controller has just changed", retry_after_ms=200)
-        item = await self._services.coordinator.get(self._services.keys.controller)
-        broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
-        if broker in ("", self._services.identity.member.broker):
-            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
-        answer: operations_pb2.BalanceResponse = await self._calls.balancing(
-            broker, "Balance", request, remaining_s(context) * 0.95, operator_epoch(context)
-        )
-        return answer
 
     @typed_errors
     async def MeasureTraffic(  # noqa: N802

@@ -31,10 +31,10 @@ from ..runtime.controller import Controller
 from ..runtime.records import chain_from_record, layout_from, layout_to, manifest_place_from, writer_from_value
 from ..runtime.stage import STAGE_INCARNATION, stage_settings
 from .addresses import Addresses
-from .outbound import BrokerCalls, calling_broker, is_forwarded
+from .outbound import BrokerCalls, calling_broker
 from .peer_names import PeerNames
 from .publishing import PARTITIONS_PER_CALL, Carried, Publisher, Writer
-from .services import Services, check_name, named, remaining_s, typed_errors
+from .services import Services, check_name, controller_elsewhere, named, remaining_s, typed_errors
 from .staging import Staging
 
 PARTITIONS_PER_BROKER: Final = 2
@@ -126,14 +126,8 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
                     STAGE_TOPIC, max(count, 1), stage_settings(), left_s, incarnation=STAGE_INCARNATION
                 )
             return await topics.update(STAGE_TOPIC, None, max(count, len(known.partition_ids)), lambda _: None, left_s)
-        if is_forwarded(context):
-            raise NotServingError("the controller has just changed", retry_after_ms=200)
-        item = await services.coordinator.get(services.keys.controller)
-        broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
-        if broker in ("", services.identity.member.broker):
-            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
         answer: publications_pb2.PrepareStagingResponse = await self._calls.publications(
-            broker, "PrepareStaging", request, left_s
+            await controller_elsewhere(services, context), "PrepareStaging", request, left_s
         )
         return answer.stage.topic
 

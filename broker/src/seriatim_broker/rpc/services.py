@@ -41,7 +41,7 @@ from ..runtime.records import join_pages, parse_chain, parse_record
 from ..runtime.topic_limits import TopicLimits
 from ..runtime.traffic import Traffic
 from .limits import IN_FLIGHT_BYTES_MAX, STREAM_COUNT_MAX
-from .outbound import OPERATOR_EPOCH_KEY, operator_epoch, said
+from .outbound import OPERATOR_EPOCH_KEY, is_forwarded, operator_epoch, said
 
 DEADLINE_S_DEFAULT = 10.0
 """Deadline of a call whose caller named none."""
@@ -205,6 +205,23 @@ def guard_of_call(services: Services, context: Any) -> Guard:
     if not epoch.isdecimal() or not 0 <= int(epoch) < 2**63:
         raise BadRequestError(f"{OPERATOR_EPOCH_KEY} is a number, not {epoch[:40]!r}")
     return guard_of(services.coordinator, services.keys, int(epoch))
+
+
+async def controller_elsewhere(services: Services, context: Any) -> str:
+    """The controller, to which this broker passes a call on because it is not the controller itself.
+
+    Raises:
+        NotServingError: There is none at the moment, or another broker has passed the call on already.
+    """
+    if is_forwarded(context):
+        raise NotServingError("the controller has just changed", retry_after_ms=200)
+    item = await services.coordinator.get(services.keys.controller)
+    if item is None:
+        raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
+    broker = str(records_pb2.ControllerRecord.FromString(item.value).broker)
+    if broker == services.identity.member.broker:
+        raise NotServingError("the controller was elected a moment ago and has not begun", retry_after_ms=200)
+    return broker
 
 
 def check_name(name: str, what: str) -> None:

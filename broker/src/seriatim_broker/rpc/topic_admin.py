@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from seriatim_api.errors import BadRequestError, NotServingError, PreconditionError, SeriatimError
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
@@ -18,8 +18,8 @@ from ..runtime.coordination import READS_PER_TXN
 from ..runtime.pages import read_all_whole
 from ..runtime.topic_feed import TopicFeed
 from .limits import BATCH_BYTES_MAX
-from .outbound import BrokerCalls, is_forwarded, operator_epoch
-from .services import Services, abort, check_name, guard_of_call, named, remaining_s, typed_errors
+from .outbound import BrokerCalls, operator_epoch
+from .services import Services, abort, check_name, controller_elsewhere, guard_of_call, named, remaining_s, typed_errors
 
 PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
@@ -165,14 +165,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
 
     async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
         """Pass a call on to the controller."""
-        if is_forwarded(context):
-            raise NotServingError("the controller has just changed", retry_after_ms=200)
-        item = await self._services.coordinator.get(self._services.keys.controller)
-        if item is None:
-            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
-        broker = records_pb2.ControllerRecord.FromString(item.value).broker
-        if broker == self._services.identity.member.broker:
-            raise NotServingError("the controller was elected a moment ago and has not begun", retry_after_ms=200)
+        broker = await controller_elsewhere(self._services, context)
         return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95, operator_epoch(context))
 
 
