@@ -1,7 +1,8 @@
 """Dead letters in the simulation: the way from the server of a consumer group to the master of another partition.
 
 Messages of all partitions but the last one may go to the last one, which is the dead-letter topic here. The number of a
-dead letter is that of its message, and above it which consumer group gave the message up, in which group epoch.
+dead letter is that of its message, and above it which consumer group gave the message up, in which group epoch and
+term.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_api.batch import parse_header
+from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId, parse_offset, split_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
-from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
+from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, producer_epoch_of, term_of_number
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from .cluster import checksum
-from .judge.forwarding import Server, letter_of
+from .judge.forwarding import Server, letter_of, message_of
 
 if TYPE_CHECKING:
     from .cores.brokers import Process
@@ -37,8 +39,9 @@ class Forwards:
         self.is_away = world.options.letters_away
         self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
-        self._letters: dict[tuple[str, PartitionId, int], int] = {}  # by group, partition and offset
-        self._forwarders: dict[tuple[str, PartitionId, int], int] = {}  # by group, partition and group epoch
+        self._letters: dict[tuple[str, str, PartitionId, int], int] = {}  # by broker, group, partition and offset
+        self._sent: dict[tuple[bytes, int, int], int] = {}  # by producer, number and message
+        self._forwarders: dict[tuple[str, PartitionId, int, int], int] = {}  # by group, partition, group epoch, term
 
     @property
     def dead(self) -> PartitionId:
@@ -55,15 +58,23 @@ class Forwards:
         if one is not None:
             message = SimulatedBodies().open(one).rows[index - one.header.base_index]
             self._messages[effect.partition, effect.offset] = message
-            letter = self._letter(process, effect.partition, effect.origin.group, message)
-            self._letters[effect.origin.group, effect.partition, effect.offset] = letter
+            letter = self._letter(process, effect, message)
+            self._letters[process.name, effect.origin.group, effect.partition, effect.offset] = letter
             row = DeadLetterRow(letter.to_bytes(8, "big"), 0, is_keyed=True)
         process.deliver(DeadLetterRead(effect.serial, row))
 
-    def _letter(self, process: Process, partition: PartitionId, group: str, message: int) -> int:
+    def _letter(self, process: Process, effect: fx.ReadDeadLetter, message: int) -> int:
         """The number of the dead letter of a message, as the server of a consumer group makes it now."""
-        epoch = process.core.partitions[partition].consumer_groups[group].group_epoch
-        forwarder = self._forwarders.setdefault((group, partition, epoch), len(self._forwarders) + 1)
+        partition, group = effect.partition, effect.origin.group
+        known = process.core.partitions[partition].consumer_groups[group]
+        forwards = known.keyed.forwards.values() if known.keyed is not None else ()
+        number = next((forward.number for forward in forwards if forward.offset == effect.offset), 0)
+        producer = dead_letter_producer(partition, group, known.group_epoch, term_of_number(number))
+        sent = self._sent.get((producer, producer_epoch_of(number), message))
+        if sent is not None:
+            return sent  # again, under the same number
+        name = group, partition, known.group_epoch, known.term
+        forwarder = self._forwarders.setdefault(name, len(self._forwarders) + 1)
         return letter_of(forwarder, message)
 
     def send(self, process: Process, effect: fx.ForwardBatches) -> None:
@@ -76,6 +87,7 @@ class Forwards:
         rule.sent(server, effect.partition, effect.consumer_group, effect.producer, effect.letters)
         for letter in effect.letters:
             number = int.from_bytes(letter.row.body, "big")
+            self._sent.setdefault((effect.producer, letter.number, message_of(number)), number)
             if number not in world.judge.seen.fates:
                 world.judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
         request = _Request(self, process, effect)
@@ -139,9 +151,9 @@ class Forwards:
         judge.seen.states.add("a dead letter is stored")
         offset = parse_offset(fields["offset"])
         server = self._servers[process.name, note.partition, fields["group"]]  # that sent it
-        letter = self._letters[fields["group"], note.partition, offset]
-        judge.rules.forwarding.passed(process.name, server, letter)
-        judge.rules.keyed.passed(fields["group"], note.partition, offset, message)
+        letter = self._letters[process.name, fields["group"], note.partition, offset]
+        if judge.rules.forwarding.passed(process.name, server, note.partition, letter):
+            judge.rules.keyed.passed(fields["group"], note.partition, offset, message)
 
 
 class _Request:

@@ -79,10 +79,11 @@ def test_a_resolution_names_offsets() -> None:
 
 def test_producer_ids_are_those_of_forwarders_and_differ() -> None:
     ids = {
-        dead_letter_producer(1, "g", 1), dead_letter_producer(1, "g", 2), dead_letter_producer(2, "g", 1),
-        dead_letter_producer(1, "h", 1), replay_producer(1, 1), replay_producer(1, 2),
+        dead_letter_producer(1, "g", 1, 1), dead_letter_producer(1, "g", 2, 1), dead_letter_producer(2, "g", 1, 1),
+        dead_letter_producer(1, "g", 1, 2), dead_letter_producer(1, "h", 1, 1), replay_producer(1, 1),
+        replay_producer(1, 2),
     }  # fmt: skip
-    assert len(ids) == 6
+    assert len(ids) == 7
     assert all(len(id_) == 16 and id_.endswith(FORWARDER_MARK) for id_ in ids)
 
 

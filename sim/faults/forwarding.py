@@ -6,13 +6,30 @@ import random
 from dataclasses import replace
 
 from .chains import gaps
-from .keyed import keyed
+from .keyed import keyed, keyed_restored
 from .options import Options
 
 
 def dead_letters(rng: random.Random, options: Options) -> Options:
     """Consumers give messages up for good. Their dead letters go to another partition, under the faults of `keyed`."""
     return replace(keyed(rng, options), dead_letters=True, partition_count=2)
+
+
+def letters_restored(rng: random.Random, options: Options) -> Options:
+    """The coordinator goes back while messages are given up, so that an earlier server of a group forwards too."""
+    drawn = keyed_restored(rng, options)
+    return replace(
+        drawn,
+        kinds={"restore": 4, "complaint": 2, "plan": 5, "consumer_crash": 2, "crash": 1},
+        group_count=rng.choice((2, 3)),
+        fault_count=rng.choice((12, 18)),
+        fault_span_us=2_400_000,
+        batches_per_producer=40,
+        send_gap_us=20_000,
+        keyed_failures=0.4,
+        dead_letters=True,
+        partition_count=2,
+    )
 
 
 def letters_lost(rng: random.Random, options: Options) -> Options:

@@ -126,6 +126,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-rests": Profile(keyed.keyed_rests, 0),
     "dead-letters": Profile(forwarding.dead_letters, 0, LETTERS),
     "letters-lost": Profile(forwarding.letters_lost, 0, LETTERS),
+    "letters-restored": Profile(forwarding.letters_restored, 0, LETTERS),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
     "keyed-gone": Profile(keyed.keyed_gone, 0),

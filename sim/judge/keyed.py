@@ -127,7 +127,8 @@ class Keyed:
             if is_elsewhere and comes_anew(self._seen, partition, message, offset):
                 del view.granted[message]
                 view.confirmed.discard(message)
-            may_come_again = (may_be_older and view.is_done(message)) or message in view.confirmed_older
+            is_done = view.is_done(message) or (group, partition, offset) in self._forwarded
+            may_come_again = (may_be_older and is_done) or message in view.confirmed_older
             if is_flagged and may_come_again:
                 self._seen.excuse(Excuse.OLDER_CURSOR)
                 view.again.add(message)

@@ -8,7 +8,7 @@ from typing import Any
 
 from seriatim_broker.core.consumers import consumer_group, crossing, forwarding, granting
 from seriatim_broker.core.dispatch import handlers
-from seriatim_broker.core.state import keyed_rows
+from seriatim_broker.core.state import keyed, keyed_rows
 from seriatim_broker.core.state.keyed import FORWARDS_MAX, Key, KeyedDispatcher
 from seriatim_broker.core.values.events import ForwardsDone
 from seriatim_broker.core.values.keyed import KeyPhase
@@ -72,16 +72,19 @@ def _passed_unanswered() -> list[Patch]:
     return [(forwarding, "on_done", on_done)]
 
 
-def _numbers_begin_anew() -> list[Patch]:
+def _numbers_without_term() -> list[Patch]:
     real = keyed_rows.rows_to_hand_over
 
     def rows_to_hand_over(dispatcher: KeyedDispatcher, known: Any, now: Any) -> Any:
-        """The next number is not handed over."""
+        """The next number is handed over."""
         rows, oldest = real(dispatcher, known, now)
-        name, _ = write_forwarder(1)
-        return [row for row in rows if row[0] != name], oldest
+        return [*rows, write_forwarder(dispatcher.next_number)], oldest
 
-    return [(keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
+    def first_number(_term: int) -> int:
+        """All terms of a group epoch count together."""
+        return 1
+
+    return [(keyed_rows, "rows_to_hand_over", rows_to_hand_over), (keyed, "first_number", first_number)]
 
 
 def _forgotten_dirty() -> list[Patch]:
@@ -136,7 +139,9 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "in-order-of-numbers": _mutation("dead letters are sent in the order of their numbers, without gaps", _left_out),
     "passed-is-stored": _mutation("a message is passed only when its dead letter is stored", _passed_unanswered),
-    "numbers-cross": _mutation("a forwarder's next number is handed over", _numbers_begin_anew),
+    "numbers-have-a-term": Mutation(
+        "each term of a forwarder counts on its own", _numbers_without_term, J4, "letters-restored"
+    ),
     "lost-is-noted": Mutation(
         "what is declared lost is noted for consumers that come later", _losses_untold, J4, "letters-lost"
     ),

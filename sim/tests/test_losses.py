@@ -425,7 +425,7 @@ def test_a_grant_of_what_has_a_dead_letter(is_restored: bool, flagged: bool) -> 
     pair = Pair(flush=True)
     forwarding = pair.judge.rules.forwarding
     letter = DeadLetter(1, DeadLetterRow((100).to_bytes(8, "big"), 0, True))
-    producer = dead_letter_producer(ONE, "keyed", 1)
+    producer = dead_letter_producer(ONE, "keyed", 1, 2)
     forwarding.sent(("b-0", 1, "keyed", 1, 2), ONE, "keyed", producer, [letter])
     pair.judge.seen.waits_for_rebuild = is_restored
     forwarding.granted("a-0", "keyed", ONE, 1, 1, [101], flagged=flagged)

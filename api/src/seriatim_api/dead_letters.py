@@ -54,9 +54,12 @@ FOR_NO_GROUP: Final = group_hash("/resolutions")
 """Of resolutions. No consumer group can have that name."""
 
 
-def dead_letter_producer(partition: int, group: str, group_epoch: int) -> bytes:
-    """The producer id of the forwarder of a consumer group: its dead letters of one partition, in one group epoch."""
-    return _producer(b"dead", f"{partition}/{group_epoch}/{group}")
+def dead_letter_producer(partition: int, group: str, group_epoch: int, term: int) -> bytes:
+    """The producer id of the forwarder of a consumer group.
+
+    It is that of the dead letters of one partition that got their numbers in one group epoch and one term.
+    """
+    return _producer(b"dead", f"{partition}/{group_epoch}/{term}/{group}")
 
 
 def replay_producer(partition: int, offset: int) -> bytes:

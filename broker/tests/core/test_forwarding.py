@@ -14,12 +14,19 @@ from seriatim_broker.core.consumers import serving
 from seriatim_broker.core.consumers.fetching import TRIES_MAX
 from seriatim_broker.core.consumers.figures import figures_of
 from seriatim_broker.core.state.keyed import Fetch
-from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server
-from seriatim_broker.core.values.keyed import ConsumerMode, DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
+from seriatim_broker.core.values.keyed import (
+    ConsumerMode,
+    DeadLetterRow,
+    Exhausted,
+    KeyOperation,
+    KeyPhase,
+    SeenKey,
+    first_number,
+)
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import count_keys, read_rows
 from seriatim_broker.core.values.log import LedgerRow
@@ -29,6 +36,8 @@ from .support import GROUP, M00, M01, MS, SECOND, TOPIC, P
 
 MIB = 1 << 20
 POLICY = replace(QUICK, attempts_max=1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
+
+TERM = 3
 
 
 class Forwarding(KeyedServing):
@@ -92,7 +101,7 @@ def test_after_its_last_attempt_a_message_goes_to_the_dead_letter_topic_and_its_
     bench.deliver()
     (request,) = bench.asked()
     assert (request.topic, request.partition_number) == ("dead", bench.part.chain.number)  # type: ignore[union-attr]
-    assert request.producer == dead_letter_producer(P, GROUP, 1)
+    assert request.producer == dead_letter_producer(P, GROUP, 1, TERM)
     assert [letter.row.body for letter in request.letters] == [b"letter of %d" % offsets([0])[0]]
     (read,) = bench.all(fx.ReadDeadLetter)
     assert (read.origin.topic, read.origin.group, read.origin.attempts, read.origin.reason) == (TOPIC, GROUP, 1, "no")
@@ -109,7 +118,7 @@ def test_a_dead_letter_is_sent_only_when_its_number_is_on_both_disks() -> None:
     bench.fail("a")
     bench.reads()
     bench.persist()
-    assert bench.keyed.keys[b"ka"].sequence == 1
+    assert bench.keyed.keys[b"ka"].sequence == first_number(TERM)
     assert bench.asked() == []
     bench.confirm_replications()
     assert bench.numbers() == [1]
@@ -149,7 +158,7 @@ def test_a_message_that_cannot_be_read_gets_no_number_and_holds_up_no_other() ->
     for _ in range(4):
         bench.deliver(200 * MS)
     assert bench.numbers() == [2]
-    assert bench.keyed.keys[b"ka"].sequence == 2
+    assert bench.keyed.keys[b"ka"].sequence == first_number(TERM) + 1
 
 
 def test_at_most_sixteen_have_a_number() -> None:
@@ -157,11 +166,11 @@ def test_at_most_sixteen_have_a_number() -> None:
     bench = forwarding(keys)
     bench.fail(*keys)
     bench.deliver()
-    assert max(key.sequence for key in bench.keyed.keys.values()) == 16
+    assert max(key.sequence for key in bench.keyed.keys.values()) == first_number(TERM) + 15
     while bench.asked():
         bench.done()
         bench.deliver()
-    assert bench.keyed.next_number == len(keys) + 1
+    assert bench.keyed.next_number == first_number(TERM) + len(keys)
     assert not bench.keyed.keys
 
 
@@ -198,30 +207,78 @@ def test_a_new_server_goes_on_with_the_number_that_is_on_its_disk() -> None:
         successor.deliver(100 * MS)
     (request,) = successor.asked()
     assert [letter.number for letter in request.letters] == [2]
-    assert successor.keyed.next_number == 3
+    assert successor.keyed.next_number == first_number(TERM) + 2
 
 
-def test_the_next_number_is_handed_over() -> None:
-    bench = forwarding("ab")
-    bench.fail("a")
-    bench.deliver()
-    bench.done()
-    rows, _ = rows_to_hand_over(bench.keyed, bench.rows(), bench.core.state.now)
-    assert read_rows(rows).next_number == 2
-    for run in bench.runs():
-        bench.acks(run)
+class Later(Forwarding):
+    """A server in a later term."""
+
+    def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        record = ev.CursorRecord(no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, term_base=6)
+        self.do(ev.CursorRead(P, GROUP, record, revision))
 
 
-def test_a_group_whose_keys_are_done_still_hands_its_next_number_over() -> None:
-    bench = forwarding("ab")
-    bench.keyed.rests_until_us = 0
-    (_, run_b) = bench.runs()
-    bench.acks(run_b)
-    bench.keyed.next_number = 5
-    bench.keyed.forwards.clear()
-    bench.keyed.keys.clear()
-    bench.deliver()
-    assert bench.sent(msg.HandOver) or bench.keyed.frozen is not None
+def later(bench: Forwarding, keys: str) -> Later:
+    """The server that goes on, in a later term, with what is on the disk of another one."""
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
+    found = Later(keys, cursors=(bench.part.cursors[GROUP],), rows=rows)
+    found.serve()
+    return found
+
+
+class Table:
+    """What the master of the dead-letter topic stores: of each producer only what has a higher producer epoch."""
+
+    def __init__(self) -> None:
+        self.newest: dict[bytes, int] = {}
+        self.bodies: list[bytes] = []
+
+    def store(self, bench: Forwarding) -> None:
+        """Take the request that is under way, and answer that all of it is stored."""
+        (request,) = bench.asked()
+        for letter in request.letters:
+            if letter.number > self.newest.get(request.producer, 0):
+                self.newest[request.producer] = letter.number
+                self.bodies.append(letter.row.body)
+        bench.done()
+
+
+def test_numbers_that_were_given_in_belief_of_an_older_cursor() -> None:
+    """Rule `numbers-have-a-term`."""
+    table = Table()
+    former = forwarding("abcd")
+    runs = former.runs()
+    former.nack(runs[0])
+    former.deliver()
+    table.store(former)
+    former.deliver()
+    present = later(former, "abcd")  # the group has moved on
+    for run in runs[1:3]:  # an older copy of the coordinator is back: the former server goes on too
+        former.nack(run)
+        former.deliver()
+        table.store(former)
+    present.fail("d")
+    present.deliver()
+    table.store(present)
+    assert b"letter of %d" % offsets([3])[0] in table.bodies
+    assert "dead_lettered" in present.notes()
+
+
+def test_a_number_of_an_earlier_term_is_sent_as_it_was() -> None:
+    """A dead letter whose answer was lost is found again, and the next one has a number of the new term."""
+    former = forwarding("ab")
+    former.fail("a")
+    former.deliver()
+    (lost,) = former.asked()
+    present = later(former, "ab")
+    present.fail("b")
+    present.deliver()
+    (again,) = present.asked()
+    assert (again.producer, again.letters) == (lost.producer, lost.letters)
+    present.done()
+    present.deliver()
+    (following,) = present.asked()
+    assert (following.producer, present.numbers()) == (dead_letter_producer(P, GROUP, 1, TERM + 6), [1])
 
 
 def test_nothing_is_forwarded_into_the_topic_of_the_group_itself() -> None:
@@ -344,7 +401,7 @@ def handed_over() -> tuple[Forwarding, fx.WriteCursor]:
     for _ in range(4):
         bench.deliver()
     handed = bench.sent(msg.HandOver, following)[-1].handover
-    assert read_rows(handed.rows).next_number == 2, "no key has messages, and the next number is handed over"
+    assert read_rows(handed.rows).next_number == 1, "the next server counts in its own term"
     bench.hear(following, msg.HandOverKept(P, handed.segment_no, GROUP, handed.group_epoch, handed.id))
     (written,) = bench.all(fx.WriteCursor)
     return bench, written
@@ -359,11 +416,10 @@ def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> 
 
 
 def test_a_hand_over_that_is_not_taken_is_tried_again_although_nothing_else_is_left_to_do() -> None:
-    bench = forwarding("a")
+    bench = forwarding("a", policy=QUICK)
     bench.link(bench.chain.segments[1].server)
-    bench.fail("a")
-    bench.deliver()
-    bench.done()
+    (run,) = bench.runs()
+    bench.nack(run, is_last=True)  # its key is parked
     bench.keyed.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
@@ -586,4 +642,6 @@ def test_without_consumers_dead_letters_are_not_handed_over() -> None:
         if bench.asked():
             bench.done()
         bench.deliver(400 * MS)
-    assert GROUP not in bench.part.consumer_groups
+    assert not bench.sent(msg.HandOver)
+    assert not bench.keyed.forwards
+    assert bench.all(fx.WriteCursor)[-1].record.segment_no == 2, "all of segment 1 is done"

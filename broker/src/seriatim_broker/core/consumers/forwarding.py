@@ -3,12 +3,13 @@
     last attempt failed ─▶ FORWARDING ─▶ read, and copied ─▶ numbered ──durable everywhere──▶ sent ──stored──▶ passed
 
 The server of the consumer group is a producer of the partition with the same number in the dead-letter topic. The
-ordinary producer table there makes it exactly-once. The producer id is a hash of the partition, the consumer group and
-its group epoch. Each dead letter is a batch of one message, and its *number* is the producer epoch of that batch. So
-the table takes a number above the last one, and finds that a lower one is stored, whatever it has forgotten in between.
+ordinary producer table there makes it exactly-once. Each dead letter is a batch of one message, and has a *number*: the
+term in which it was given (that of tokens), and a count in this term. The producer id is a hash of the partition, the
+consumer group, its group epoch and the term. The count is the producer epoch of the batch. So the table takes a number
+above the last one, and finds that a lower one is stored, whatever it has forgotten in between.
 
-Dead letters are sent in the order of their numbers. A request has the lowest numbers that are not known to be stored,
-and there is one request at a time. While the dead-letter topic takes nothing, only these keys wait.
+Dead letters are sent in the order of their numbers. A request has the lowest numbers of one term that are not known to
+be stored, and there is one request at a time. While the dead-letter topic takes nothing, only these keys wait.
 
 Rule `forwarding-ends-once` (J4): what has a number ends in no other way. Without it:
   1. k:5 has number 7, and its dead letter is on its way.
@@ -32,7 +33,7 @@ from ..state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import ForwardBatches
 from ..values.events import DeadLetterRead, ForwardsDone
-from ..values.keyed import DeadLetter
+from ..values.keyed import DeadLetter, producer_epoch_of, term_of_number
 from ..values.kinds import ReadKind, TimerKind
 from . import cursors, fetching
 
@@ -202,7 +203,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
         forward.row = event.row
         forward.tries = 0
         if not forward.number:
-            keyed.give_number(forward)
+            keyed.give_number(forward, consumer_group.term)
             keyed.window.rise()
             consumer_group.ledger.acknowledge(keyed.window.floor)
             forward.written = cursors.replicate(broker, partition, consumer_group)
@@ -257,8 +258,11 @@ def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     keyed.sending = broker.new_serial()
     keyed.sent = tuple((forward.name, forward.number) for forward in ready)
     keyed.send_from_us = now_us + ANSWER_US
-    letters = tuple(DeadLetter(forward.number, forward.row) for forward in ready if forward.row is not None)
-    producer = dead_letter_producer(partition.id, consumer_group.name, consumer_group.group_epoch)
+    letters = tuple(
+        DeadLetter(producer_epoch_of(forward.number), forward.row) for forward in ready if forward.row is not None
+    )
+    term = term_of_number(ready[0].number)
+    producer = dead_letter_producer(partition.id, consumer_group.name, consumer_group.group_epoch, term)
     topic = consumer_group.cursor.retry.dead_letter_topic
     broker.out.emit(
         ForwardBatches(
@@ -269,7 +273,7 @@ def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 
 
 def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forward]:
-    """The dead letters with the lowest numbers, as far as they can be sent.
+    """The dead letters with the lowest numbers, as far as they can be sent. All are of one term.
 
     Rule `numbered-is-durable` (J4): a dead letter is sent only when its number is durable on every eligible and joining
     member. Without it:
@@ -290,6 +294,8 @@ def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forwar
             continue
         is_durable = keyed.is_common and forward.written not in consumer_group.ledger.replications
         if forward.row is None or not is_durable:
+            break
+        if ready and term_of_number(forward.number) != term_of_number(ready[0].number):
             break
         size_bytes += len(forward.row.body)
         if ready and size_bytes > SEND_BYTES_MAX:

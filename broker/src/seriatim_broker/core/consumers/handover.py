@@ -57,7 +57,7 @@ def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     keyed = consumer_group.keyed
     if keyed is not None and keyed.unread is not None:
         return  # which keys have messages is not known yet
-    if keyed is not None and (keyed.has_keys or keyed.next_number > 1):
+    if keyed is not None and keyed.has_keys:
         hand_over_if_done(broker, partition, consumer_group)
     else:
         crossing.cross_if_done(broker, partition, consumer_group)

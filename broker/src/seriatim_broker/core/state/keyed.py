@@ -27,7 +27,7 @@ from seriatim_api.ids import INDEX_MAX, MemberId, make_offset, split_offset
 from seriatim_api.key_names import offset_of_name
 
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
-from ..values.keyed import DeadLetterRow, KeyCounts, KeyPhase
+from ..values.keyed import DeadLetterRow, KeyCounts, KeyPhase, first_number
 from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
 from ..values.log import Batch, HandOverState
 from ..values.producers import WINDOW_BATCHES
@@ -400,7 +400,7 @@ class KeyedDispatcher(State):
         unsent: What was read, and waits until it may be given, oldest first. In an at-most-once group it is
             acknowledged, and waits until that is durable.
         forwards: Keys whose first message goes to the dead-letter topic, in the order in which they came to it.
-        next_number: The forwarder's next number; 1: it has given none in this group epoch.
+        next_number: The forwarder's next number, if it is of this term; 1: it has given none in this group epoch.
         is_number_new: No control record has `next_number` yet.
         unread: Rows of keys that are not read yet; None: all are. Until then it is frozen.
         handed: The rows that were handed over, until the first control record has them; None: it has.
@@ -1155,19 +1155,26 @@ class KeyedDispatcher(State):
         """
         return list(islice(self.forwards.values(), FORWARDS_MAX))
 
-    def give_number(self, forward: Forward) -> None:
-        """The first message of the key gets the next number, and is the first one of the key's list.
+    def give_number(self, forward: Forward, term: int) -> None:
+        """The first message of the key gets the next number of the term, and is the first one of the key's list.
 
         So the record says which message has the number. Without it:
           1. k:5 has number 7, and is live. The server dies.
           2. Retention drops k:5. The next server reads k:9 as the first message of k.
           3. It sends k:9 under number 7. The master has that number, so k:9 is passed without a dead letter.
+
+        Rule `numbers-have-a-term` (J4): each term counts from 1, and has a producer id of its own. Without it:
+          1. A, the server of segment 1, has sent number 1. The group crosses to segment 2, where B goes on with 2.
+          2. The coordinator is restored as it was before. A believes that the group is in segment 1, and gives the
+             numbers 2 to 5 to messages that come again. They are stored.
+          3. The coordinator is rebuilt, and B goes on. It gives number 2 to j:9. The master has that number, so j:9 is
+             passed without a dead letter.
         """
         key = self.keys[forward.name]
         if key.live:
             self.set_aside(key)
-        forward.number = key.sequence = self.next_number
-        self.next_number += 1
+        forward.number = key.sequence = max(self.next_number, first_number(term))
+        self.next_number = forward.number + 1
         self.is_number_new = True
         self.changed[key.name] = None
 

@@ -15,11 +15,11 @@ from ..values.ledger_rows import (
     KeyRecord,
     LedgerRowError,
     aside_name,
+    handed_rows,
     key_name,
     read_key_row,
     read_list_row,
     read_rows,
-    without_blocks,
     without_grants,
     write_aside,
     write_forwarder,
@@ -97,13 +97,8 @@ def rows_to_hand_over(
       1. k:5 failed and waits in segment 1. k:6, in segment 1 too, waits behind it and is live.
       2. Only the list of k is handed over, and the cursor moves to segment 2.
       3. k:6 is never delivered.
-
-    Rule `numbers-cross` (J4): the next number of the forwarder is handed over too. Without it:
-      1. The forwarder gives k:5 of segment 1 the number 1, and it is stored.
-      2. The next server begins with number 1, and gives it to j:9 of segment 2.
-      3. The master finds that number 1 of this producer is stored, and j:9 is passed without a dead letter.
     """
-    rows = without_blocks(known.items())
+    rows = handed_rows(known.items())
     for run in dispatcher.doing.values():
         left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
         rows.append(

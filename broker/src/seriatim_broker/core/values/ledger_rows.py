@@ -11,7 +11,7 @@
                               list: their count (u32), milliseconds left (u32), 1 if started + 2 if its messages are
                               acknowledged already and not in the list (u8), bytes of the consumer's name (u16), that
                               name and the key's name
-    "f"                       the forwarder's next number (u64)
+    "f"                       the forwarder's next number (u64): the term, and a count in it (32 bits)
 
 Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 """
@@ -272,9 +272,12 @@ def read_key_row(name: bytes, value: bytes) -> tuple[bytes, KeyRecord]:
         raise _unreadable(name, exc) from exc
 
 
-def without_blocks(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The rows that are handed over to the next segment: all but the bits of blocks."""
-    return [row for row in rows if row[0][:1] != _BLOCK]
+def handed_rows(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The rows that are handed over to the next segment.
+
+    Bits are those of indexes of this segment, and the forwarder's next number is of this term.
+    """
+    return [row for row in rows if row[0][:1] not in (_BLOCK, _FORWARDER)]
 
 
 def without_grants(rows: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
