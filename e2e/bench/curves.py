@@ -10,18 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree as ET
 
 from e2e.bench.figures import Figure
 from e2e.bench.latency import Latency
-from e2e.demo.svg import COLOURS, FAINT, GROUND, LINE, add, canvas, text_at
+from e2e.charts import COLOURS, FAINT, Picture, add, text_at
 
-WIDTH: Final = 1000
-LEFT: Final = 70
-RIGHT: Final = 300
-TOP: Final = 60
 HEIGHT: Final = 420
-BOTTOM: Final = 50
 SHARES: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 POINTS: Final = 160
 
@@ -36,41 +30,41 @@ def draw(figures: Sequence[Figure], file: Path) -> bool:
     }
     if not curves:
         return False
-    file.write_text(ET.tostring(picture(curves), encoding="unicode") + "\n")
+    picture(curves).save(file)
     return True
 
 
-def picture(curves: Mapping[str, Latency]) -> ET.Element:
-    """The picture as an SVG element."""
+def picture(curves: Mapping[str, Latency]) -> Picture:
+    """The picture, to be saved."""
     most = max(latency.max_ms for latency in curves.values())
     least = min(latency.ms(0.01) for latency in curves.values())
     low, high = math.floor(math.log10(max(least, 0.01))), math.ceil(math.log10(max(most, 0.1)))
     high = max(high, low + 1)
-    height = TOP + HEIGHT + BOTTOM
-    root = canvas(WIDTH, height)
-    add(root, "rect", x=0, y=0, width=WIDTH, height=height, fill=GROUND)
-    text_at(root, LEFT, 28, "Latency by share of messages", size=18, weight="600")
-    text_at(root, LEFT, 46, "share of messages that took at most so long; latency in ms", fill=FAINT)
-    for share in SHARES:
-        x = _x(share)
-        add(root, "line", x1=x, x2=x, y1=TOP, y2=TOP + HEIGHT, stroke=LINE)
-        text_at(root, x, TOP + HEIGHT + 20, f"{share:g} %", anchor="middle", fill=FAINT)
+    drawn = Picture(
+        "Latency by share of messages", "share of messages that took at most so long; latency in ms",
+        end=_depth(SHARES[-1]), width=1000, left=70, right=300,
+    )  # fmt: skip
+    base = drawn.y + HEIGHT
+    scale = HEIGHT / (high - low)
     for power in range(low, high + 1):
-        y = _y(10.0**power, low, high)
-        add(root, "line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, stroke=LINE)
-        text_at(root, LEFT - 8, y + 4, f"{10.0**power:g}", anchor="end", fill=FAINT)
+        drawn.line(base - scale * (power - low))
+        drawn.label(base - scale * (power - low), f"{10.0**power:g}", fill=FAINT)
     for number, (name, latency) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
         points = " ".join(
-            f"{_x(share):.1f},{_y(latency.ms(share), low, high):.1f}" for share in _shares_of(latency.count)
+            f"{drawn.x(_depth(share)):.1f},{base - scale * (math.log10(max(latency.ms(share), 10.0**low)) - low):.1f}"
+            for share in _shares_of(latency.count)
         )
-        add(root, "polyline", points=points, fill="none", stroke=colour, stroke_width=2)
-        y = TOP + 12 + 34 * number
-        add(root, "line", x1=WIDTH - RIGHT + 16, x2=WIDTH - RIGHT + 40, y1=y, y2=y, stroke=colour, stroke_width=3)
-        text_at(root, WIDTH - RIGHT + 48, y + 4, name)
+        add(drawn.svg, "polyline", points=points, fill="none", stroke=colour, stroke_width=2)
+        x, y = drawn.right + 16, drawn.y + 12 + 34 * number
+        add(drawn.svg, "line", x1=x, x2=x + 24, y1=y, y2=y, stroke=colour, stroke_width=3)
+        text_at(drawn.svg, x + 32, y + 4, name)
         summary = f"p50 {latency.ms(50):.2f}, p99 {latency.ms(99):.2f}, longest {latency.max_ms:.1f} ms"
-        text_at(root, WIDTH - RIGHT + 48, y + 18, summary, size=11, fill=FAINT)
-    return root
+        text_at(drawn.svg, x + 32, y + 18, summary, size=11, fill=FAINT)
+    drawn.y = base
+    for share in SHARES:
+        drawn.tick(_depth(share), f"{share:g} %")
+    return drawn
 
 
 def _label(figure: Figure, name: str) -> str:
@@ -88,12 +82,3 @@ def _shares_of(count: int) -> list[float]:
     """Shares at equal steps of the axis, as far as one of so many messages tells anything."""
     end = min(_depth(SHARES[-1]), math.log10(max(count, 10)))
     return [100 * (1 - 10 ** -(end * step / POINTS)) for step in range(POINTS + 1)]
-
-
-def _x(share: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * _depth(share) / _depth(SHARES[-1])
-
-
-def _y(ms: float, low: int, high: int) -> float:
-    at = (math.log10(max(ms, 10.0**low)) - low) / (high - low)
-    return TOP + HEIGHT * (1 - at)

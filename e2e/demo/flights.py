@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
@@ -60,43 +58,12 @@ class FlightsError(RuntimeError):
     """The data package is not installed, or does not hold the flights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Events in time order, as columns of equal length that a producer takes as they are.
+def load_events(limit: int | None = None) -> pa.Table:
+    """Load the first `limit` events (None: all), in the order of time. They are the same in every run.
 
-    Attributes:
-        keys: The aircraft of each event (binary).
-        values: A JSON object for each event, 100 to 120 bytes (binary). It begins with the event's number in the
-            stream, from 0 on, in a field of fixed width: see `event_numbers`.
-        timestamps_ms: When each event happened (int64). No timestamp is below the one before it.
-    """
-
-    keys: pa.Array
-    values: pa.Array
-    timestamps_ms: pa.Array
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def slice(self, start: int, count: int) -> Events:
-        """Return `count` events from `start` on, without a copy; fewer if the stream ends before."""
-        return Events(
-            self.keys.slice(start, count), self.values.slice(start, count), self.timestamps_ms.slice(start, count)
-        )
-
-    def batches(self, size: int) -> Iterator[Events]:
-        """All events in slices of `size`."""
-        assert size > 0
-        for start in range(0, len(self), size):
-            yield self.slice(start, size)
-
-    def to_table(self) -> pa.Table:
-        """Columns `key`, `value`, `timestamp_ms`."""
-        return pa.table({"key": self.keys, "value": self.values, "timestamp_ms": self.timestamps_ms})
-
-
-def load_events(limit: int | None = None) -> Events:
-    """Load the first `limit` events (None: all). They are the same in every run. All of them take 3 to 5 s.
+    All of them take 3 to 5 s. The columns are those that a producer takes: `key`, the aircraft (binary); `value`, a
+    JSON object of 100 to 120 bytes (binary), which begins with the event's number in the stream, from 0 on, in a field
+    of fixed width; and `timestamp`, when it happened (int64, ms). No timestamp is below the one before it.
 
     Raises:
         FlightsError: The data package is missing.
@@ -124,14 +91,6 @@ def read_csv() -> bytes:
             with zipfile.ZipFile(str(file.locate())) as archive:
                 return archive.read("flights.csv")
     raise FlightsError(f"{DISTRIBUTION} is installed, but holds no flights.csv.zip")
-
-
-def event_numbers(values: pa.Array) -> list[int]:
-    """Read the numbers of events from their values. A history knows the events by these numbers."""
-    numbers = pc.binary_slice(values, _NUMBER_AT, _NUMBER_AT + _NUMBER_WIDTH)
-    text = pc.utf8_ltrim(numbers.cast(pa.string()), " ")
-    result: list[int] = text.cast(pa.int64()).to_pylist()
-    return result
 
 
 def event_number(value: bytes) -> int:
@@ -218,7 +177,7 @@ def _where(condition: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray
     return pc.if_else(pc.fill_null(condition, False), time, pa.scalar(None, pa.int64()))
 
 
-def _describe(flights: pa.Table, order: pa.Array) -> Events:
+def _describe(flights: pa.Table, order: pa.Array) -> pa.Table:
     kind_code = pc.bit_wise_and(pc.shift_right(order, _ROW_BITS), (1 << _KIND_BITS) - 1)
     minute = pc.shift_right(order, _ROW_BITS + _KIND_BITS)
     rows = flights.take(pc.bit_wise_and(order, (1 << _ROW_BITS) - 1))
@@ -249,14 +208,9 @@ def _describe(flights: pa.Table, order: pa.Array) -> Events:
         "}",
         "",
     )
-    return Events(
-        keys=_one(rows["aircraft"].cast(pa.binary())),
-        values=_one(values.cast(pa.binary())),
-        timestamps_ms=_one(pc.multiply(minute, _MS_A_MINUTE)),
-    )
-
-
-def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    columns = {
+        "key": rows["aircraft"].cast(pa.binary()),
+        "value": values.cast(pa.binary()),
+        "timestamp": pc.multiply(minute, _MS_A_MINUTE),
+    }
+    return pa.table(columns).combine_chunks()

@@ -17,15 +17,15 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from seriatim import Client, Producer, partition_of_key
 from seriatim.history import HistoryWriter
 
-from e2e.demo.flights import Events, load_events
+from e2e.demo.flights import load_events
 from e2e.demo.gaps import Waits
+from e2e.demo.member import command_line
 from e2e.workers import Parent
 
 TICK_S: Final = 0.01
@@ -55,16 +55,14 @@ class Lane:
     table: pa.Table
 
 
-def make_lanes(events: Events, partition_count: int) -> list[Lane]:
+def make_lanes(events: pa.Table, partition_count: int) -> list[Lane]:
     """Split the events by partition, as the client's partitioner does."""
-    encoded = events.keys.dictionary_encode()
+    encoded = events["key"].combine_chunks().dictionary_encode()
     places = pa.array([partition_of_key(key, partition_count) for key in encoded.dictionary.to_pylist()], pa.int64())
-    partitions = places.take(encoded.indices).to_pylist()
     numbers: list[list[int]] = [[] for _ in range(partition_count)]
-    for number, partition in enumerate(partitions):
+    for number, partition in enumerate(places.take(encoded.indices).to_pylist()):
         numbers[partition].append(number)
-    table = pa.table({"key": events.keys, "value": events.values, "timestamp": events.timestamps_ms})
-    return [Lane(mine, table.take(pa.array(mine, pa.int64())).combine_chunks()) for mine in numbers]
+    return [Lane(mine, events.take(pa.array(mine, pa.int64())).combine_chunks()) for mine in numbers]
 
 
 class Sending:
@@ -192,8 +190,7 @@ async def _main(arguments: argparse.Namespace) -> None:
 
     def told(line: dict[str, Any]) -> None:
         for sending in started:
-            if "rate" in line:
-                sending.rate = line["rate"]
+            sending.rate = line["rate"]
             if line.get("go"):
                 sending.go.set()
 
@@ -205,19 +202,16 @@ async def _main(arguments: argparse.Namespace) -> None:
             lanes = make_lanes(events, producer.partition_count)
             sending = Sending(producer, lanes, history, arguments.topic, final_places=arguments.final_places)
             started.append(sending)
-            work = asyncio.create_task(_work(sending, len(lanes), parent), name="sending")
-            listening = asyncio.create_task(parent.listen(), name="commands")
+            tasks = [asyncio.create_task(one) for one in (_work(sending, len(lanes), parent), parent.listen())]
             parent.say("ready", events=len(events))
             try:
-                await asyncio.wait([work, listening], return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
             finally:
-                for task in (work, listening):
-                    if not task.done():
-                        task.cancel()
-                results = await asyncio.gather(work, listening, return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
             await producer.close(timeout_s=0)
 
 
@@ -237,10 +231,7 @@ async def _work(sending: Sending, lane_count: int, parent: Parent) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.demo.producer", description=__doc__)
-    parser.add_argument("--bootstrap", required=True, help="host:port,...")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--history", type=Path, required=True)
+    parser = command_line("e2e.demo.producer", __doc__)
     parser.add_argument(
         "--final-places", action="store_true", help="note places only if it is certain that readers find messages there"
     )

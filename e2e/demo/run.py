@@ -1,4 +1,4 @@
-"""One run of the demo, from an empty directory to the outcome: six brokers, a producer, a consumer, and faults.
+"""What a run of the demos with flights is, from an empty directory to the outcome.
 
     prepare      start the cluster, make the topic, load the events, begin the expected histories in the background
     faults       pace the producer so that its events last as long as the faults do
@@ -6,371 +6,341 @@
     judge        check the histories of all processes, compare the rebuilt histories byte for byte
 
 The main process sends and receives no messages: it strikes, watches and draws. It ends every process that it started,
-also if it is interrupted. `__main__` prints the report.
+also if it is interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import shutil
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import structlog
-from seriatim.history import HistoryWriter, Report, check
-from seriatim_api.errors import SeriatimError
+from seriatim import Admin, Client, TopicSettings
+from seriatim.history import HistoryWriter, check
+from seriatim_api.errors import SeriatimError, TopicExistsError
+from seriatim_local import FaultRecord as ClusterFault
 from seriatim_local import LocalCluster
 
-from e2e.demo.expect import read_histories
-from e2e.demo.faults import KINDS
+from e2e.demo.faults import KINDS, Kind, PlannedFault, plan
+from e2e.demo.flights import event_number
 from e2e.demo.gaps import Silences
-from e2e.demo.live import Scene
-from e2e.demo.rebuild import differences, digest
-from e2e.demo.report import DemoFault, Outcome, RateSample, SegmentSpan, Silence
+from e2e.demo.live import Scene, View
+from e2e.demo.report import DemoFault, Outcome, Told
 from e2e.demo.settings import Settings
-from e2e.demo.staging import (
-    EXPECT_DEADLINE_S,
-    GROUP,
-    HISTORY,
-    LOAD_DEADLINE_S,
-    PACE_S,
-    TOPIC,
-    Pace,
-    expecting,
-    guard,
-    staged,
-    started,
-    workshop,
-)
 from e2e.demo.striking import Striker
 from e2e.observe import Observer, Snapshot
-from e2e.workers import Worker
+from e2e.workers import Worker, start_worker
 
 _log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 0.5
-"""The time between two looks at the cluster for the view."""
+TOPIC: Final = "flights"
+GROUP: Final = "histories"
 
+HISTORY: Final = "demo.jsonl"
+"""The history of the main process: the faults, the end, and what its `Admin` does."""
+
+STALE: Final = ("demo.jsonl", "producer.*", "consumer*.*", "expect*", "rebuilt.json", "store.sqlite*")
+"""Files of an earlier run in the same directory."""
+
+LOAD_DEADLINE_S: Final = 90.0
+EXPECT_DEADLINE_S: Final = 180.0
 DRAIN_DEADLINE_S: Final = 180.0
 
 RESERVE_SHARE: Final = 0.08
 """The share of events that is sent after the last fault. They show the pace of a whole cluster."""
 
-RATE_MIN: Final = 200.0
-"""The fewest events in a second while faults go on, so that messages are under way on each partition."""
+PACE_S: Final = 0.5
+"""Seconds between two changes of the rate."""
 
-STEP_S: Final = 0.1
-"""The time between two samples of the picture's rate, so that a gap of a partition can be seen."""
-
-SAMPLES_MAX: Final = 1_000
-SILENCE_SHOWN_S: Final = 0.1
-"""The picture shows silences of a partition that last at least so long."""
-
-RATE_MAX: Final = 12_000.0
-"""The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
-
-HISTORY_FILES: Final = (HISTORY, "producer.jsonl", "consumer.jsonl")
-LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
+BACKLOG_S: Final = 2.0
+"""If more messages wait than this many seconds of the present rate, the machine is slower than the rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The outcome of a run, and what only the picture needs.
+class Pace:
+    """Says how fast to send so that the events last for the faults that are left.
 
     Attributes:
-        outcome: The outcome.
-        rates: How many events were acknowledged in a second.
-        silences: By partition, from when to when it acknowledged nothing while events waited.
-        duration_s: The end of the axis of time. It holds all events and all faults.
+        fault_s: A first guess at the time from one fault to the next, in seconds.
+        rate_min: The fewest events in a second while faults go on, so that messages are under way on each partition.
+        rate_max: The most. Two cores are shared with everything that is broken and restarted.
     """
 
-    outcome: Outcome
-    rates: tuple[RateSample, ...]
-    silences: tuple[Silence, ...]
-    duration_s: float
+    fault_s: float
+    rate_min: float
+    rate_max: float
+
+    def rate(self, elapsed_s: float, done: int, to_come: int, left: float, waiting: int) -> float:
+        """The rate from now on, in events a second. It follows the machine: ask every `PACE_S`.
+
+        Args:
+            elapsed_s: Seconds since the first message.
+            done: The number of faults that are over.
+            to_come: The number of faults that must still hit, the present one included.
+            left: So many events are to last for these faults.
+            waiting: So many events are sent and not acknowledged.
+        """
+        # The first guess counts as two faults, so that one slow fault does not stop the flow.
+        fault_s = (elapsed_s + 2 * self.fault_s) / (done + 2)
+        rate = min(max(left / (max(to_come, 1) * fault_s), self.rate_min), self.rate_max)
+        return self.rate_min if waiting > BACKLOG_S * rate else rate
 
 
-class Demo:
-    """One run. `run` may be called once.
+@contextmanager
+def workshop(out: Path) -> Iterator[Path]:
+    """A directory for the data of a run (hundreds of megabytes). At the end only the brokers' logs stay."""
+    data = Path(tempfile.mkdtemp(prefix="cluster-", dir=out))
+    try:
+        yield data
+    finally:
+        shutil.rmtree(out / "logs", ignore_errors=True)
+        if (data / "logs").exists():
+            shutil.copytree(data / "logs", out / "logs")
+        shutil.rmtree(data, ignore_errors=True)
+
+
+class FlightsRun:
+    """One run. `run` may be called once. Each demo has its own consumers, troubles, drain and judgement.
 
     Args:
         settings: The settings of the run.
-        on_scene: Called after each change that is worth drawing.
-        on_fault: Called with each fault once its gap is known.
+        scene: What is shown of it.
+        view: Where it is shown; None: nowhere.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        on_scene: Callable[[Scene], None] = lambda _scene: None,
-        on_fault: Callable[[DemoFault], None] = lambda _fault: None,
-    ) -> None:
+    final_places: ClassVar[bool] = False
+    """Whether the producer's history names places only if it is certain that readers find messages there."""
+
+    rates: ClassVar[tuple[float, float]] = (200.0, 12_000.0)
+    kinds: ClassVar[Sequence[Kind]] = KINDS
+
+    admin: Admin
+    cluster: LocalCluster
+    observer: Observer
+    producer: Worker
+    striker: Striker
+    sent: dict[str, Any]
+
+    def __init__(self, settings: Settings, scene: Scene, view: View | None) -> None:
         self._settings = settings
-        self._on_scene = on_scene
-        self._out = settings.out
-        self._silences = Silences()
-        self._counts: Counter[int] = Counter()  # acknowledged events, by step of `STEP_S`
-        self._begin = 0.0
-        self._begin_ms = 0
-        self._event_count = 0
-        self._pace = Pace(settings.fault_s, RATE_MIN, RATE_MAX, on_fault)
-        self.scene = Scene("Seriatim", total=0, hits_min=settings.hits_min)
+        self._scene = scene
+        self._view = view
+        self._reported = 0
+        self.out = settings.out
+        self.silences = Silences()
+        self.begin = 0.0
 
-    async def run(self) -> Result:
-        """Run the whole demo.
+    # ---- what each demo has of its own -----------------------------------------------------------------------
 
-        Raises:
-            SeriatimError: The cluster did not come up, or did not drain.
-            WorkerError: The producer or the consumer ended.
-        """
-        stale = (*HISTORY_FILES, *LOG_FILES, "rebuilt.json", "expected.json")
-        with workshop(self._out, (self._out / name for name in stale)) as (data, history):
-            drained = await self._run(data, history)
-        return await self._judge(drained)
+    def plan(self) -> Iterator[PlannedFault]:
+        """The faults of brokers, without end."""
+        return plan(self._settings.seed)
+
+    def faults(self) -> Sequence[DemoFault]:
+        """All faults so far, in the order of time."""
+        return self.striker.records if hasattr(self, "striker") else ()
+
+    def consumer_faults_left(self) -> int:
+        """How many faults of consumers are to come."""
+        return 0
+
+    def is_sending(self) -> bool:
+        """Whether the producer still has events to send while there are faults."""
+        return self._scene.sent < self._scene.total
+
+    async def prepare(self, stack: AsyncExitStack) -> None:
+        """Start the consumers, and wait until they are ready. The producer loads its events meanwhile."""
+
+    def beside(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """What goes on beside the faults and until all is drained."""
+        return ()
+
+    def troubles(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """What else must be over before the rest is sent."""
+        return ()
+
+    async def drain(self) -> str:
+        """Wait until all is read. Return what is missing."""
+        return await self.level(DRAIN_DEADLINE_S)
+
+    async def finish(self) -> None:
+        """Let the consumers end."""
+
+    def acknowledged(self, partition: int, at: float, count: int) -> None:
+        """Take note of an acknowledgement."""
+
+    def judge(self) -> Outcome:
+        """Judge the run by what its processes wrote."""
+        raise NotImplementedError
+
+    def tell(self, outcome: Outcome) -> Told:
+        """Draw the picture, and say what the report tells."""
+        raise NotImplementedError
 
     # ---- the run ---------------------------------------------------------------------------------------------
 
-    async def _run(self, data: Path, history: HistoryWriter) -> _Drained:
-        async with AsyncExitStack() as stack:
-            enter = stack.enter_async_context
-            self._say("starting six brokers and the coordinator")
-            shape = self._settings
-            expect = await enter(expecting(self._out, shape.event_limit))
-            stage = await enter(staged(data, shape, history))
-            cluster, admin = stage.cluster, stage.admin
-            observer = Observer(admin, TOPIC, GROUP)
-            limit = () if shape.event_limit is None else ("--limit", str(shape.event_limit))
-            producer = await enter(started("producer", self._out, cluster, self._producer_says, *limit))
-            places = ("--group", GROUP, "--histories", str(self._out / "rebuilt.json"))
-            consumer = await enter(started("consumer", self._out, cluster, self._consumer_says, *places))
-            self._say("loading the flights of 2013")
-            self._event_count = (await producer.wait_for("ready", LOAD_DEADLINE_S))["events"]
-            await consumer.wait_for("ready", LOAD_DEADLINE_S)
-            self.scene.total = self._event_count
-            self._begin, self._begin_ms = time.monotonic(), time.time_ns() // 1_000_000
-            producer.tell(rate=shape.rate, go=True)
-            drained = await self._faults_and_drain(cluster, observer, producer, consumer, history)
-            self._say("waiting for the histories computed from the file")
-            await expect.wait_for("done", EXPECT_DEADLINE_S)
-            return drained
+    async def run(self) -> Told:
+        """Run the whole demo, and say what the report tells.
 
-    async def _faults_and_drain(
-        self, cluster: LocalCluster, observer: Observer, producer: Worker, consumer: Worker, history: HistoryWriter
-    ) -> _Drained:
-        settings = self._settings
-        striker = Striker(
-            cluster, observer, self._silences,
-            seed=settings.seed, hits_min=settings.hits_min, time_s=settings.faults_s, begin=self._begin,
-            on_change=self._say, is_sending=lambda: self.scene.sent < self._event_count,
-        )  # fmt: skip
-        self.scene.faults = striker.records
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._watch(Observer(observer.admin, TOPIC, GROUP)), name="watching")
-            guards = [
-                tasks.create_task(guard(worker), name=f"guard of {worker.name}") for worker in (producer, consumer)
-            ]
-            pacing = tasks.create_task(self._keep_pace(striker, producer), name="pace")
-            await striker.run(after_each=lambda: self._pace.report(striker.records))
-            pacing.cancel()
-            self.scene.hits_min = striker.hits_min
-            self._say("everything is mended: sending the rest at full speed")
-            await cluster.heal()
-            producer.tell(rate=None)
-            sent = await producer.wait_for("done", DRAIN_DEADLINE_S)
-            self._say("waiting until the consumer is level")
-            try:
-                last = await observer.wait_until(
-                    lambda snapshot: snapshot.settled() and snapshot.drained(), "the group is level", DRAIN_DEADLINE_S
-                )
-                is_drained, waiting = True, ""
-            except SeriatimError as error:
-                last, is_drained, waiting = observer.latest, False, str(error)
-            drained_at = time.monotonic()
-            watching.cancel()
-            for task in guards:
-                task.cancel()
-        self._watched(last)
-        consumer.tell(finish=True)
-        done = await consumer.wait_for("done", DRAIN_DEADLINE_S)
-        history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
-        return _Drained(
-            hits_min=striker.hits_min,
-            longest_silence_s=sent["longest_silence_s"],
-            faults=tuple(striker.records),
-            segments=tuple(self.scene.segments),
-            duration_s=sent["last_ack_at"] - sent["first_send_at"],
-            drained_s=min(done["last_delivery_at"] or drained_at, drained_at) - sent["first_send_at"],
+        Raises:
+            SeriatimError: The cluster did not come up, or did not drain.
+            WorkerError: The producer or a consumer ended.
+        """
+        return self.tell(await self.outcome())
+
+    async def outcome(self) -> Outcome:
+        """Run the whole demo but for its report. It raises what `run` raises."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        for path in (path for pattern in STALE for path in self.out.glob(pattern)):
+            path.unlink(missing_ok=True)
+        with workshop(self.out) as data, HistoryWriter(self.out / HISTORY, "demo") as history:
+            async with AsyncExitStack() as stack:
+                await self._run(data, history, stack)
+        self.say("checking the history")
+        return await asyncio.to_thread(self.judge)
+
+    async def _run(self, data: Path, history: HistoryWriter, stack: AsyncExitStack) -> None:
+        settings, scene, enter = self._settings, self._scene, stack.enter_async_context
+        self.say("starting six brokers and the coordinator")
+        limit = () if settings.event_limit is None else ("--limit", str(settings.event_limit))
+        expected = [str(self.out / "expected.json"), *limit]
+        expect = await enter(start_worker("expect", "e2e.demo.expect", expected, log=self.out / "expect.log"))
+
+        def noted(record: ClusterFault) -> None:
+            history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)
+
+        groups, members = settings.group_count, settings.member_count
+        self.cluster = await enter(
+            LocalCluster(data, name="demo", groups=groups, members=members, delay=settings.delay, on_fault=noted)
         )
+        client = await enter(Client.connect(self.cluster.bootstrap, recorder=history, message_id=event_number))
+        self.admin = client.admin()
+        self.observer = Observer(self.admin, TOPIC, GROUP)
+        with suppress(TopicExistsError):  # the client asked twice, because an answer was lost
+            await self.admin.create_topic(TOPIC, settings.partition_count, settings=TopicSettings(flush=True))
+        await Observer(self.admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
+        self.say("loading the flights of 2013, starting the consumers")
+        places = ("--final-places",) if self.final_places else ()
+        self.producer = await enter(self.started("producer", self._producer_says, *limit, *places))
+        await self.prepare(stack)
+        scene.total = (await self.producer.wait_for("ready", LOAD_DEADLINE_S))["events"]
+        self.begin = time.monotonic()
+        self.producer.tell(rate=settings.rate, go=True)
+        await self._fail_and_drain(history)
+        self.say("waiting for the histories computed from the file")
+        await expect.wait_for("done", EXPECT_DEADLINE_S)
 
-    async def _keep_pace(self, striker: Striker, producer: Worker) -> None:
-        """Pace the producer so that its events last for the faults that are left."""
+    def started(
+        self, name: str, on_line: Callable[[dict[str, Any]], None], *arguments: str, module: str = "e2e.demo"
+    ) -> AbstractAsyncContextManager[Worker]:
+        """A process of the demo, with its history and its log."""
+        common = ["--bootstrap", ",".join(self.cluster.bootstrap), "--history", str(self.out / f"{name}.jsonl")]
+        options = [*common, "--topic", TOPIC, *arguments]
+        return start_worker(name, f"{module}.{name}", options, log=self.out / f"{name}.log", on_line=on_line)
+
+    async def _fail_and_drain(self, history: HistoryWriter) -> None:
+        settings = self._settings
+        striker = self.striker = Striker(
+            self.cluster, self.observer, self.silences, faults=self.plan(), hits_min=settings.hits_min,
+            time_s=settings.faults_s, begin=self.begin, kinds=self.kinds if settings.hits_min else (),
+            on_change=self.say, is_sending=self.is_sending,
+        )  # fmt: skip
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(work) for work in (self._guard(self.producer), *self.beside())]
+            troubles = [tasks.create_task(work) for work in self.troubles()]
+            pacing = tasks.create_task(self._keep_pace(), name="pace")
+            await striker.run(after_each=self._report_faults)
+            self._scene.hits_min = striker.hits_min + settings.consumer_faults
+            for task in troubles:
+                await task
+            pacing.cancel()
+            self.say("everything is mended: sending the rest at full speed")
+            await self.cluster.heal()
+            self.producer.tell(rate=None)
+            self.sent = await self.producer.wait_for("done", DRAIN_DEADLINE_S)
+            waiting = await self.drain()
+            for task in beside:
+                task.cancel()
+        await self.finish()
+        history.end(GROUP, topic=TOPIC, drained=not waiting, waiting=waiting)
+
+    async def _guard(self, worker: Worker) -> None:
+        """Fail the run if a worker ends before it has said `done`."""
+        await worker.wait_for("done", None)
+
+    async def level(self, deadline_s: float) -> str:
+        """Wait until the consumer group has read all. Return what is missing."""
+        try:
+            await self.observer.wait_until(
+                lambda now: now.settled() and now.drained(), "the group is level", deadline_s
+            )
+        except SeriatimError as error:
+            return str(error)
+        return ""
+
+    async def _keep_pace(self) -> None:
+        """Pace the producer so that its events last for all that is to come."""
+        pace = Pace(self._settings.fault_s, *self.rates)
         while True:
             await asyncio.sleep(PACE_S)
-            scene = self.scene
-            left = self._event_count * (1 - RESERVE_SHARE) - scene.sent
-            done = sum(fault.healed_at_s is not None for fault in striker.records)
+            scene = self._scene
+            left = scene.total * (1 - RESERVE_SHARE) - scene.sent
+            done = sum(fault.healed_at_s is not None for fault in self.striker.records)
+            to_come = max(self.striker.left_count, self.consumer_faults_left())
             waiting = scene.sent - scene.acknowledged - scene.unknown
-            elapsed_s = time.monotonic() - self._begin
-            producer.tell(rate=self._pace.rate(elapsed_s, done, striker.left_count, left, waiting))
+            rate = pace.rate(time.monotonic() - self.begin, done, to_come, left, waiting)
+            if self.is_sending():
+                self.producer.tell(rate=rate)
 
     # ---- what is seen meanwhile ------------------------------------------------------------------------------
 
-    async def _watch(self, observer: Observer) -> None:
-        while True:
-            try:
-                self._watched(await observer.look())
-            except SeriatimError as error:
-                self.scene.doing = self.scene.doing or f"cannot look: {error}"
-            self._changed()
-            await asyncio.sleep(LOOK_S)
-
-    def _watched(self, snapshot: Snapshot) -> None:
-        self.scene.segments = spans(snapshot, self._begin_ms)
-
     def _producer_says(self, line: dict[str, Any]) -> None:
-        if line["k"] != "progress":
-            return
-        scene = self.scene
-        scene.sent, scene.acknowledged, scene.unknown = line["sent"], line["ok"], line["unknown"]
-        for partition, at, count, since in line["acks"]:
-            self._silences.add(partition, since, at)
-            scene.accepted[partition] = scene.accepted.get(partition, 0) + count
-            self._counts[max(0, int((at - self._begin) / STEP_S))] += count
-            step = max(0, int((at - self._begin) / scene.rate_step_s))
-            scene.rates += [0] * (step + 1 - len(scene.rates))
-            scene.rates[step] += count
-        self._silences.lasting(dict(line["waiting"]), line["at"])
-
-    def _consumer_says(self, line: dict[str, Any]) -> None:
         if line["k"] == "progress":
-            self.scene.delivered = line["delivered"]
-            self.scene.consumed = dict(line["by_partition"])
+            scene = self._scene
+            scene.sent, scene.acknowledged, scene.unknown = line["sent"], line["ok"], line["unknown"]
+            for partition, at, count, since in line["acks"]:
+                self.silences.add(partition, since, at)
+                self.acknowledged(partition, at - self.begin, count)
+            self.silences.lasting(dict(line["waiting"]), line["at"])
 
-    def _say(self, doing: str) -> None:
-        if doing != self.scene.doing:
+    def _report_faults(self) -> None:
+        for fault in self.striker.records[self._reported :]:
+            self._reported += 1
+            if self._view is not None:
+                self._view.fault(fault)
+
+    def say(self, doing: str) -> None:
+        """Show what the demo does now."""
+        if doing != self._scene.doing:
             _log.info("doing", what=doing)
-        self.scene.doing = doing
-        self._changed()
+        self._scene.doing = doing
+        self.changed()
 
-    def _changed(self) -> None:
-        self.scene.at_s = time.monotonic() - self._begin if self._begin else 0.0
-        self._on_scene(self.scene)
+    def changed(self) -> None:
+        """Show the scene as it is now."""
+        if self.begin:
+            self._scene.at_s = time.monotonic() - self.begin
+            self._scene.faults = self.faults()
+        if self._view is not None:
+            self._view.scene(self._scene)
 
     # ---- the end ---------------------------------------------------------------------------------------------
 
-    async def _judge(self, drained: _Drained) -> Result:
-        self._say("checking the history")
-        report = await asyncio.to_thread(_check, [self._out / name for name in HISTORY_FILES])
-        rebuilt = read_histories(self._out / "rebuilt.json")
-        wanted = read_histories(self._out / "expected.json")
-        different = differences(rebuilt, wanted)
-        settings = self._settings
-        outcome = Outcome(
-            check=report,
-            event_count=self._event_count,
-            duration_s=drained.duration_s,
-            drained_s=drained.drained_s,
-            histories_equal=not different and rebuilt == wanted,
-            differences=different,
-            digest=digest(rebuilt),
-            faults=drained.faults,
-            segments=drained.segments,
-            seed=settings.seed,
-            quick=settings.quick,
-            hits_min=drained.hits_min,
-            hits_planned=settings.hits_min,
-            longest_silence_s=drained.longest_silence_s,
-            kinds_wanted=KINDS,
-        )
-        mended_s = max((fault.healed_at_s or fault.at_s for fault in drained.faults), default=0.0)
-        duration_s = max(drained.duration_s, drained.drained_s, mended_s, 1.0)
-        return Result(outcome, rate_samples(self._counts, duration_s), self._shown_silences(), duration_s)
-
-    def _shown_silences(self) -> tuple[Silence, ...]:
-        return tuple(
-            Silence(partition, begin - self._begin, end - self._begin)
-            for partition in range(self._settings.partition_count)
-            for begin, end in self._silences.of(partition)
-            if end - begin >= SILENCE_SHOWN_S
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Drained:
-    """The figures of a drained run that the judgement needs."""
-
-    hits_min: int
-    longest_silence_s: float
-    faults: tuple[DemoFault, ...]
-    segments: tuple[SegmentSpan, ...]
-    duration_s: float
-    drained_s: float
-
-
-def rate_samples(counts: Mapping[int, int], duration_s: float) -> tuple[RateSample, ...]:
-    """The rates over time, with a sample for each step in which nothing was acknowledged too.
-
-    Args:
-        counts: What was acknowledged in each step of `STEP_S`, by its number.
-        duration_s: The end of the axis. At most `SAMPLES_MAX` samples are made of it.
-    """
-    merged = max(1, math.ceil(duration_s / STEP_S / SAMPLES_MAX))
-    step_s, sums = merged * STEP_S, Counter[int]()
-    for number, count in counts.items():
-        sums[number // merged] += count
-    last = max(sums, default=-1)
-    return tuple(RateSample((number + 0.5) * step_s, sums[number] / step_s) for number in range(last + 1))
-
-
-def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:
-    """Return all segments of a snapshot along an axis of time that begins at `begin_ms` of the wall clock."""
-    ends = {reader.partition: reader.end_position for reader in snapshot.readers if reader.known}
-    found = []
-    for chain in snapshot.chains:
-        for segment in chain.segments:
-            length = segment.length
-            if (
-                length is None
-                and segment.base is not None
-                and segment is chain.open_segment
-                and chain.partition in ends
-            ):
-                length = max(0, ends[chain.partition] - segment.base)
-            found.append(
-                SegmentSpan(
-                    partition=chain.partition,
-                    segment_no=segment.no,
-                    group=segment.group,
-                    state=segment.state,
-                    opened_at_s=(segment.opened_at_ms - begin_ms) / 1000,
-                    sealed_at_s=(segment.sealed_at_ms - begin_ms) / 1000 if segment.sealed_at_ms else None,
-                    length=length,
-                )
-            )
-    return tuple(_without_open_ends(found))
-
-
-def _without_open_ends(found: list[SegmentSpan]) -> list[SegmentSpan]:
-    """Give each unsettled segment an end for the picture: the time at which the next segment was opened.
-
-    The record has none.
-    """
-    result = []
-    for span, following in zip(found, [*found[1:], None], strict=True):
-        if span.sealed_at_s is None and following is not None and following.partition == span.partition:
-            span = SegmentSpan(
-                span.partition, span.segment_no, span.group, span.state, span.opened_at_s, following.opened_at_s,
-                span.length,
-            )  # fmt: skip
-        result.append(span)
-    return result
-
-
-def _check(paths: list[Path]) -> Report:
-    return check(paths)
+    def common(self, histories: Iterable[Path]) -> dict[str, Any]:
+        """The fields of the outcome that are the same for all demos. It checks these histories, and takes a while."""
+        return {
+            "check": check([self.out / HISTORY, self.out / "producer.jsonl", *histories], groups=[GROUP]),
+            "event_count": self._scene.total,
+            "faults": tuple(self.faults()),
+            "seed": self._settings.seed,
+            "quick": self._settings.quick,
+            "hits_min": self._scene.hits_min,
+            "longest_silence_s": self.sent["longest_silence_s"],
+        }

@@ -1,4 +1,4 @@
-"""Reads the demo's settings from its environment: QUICK, SEED, OUT, LATENCY and JITTER."""
+"""Reads the settings of the demos from the environment: QUICK, SEED, OUT, LATENCY and JITTER."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from seriatim_local import LinkDelay
 from seriatim_local.delays import NO_DELAY
@@ -21,20 +21,23 @@ class SettingsError(ValueError):
     """A variable of the environment has a value without a meaning."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One run of the demo.
+    """One run of a demo.
 
     Attributes:
         quick: Whether only a part of the events is sent, with few faults.
-        seed: The seed of the fault plan.
+        seed: The seed of all that is drawn.
         out: The directory for report, picture and histories.
         event_limit: The number of events that are sent; None: all.
-        hits_min: The number of faults that must hit.
-        faults_s: After so many seconds, only a fault of each kind must hit: the machine is slow.
+        hits_min: The number of faults that must hit brokers.
+        consumer_faults: How many faults strike processes with consumers.
         rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
         fault_s: A first guess at the time from one fault to the next, in seconds.
+        faults_s: After so many seconds, only a fault of each kind must hit: the machine is slow.
         partition_count: The number of partitions of the topic.
+        group_count: The number of broker groups.
+        member_count: The number of brokers in each of them.
         delay: The delay of all links, each way.
     """
 
@@ -43,8 +46,9 @@ class Settings:
     out: Path
     event_limit: int | None
     hits_min: int
+    consumer_faults: int = 0
     rate: float
-    fault_s: float
+    fault_s: float = 5.0
     faults_s: float = 120.0
     partition_count: int = 6
     group_count: int = 3
@@ -53,50 +57,33 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings from the environment.
+    """Read the settings of the demo of histories from the environment.
 
     Raises:
         SettingsError: SEED, LATENCY or JITTER is no number.
     """
-    quick = read_quick(environment)
-    return Settings(
-        quick=quick,
-        seed=read_seed(environment),
-        out=Path(environment.get("OUT") or "demo-out"),
-        event_limit=200_000 if quick else None,
-        hits_min=6 if quick else 20,
-        rate=5_000.0 if quick else 8_000.0,
-        fault_s=4.0 if quick else 5.0,
-        faults_s=120.0 if quick else 400.0,
-        delay=read_distance(environment),
-    )
+    common = read_common(environment, "demo-out")
+    if common["quick"]:
+        return Settings(event_limit=200_000, hits_min=6, rate=5_000.0, fault_s=4.0, **common)
+    return Settings(event_limit=None, hits_min=20, rate=8_000.0, **common)
 
 
-def read_quick(environment: Mapping[str, str]) -> bool:
-    """Whether QUICK asks for a part of the run."""
-    return environment.get("QUICK", "") not in ("", "0", "no", "false")
-
-
-def read_distance(environment: Mapping[str, str]) -> LinkDelay:
-    """Read LATENCY and JITTER.
+def read_common(environment: Mapping[str, str], out: str) -> dict[str, Any]:
+    """Read the settings that all demos take from the environment. `out` is the directory if OUT is not set.
 
     Raises:
-        SettingsError: One of them is no number of ms.
+        SettingsError: SEED, LATENCY or JITTER is no number.
     """
+    quick, seed = environment.get("QUICK", "") not in ("", "0", "no", "false"), environment.get("SEED", "")
     try:
-        return read_rough_delay(environment)
+        return {
+            "quick": quick,
+            "seed": int(seed) if seed else random.SystemRandom().randint(1, SEED_MAX),
+            "out": Path(environment.get("OUT") or out),
+            "faults_s": 120.0 if quick else 400.0,
+            "delay": read_rough_delay(environment),
+        }
     except DistanceError as error:
         raise SettingsError(str(error)) from None
-
-
-def read_seed(environment: Mapping[str, str]) -> int:
-    """Read SEED, or draw a seed.
-
-    Raises:
-        SettingsError: SEED is no number.
-    """
-    text = environment.get("SEED", "")
-    try:
-        return int(text) if text else random.SystemRandom().randint(1, SEED_MAX)
     except ValueError:
-        raise SettingsError(f"SEED is a whole number, not {text!r}") from None
+        raise SettingsError(f"SEED is a whole number, not {seed!r}") from None

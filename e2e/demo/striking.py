@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_local import LocalCluster
 
-from e2e.demo.faults import KINDS, Kind, PlannedFault, Victim, choose, cut_ends, plan
+from e2e.demo.faults import Kind, PlannedFault, Victim, choose, cut_ends
 from e2e.demo.gaps import Silences
 from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
@@ -33,54 +33,36 @@ FAULT_COUNT_MAX_RATIO: Final = 3
 """The demo gives up after it has tried so many faults, in multiples of those that must hit."""
 
 
+@dataclass(eq=False)
 class Striker:
-    """Runs the plan of one seed. Only one task may use it at a time.
+    """Carries out faults one after another. Only one task may use it at a time.
 
-    Args:
+    Attributes:
         cluster: The cluster to strike.
         observer: The observer of the topic and of the consumer group.
         silences: When each partition acknowledged nothing. Another task fills it meanwhile.
-        seed: The seed of the plan.
+        faults: The faults in their order, without end.
+        kinds: A fault of each of these kinds must hit.
         hits_min: How many faults must hit, if the machine is fast enough.
         time_s: After so many seconds, only a fault of each kind must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
-        faults: The faults in their order; None: those of the seed.
-        kinds: A fault of each of these kinds must hit.
         on_change: Called after each change of `records`.
         is_sending: Whether the producer still has events to send. Without them, no fault can hit anything.
+        records: The faults so far.
     """
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        observer: Observer,
-        silences: Silences,
-        *,
-        seed: int,
-        hits_min: int,
-        time_s: float,
-        begin: float,
-        on_change: Callable[[str], None] = lambda _doing: None,
-        is_sending: Callable[[], bool] = lambda: True,
-        faults: Iterator[PlannedFault] | None = None,
-        kinds: Sequence[Kind] = KINDS,
-    ) -> None:
-        self._cluster = cluster
-        self._observer = observer
-        self._silences = silences
-        self._plan = plan(seed) if faults is None else faults
-        self._kinds = tuple(kinds)
-        self.hits_min = hits_min
-        self._tries_max = FAULT_COUNT_MAX_RATIO * hits_min
-        self._end = begin + time_s
-        self._begin = begin
-        self._on_change = on_change
-        self._is_sending = is_sending
-        self._members: dict[str, tuple[str, ...]] = {
-            group: tuple(broker.name for broker in cluster.plan.brokers if broker.group == group)
-            for group in cluster.plan.groups
-        }
-        self.records: list[DemoFault] = []
+    cluster: LocalCluster
+    observer: Observer
+    silences: Silences
+    _: KW_ONLY
+    faults: Iterator[PlannedFault]
+    kinds: Sequence[Kind]
+    hits_min: int
+    time_s: float
+    begin: float
+    on_change: Callable[[str], None] = lambda _doing: None
+    is_sending: Callable[[], bool] = lambda: True
+    records: list[DemoFault] = field(default_factory=list)
 
     @property
     def hit_count(self) -> int:
@@ -95,8 +77,13 @@ class Striker:
     @property
     def kinds_missing(self) -> tuple[str, ...]:
         """The kinds of which no fault has hit yet."""
-        seen = {record.label for record in self.records if record.hit}
-        return tuple(kind for kind in self._kinds if kind not in seen)
+        seen = {record.kind for record in self.records if record.hit}
+        return tuple(kind for kind in self.kinds if kind not in seen)
+
+    @property
+    def _members(self) -> dict[str, tuple[str, ...]]:
+        plan = self.cluster.plan
+        return {group: tuple(broker.name for broker in plan.brokers if broker.group == group) for group in plan.groups}
 
     async def run(self, after_each: Callable[[], None] = lambda: None) -> None:
         """Inject faults until enough have hit.
@@ -104,93 +91,79 @@ class Striker:
         It ends before if the producer has sent all, or after `FAULT_COUNT_MAX_RATIO` times as many tries.
         """
         await self._whole()
-        tries = 0
-        while self.left_count and tries < self._tries_max and self._is_sending():
-            if time.monotonic() > self._end:
-                self.hits_min = min(self.hits_min, max(self.hit_count, len(self._kinds)))
+        tries, tries_max = 0, FAULT_COUNT_MAX_RATIO * self.hits_min
+        while self.left_count and tries < tries_max and self.is_sending():
+            if time.monotonic() > self.begin + self.time_s:
+                self.hits_min = min(self.hits_min, max(self.hit_count, len(self.kinds)))
                 if not self.left_count:
                     break
-            fault = next(self._plan)
+            fault = next(self.faults)
             if self.left_count == len(self.kinds_missing) and fault.kind not in self.kinds_missing:
                 continue  # only kinds that are missing can still help
             for _ in range(ATTEMPTS_MAX):
                 tries += 1
-                if await self._strike(fault) or not self._is_sending():
+                if await self._strike(fault) or not self.is_sending():
                     break
             after_each()
-        self._on_change("all faults done")
+        self.on_change("all faults done")
 
     async def _strike(self, fault: PlannedFault) -> bool:
         """Inject one fault, from the choice of its victim until all is whole again. Return whether it hit."""
-        before = await self._observer.wait_until(lambda now: bool(now.masters()), "a look succeeds", WHOLE_DEADLINE_S)
+        before = await self.observer.wait_until(lambda now: bool(now.masters()), "a look succeeds", WHOLE_DEADLINE_S)
         victim = choose(fault, before, self._members)
         if victim is None:
             return False
         struck_at, struck_at_ms = time.monotonic(), time.time_ns() // 1_000_000
-        both = fault.kind == "kill both"
-        self.records.append(
-            DemoFault(
-                kind="kill" if both else fault.kind,
-                victim=victim.name,
-                role=victim.role,
-                at_s=struck_at - self._begin,
-                healed_at_s=None,
-                hit=True,
-                gap_ms=None,
-                both_members=both,
-            )
-        )
-        self._on_change(f"{fault.kind} {victim.name} ({victim.role})")
+        self.records.append(DemoFault(fault.kind, victim.name, victim.role, struck_at - self.begin))
+        self.on_change(f"{fault.kind} {victim.name} ({victim.role})")
         await self._inject(fault, victim)
         await asyncio.sleep(fault.hold_s)  # this is how long the fault lasts
         await self._mend(fault, victim)
-        self._update(healed_at_s=time.monotonic() - self._begin, gap_ms=self._gap_ms(before, victim, struck_at))
-        self._on_change(f"{fault.kind} {victim.name}: mended, waiting until all brokers are ready")
+        self._update(healed_at_s=time.monotonic() - self.begin, gap_ms=self._gap_ms(before, victim, struck_at))
+        self.on_change(f"{fault.kind} {victim.name}: mended, waiting until all brokers are ready")
         after = await self._whole()
         partitions = before.partitions_on(victim.brokers) + before.partitions_served_by(victim.brokers)
-        was_under_way = any(self._silences.was_struck(partition, struck_at) for partition in partitions)
+        was_under_way = any(self.silences.was_struck(partition, struck_at) for partition in partitions)
         hit = was_under_way and _has_hit(before, after, victim, struck_at_ms)
         self._update(hit=hit, gap_ms=self._gap_ms(before, victim, struck_at))
-        self._on_change("")
+        self.on_change("")
         return hit
 
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
         """Return the longest gap of the victim's partitions until now; None if it is a member of no open segment."""
         partitions = before.partitions_on(victim.brokers)
-        gap_s = self._silences.worst_gap_s(partitions, struck_at, time.monotonic())
+        gap_s = self.silences.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000
 
     def _update(self, **changes: float | bool | None) -> None:
         self.records[-1] = replace(self.records[-1], **changes)  # type: ignore[arg-type]
 
     async def _inject(self, fault: PlannedFault, victim: Victim) -> None:
-        if fault.kind in ("kill", "kill both"):
-            await self._cluster.kill(*victim.brokers)
+        if fault.kind == "cut":
+            await self.cluster.cut(*cut_ends(fault, victim, self._members))
         elif fault.kind == "freeze":
-            await self._cluster.freeze(*victim.brokers)
+            await self.cluster.freeze(*victim.brokers)
         elif fault.kind == "stop":
-            await self._cluster.stop_gracefully(*victim.brokers)
+            await self.cluster.stop_gracefully(*victim.brokers)
         else:
-            await self._cluster.cut(*cut_ends(fault, victim, self._members))
+            await self.cluster.kill(*victim.brokers)
 
     async def _mend(self, fault: PlannedFault, victim: Victim) -> None:
-        if fault.kind == "freeze":
-            await self._cluster.thaw(*victim.brokers)
-        elif fault.kind == "cut":
-            await self._cluster.heal()
+        if fault.kind == "cut":
+            await self.cluster.heal()
         else:
-            await self._cluster.start_again(*victim.brokers)
+            await (self.cluster.thaw if fault.kind == "freeze" else self.cluster.start_again)(*victim.brokers)
 
     def _is_whole(self, snapshot: Snapshot) -> bool:
-        missing = not_whole(snapshot) or (self._not_accepting(snapshot) if self._is_sending() else "")
+        missing = not_whole(snapshot) or (self._not_accepting(snapshot) if self.is_sending() else "")
         if missing:
-            self._on_change(f"waiting: {missing}")
+            self.on_change(f"waiting: {missing}")
         return not missing
 
     def _not_accepting(self, snapshot: Snapshot) -> str:
         now = time.monotonic()
         for chain in snapshot.chains:
-            if not self._silences.is_under_way(chain.partition, now):
+            if not self.silences.is_under_way(chain.partition, now):
                 return f"partition {chain.partition} has acknowledged nothing yet"
         return ""
 
@@ -199,13 +172,13 @@ class Striker:
         too long.
         """
         try:
-            await self._cluster.wait_ready(deadline_s=WHOLE_DEADLINE_S)
-            return await self._observer.wait_until(self._is_whole, "the cluster is whole", WHOLE_DEADLINE_S)
+            await self.cluster.wait_ready(deadline_s=WHOLE_DEADLINE_S)
+            return await self.observer.wait_until(self._is_whole, "the cluster is whole", WHOLE_DEADLINE_S)
         except DeadlineExceededError as error:
-            self._on_change(f"not whole in time: {error}")
+            self.on_change(f"not whole in time: {error}")
         except SeriatimError as error:  # a broker that ended by itself: start it, so that the run can go on
-            self._on_change(f"not whole: {error}")
-            await self._cluster.start_again("brokers")
+            self.on_change(f"not whole: {error}")
+            await self.cluster.start_again("brokers")
         return None
 
 

@@ -1,8 +1,7 @@
 """A process with several consumers of the demo. They work on messages by key, with handlers that fail by chance.
 
-`python -m e2e.demo_orders.consumer --help`. It prints `ready` when the servers of all partitions know all its
-consumers, and `progress` several times a second. The line `poison` tells it which aircraft fail from now on. After
-`finish` it leaves the consumer group and prints `done`.
+`python -m e2e.demo_orders.consumer --help`. `e2e.demo.member` has what it says, and what its parent says. The line
+`poison` tells it which aircraft fails from now on.
 
 The handler is what an application would write: it works, and writes to a store under the token of its grant (`store`).
 Everything else records what happens: `attempts` each call of a handler, and the client's recorder each delivery.
@@ -14,29 +13,33 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from seriatim import Assignment, Client, GiveUp, KeyedConsumer, Message, Retry
+from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
 from seriatim.history import HistoryWriter
 
 from e2e.demo.flights import event_number
+from e2e.demo.member import Member, command_line
 from e2e.demo_orders.delivery_attempts import DeliveryAttemptWriter, Outcome
-from e2e.demo_orders.fates import AGAIN_S, TIMEOUT_S, Poison, fate_of, poison_from_plain
+from e2e.demo_orders.fates import AGAIN_S, TIMEOUT_S, Poison, fate_of
 from e2e.demo_orders.settings import PLANTED
 from e2e.demo_orders.store import OvertakenError, Store
-from e2e.workers import Parent
-
-SAY_S: Final = 0.25
-JOIN_DEADLINE_S: Final = 60.0
 
 SESSION_MS: Final = 2_000
 """The least that a consumer may choose. A frozen process loses its keys after twice this time."""
 
 IN_FLIGHT_MAX: Final = 32
 """So few messages of a partition a consumer holds at most, so that all consumers have work."""
+
+
+RAISED: Final[Mapping[type[BaseException], Outcome]] = {
+    Retry: "asked again", GiveUp: "gave up", OvertakenError: "overtaken", asyncio.CancelledError: "cancelled",
+}  # fmt: skip
+"""What an attempt came to that raised one of these."""
 
 
 class UnreadableEventError(Exception):
@@ -47,17 +50,19 @@ class Desk:
     """What the consumers of this process do with messages, and what they record of it.
 
     Attributes:
-        poison: The aircraft that fail now, by key.
+        poison: The aircraft that fails now.
         finished: By consumer: how many messages were worked on and taken.
     """
 
     def __init__(self, seed: int, store: Store, attempts: DeliveryAttemptWriter, history: HistoryWriter) -> None:
-        self._seed = seed
-        self._store = store
-        self._attempts = attempts
-        self._history = history
-        self.poison: dict[str, Poison] = {}
+        self._seed, self._store, self._attempts, self._history = seed, store, attempts, history
+        self.poison: Poison | None = None
         self.finished: dict[str, int] = {}
+
+    def told(self, line: Mapping[str, Any]) -> None:
+        """Take a line of the parent: which aircraft fails now."""
+        if "poison" in line:
+            self.poison = Poison(*line["poison"]) if line["poison"] else None
 
     async def handle(self, consumer: str, message: Message) -> None:
         """Work on one message.
@@ -70,17 +75,8 @@ class Desk:
         outcome: Outcome = "raised"
         try:
             outcome = await self._work(consumer, message, number)
-        except Retry:
-            outcome = "asked again"
-            raise
-        except GiveUp:
-            outcome = "gave up"
-            raise
-        except OvertakenError:
-            outcome = "overtaken"
-            raise
-        except asyncio.CancelledError:
-            outcome = "cancelled"
+        except (Retry, GiveUp, OvertakenError, asyncio.CancelledError) as error:
+            outcome = RAISED[type(error)]
             raise
         finally:
             self._attempts.ends(message, number, consumer, outcome, time.monotonic())
@@ -90,7 +86,8 @@ class Desk:
         assert message.key is not None
         fate = fate_of(self._seed, number, message.attempt)
         await asyncio.sleep(fate.work_s)
-        if not (_may_be_repeat(message) and self._store.has(message.key, message.offset)):
+        may_be_repeat = message.attempt > 1 or message.maybe_repeated
+        if not (may_be_repeat and self._store.has(message.key, message.offset)):
             self._fail(message.key, number, fate.kind)
         verdict = self._store.write(
             message.key, message.value, offset=message.offset, token=message.grant, attempt=message.attempt,
@@ -107,19 +104,14 @@ class Desk:
         Without that: 1. A consumer has worked on an event, and its acknowledgement is lost. 2. The event comes again,
         and the handler gives it up. 3. The dead letter is replayed, and the event is in the story twice.
         """
-        poison = self.poison.get(key.decode())
-        if poison is not None and poison.strikes(key, number):
-            if poison.how == "gives up":
+        if self.poison is not None and self.poison.strikes(key, number):
+            if self.poison.how == "gives up":
                 raise GiveUp("no attempt can read this event")
             raise UnreadableEventError("this event cannot be read")
         if kind == "asks again":
             raise Retry(AGAIN_S, "the other service is not ready")
         if kind == "raises":
             raise ConnectionError("the other service has hung up")
-
-
-def _may_be_repeat(message: Message) -> bool:
-    return message.attempt > 1 or message.maybe_repeated
 
 
 async def _consume(consumer: KeyedConsumer, desk: Desk, concurrency: int, planted: str) -> None:
@@ -153,88 +145,42 @@ async def _consume_badly(consumer: KeyedConsumer, desk: Desk, concurrency: int, 
             tasks.create_task(hand())
 
 
-async def _report(desk: Desk, parent: Parent) -> None:
-    while True:
-        parent.say("progress", finished=desk.finished)
-        await asyncio.sleep(SAY_S)
-
-
 async def _main(arguments: argparse.Namespace) -> None:
-    finish, complete = asyncio.Event(), asyncio.Event()
-    started: list[Desk] = []
     names: list[str] = arguments.names.split(",")
-    joined: set[tuple[str, int]] = set()
-    wanted = 0
-
-    def assignment(name: str, now: Assignment) -> None:
-        (joined.add if now.active else joined.discard)((name, now.partition))
-        if len(joined) == wanted:
-            complete.set()
-
-    def told(line: dict[str, Any]) -> None:
-        if "poison" in line:
-            for desk in started:
-                desk.poison = poison_from_plain(line["poison"])
-        if line.get("finish"):
-            finish.set()
-
-    parent = Parent(told)
     async with AsyncExitStack() as stack:
         history = stack.enter_context(HistoryWriter(arguments.history, names[0]))
         history.flush()  # a process that is killed at once leaves a file with its first line
-        attempts = stack.enter_context(DeliveryAttemptWriter(arguments.attempts))
+        attempts = stack.enter_context(closing(DeliveryAttemptWriter(arguments.attempts)))
         store = stack.enter_context(closing(Store(arguments.store, fences=arguments.plant != "no-fence")))
         desk = Desk(arguments.seed, store, attempts, history)
-        desk.poison = poison_from_plain(json.loads(arguments.poison))
-        started.append(desk)
+        desk.told(json.loads(arguments.poison))
+        member = Member(lambda: {"finished": desk.finished}, desk.told)
         client = await stack.enter_async_context(
             Client.connect(arguments.bootstrap, recorder=history, message_id=event_number)
         )
-        wanted = len(names) * (await client.admin().describe_topic(arguments.topic)).topic.partition_count
+        await member.expect(client, arguments.topic, len(names))
         consumers = [
             await client.consumer(
                 arguments.topic, arguments.group, mode="key_ordered", name=name, session_ms=SESSION_MS,
-                in_flight_max=IN_FLIGHT_MAX, on_assignment=partial(assignment, name),
+                in_flight_max=IN_FLIGHT_MAX, on_assignment=partial(member.assigned, name),
             )
             for name in names
         ]  # fmt: skip
-        tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(_consume(consumer, desk, arguments.concurrency, arguments.plant), name=consumer.name)
-            for consumer in consumers
-        ]
-        tasks += [
-            asyncio.create_task(parent.listen(), name="commands"),
-            asyncio.create_task(_report(desk, parent), name="progress"),
-            asyncio.create_task(finish.wait(), name="finish"),
-        ]
-        try:
-            async with asyncio.timeout(JOIN_DEADLINE_S):
-                await complete.wait()
-            parent.say("ready")
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await asyncio.gather(*(consumer.close() for consumer in consumers))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    if finish.is_set():
-        parent.say("done", finished=desk.finished)
+        work = [_consume(consumer, desk, arguments.concurrency, arguments.plant) for consumer in consumers]
+        has_finished = await member.work(consumers, work)
+    if has_finished:
+        member.done()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.demo_orders.consumer", description=__doc__)
-    parser.add_argument("--bootstrap", required=True, help="host:port,...")
-    parser.add_argument("--topic", required=True)
+    parser = command_line("e2e.demo_orders.consumer", __doc__)
     parser.add_argument("--group", required=True)
     parser.add_argument("--names", required=True, help="the names of the consumers, with commas between them")
     parser.add_argument("--concurrency", type=int, required=True, help="how many handlers each consumer runs at once")
     parser.add_argument("--seed", type=int, required=True, help="of the fates of attempts")
-    parser.add_argument("--poison", default="[]", help="the aircraft that fail at first, as JSON")
+    parser.add_argument("--poison", default="{}", help="what the parent tells at first, as JSON")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--attempts", type=Path, required=True)
-    parser.add_argument("--history", type=Path, required=True)
     parser.add_argument("--plant", choices=("", *PLANTED), default="", help="a planted fault")
     asyncio.run(_main(parser.parse_args()))
 

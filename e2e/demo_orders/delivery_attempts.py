@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from seriatim import Message
 
@@ -25,15 +23,12 @@ TRY_MARK: Final = "."
 """It stands between the name of a consumer's place and the number of the process that has the place: `c05.2`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryAttempt:
+class DeliveryAttempt(NamedTuple):
     """One call of a handler.
 
     Attributes:
         key: The aircraft.
         number: The event's number.
-        partition: The partition's number.
-        offset: The message's offset.
         attempt: The number of the attempt, as the broker counts.
         flagged: Whether the message was flagged `maybe_repeated`.
         token: The token of the grant.
@@ -45,8 +40,6 @@ class DeliveryAttempt:
 
     key: str
     number: int
-    partition: int
-    offset: int
     attempt: int
     flagged: bool
     token: int
@@ -74,24 +67,18 @@ class DeliveryAttemptWriter:
     def begins(self, message: Message, number: int, consumer: str, at: float) -> None:
         """A handler begins."""
         assert message.key is not None
-        self._line(
-            "b", round(at, 5), consumer, number, message.key.decode(), message.partition, message.offset,
-            message.attempt, int(message.maybe_repeated), message.grant,
-        )  # fmt: skip
+        key, flagged = message.key.decode(), message.maybe_repeated
+        self._line("b", key, number, message.attempt, flagged, message.grant, consumer, round(at, 5))
 
     def ends(self, message: Message, number: int, consumer: str, outcome: Outcome, at: float) -> None:
         """The handler that this consumer began for the message, under this grant, has ended."""
-        self._line("e", round(at, 5), consumer, number, message.grant, outcome)
+        self._line("e", consumer, number, message.grant, round(at, 5), outcome)
 
     def _line(self, *fields: object) -> None:
         os.write(self._file, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
-    def __enter__(self) -> DeliveryAttemptWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
 
@@ -108,19 +95,15 @@ def read_attempts(paths: Iterable[Path]) -> list[DeliveryAttempt]:
         for line in path.read_text().splitlines(keepends=True):
             if not line.endswith("\n"):
                 continue
-            kind, at, consumer, number, *more = json.loads(line)
+            kind, *fields = json.loads(line)
             if kind == "b":
-                key, partition, offset, attempt, flagged, token = more
-                under_way[consumer, number, token] = len(found)
-                found.append(
-                    DeliveryAttempt(
-                        key, number, partition, offset, attempt, bool(flagged), token, consumer, begun_at=at
-                    )
-                )
+                begun = DeliveryAttempt(*fields)
+                under_way[begun.consumer, begun.number, begun.token] = len(found)
+                found.append(begun)
             elif kind == "e":
-                token, outcome = more
-                position = under_way.pop((consumer, number, token))
-                found[position] = replace(found[position], ended_at=at, outcome=outcome)
+                consumer, number, token, ended_at, outcome = fields
+                place = under_way.pop((consumer, number, token))
+                found[place] = found[place]._replace(ended_at=ended_at, outcome=outcome)
             else:
                 raise ValueError(f"{path}: {line!r} is no line of a record of attempts")
     return sorted(found, key=lambda attempt: attempt.begun_at)

@@ -8,9 +8,7 @@ aircraft are told to the consumers, and fail until they are mended.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Kind = Literal["works", "asks again", "raises", "slow", "hangs"]
 How = Literal["raises", "gives up"]
@@ -43,17 +41,15 @@ _LONG: Final[dict[Kind, float]] = {"slow": SLOW_S, "hangs": HANGS_S}
 FAILING_ATTEMPTS_MAX: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(NamedTuple):
     """How one attempt goes, and how long it takes, in seconds."""
 
     kind: Kind
     work_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Poison:
-    """An aircraft whose events fail until it is mended.
+class Poison(NamedTuple):
+    """An aircraft whose events fail until it is mended. The consumers are told of it as a JSON array.
 
     Attributes:
         key: The aircraft.
@@ -87,13 +83,3 @@ def fate_of(seed: int, number: int, attempt: int) -> Fate:
     if kind not in _LONG:
         return Fate(kind, work_s)
     return Fate(kind, _LONG[kind]) if attempt == 1 else Fate("works", work_s)
-
-
-def poison_to_plain(poison: Mapping[str, Poison]) -> list[dict[str, Any]]:
-    """The form in which the demo tells its consumers of poison aircraft."""
-    return [{"key": one.key, "first": one.first, "how": one.how} for one in poison.values()]
-
-
-def poison_from_plain(rows: list[dict[str, Any]]) -> dict[str, Poison]:
-    """The poison aircraft by key, from the form of `poison_to_plain`."""
-    return {row["key"]: Poison(row["key"], row["first"], row["how"]) for row in rows}

@@ -11,14 +11,10 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from e2e.demo.rebuild import Rebuilder, differences, digest
 from e2e.demo_orders.delivery_attempts import FAILED, DeliveryAttempt
 from e2e.demo_orders.store import Entry
-
-RATE_STEP_S: Final = 0.5
-"""Finished messages are counted in steps of this length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +215,3 @@ def _judge_dead(dead: DeadLettered, attempts: Sequence[DeliveryAttempt]) -> list
     if dead.others:
         problems.append(f"{dead.others} messages of other aircraft were dead-lettered")
     return problems
-
-
-def finished_rates(attempts: Iterable[DeliveryAttempt], begin: float, until_s: float) -> list[int]:
-    """How many messages were finished in each `RATE_STEP_S`, from `begin` on."""
-    counts = [0] * (int(until_s / RATE_STEP_S) + 1)
-    for attempt in attempts:
-        if attempt.outcome == "done" and attempt.ended_at is not None:
-            step = int((attempt.ended_at - begin) / RATE_STEP_S)
-            if 0 <= step < len(counts):
-                counts[step] += 1
-    return counts

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import pyarrow as pa
+
 from e2e.demo.faults import Kind, PlannedFault
-from e2e.demo.flights import Events
 from e2e.demo.report import Role
+from e2e.demo.run import RESERVE_SHARE
+from e2e.demo_orders.fates import Poison
 
 BROKER_KINDS: Final[tuple[Kind, ...]] = ("kill", "kill both", "freeze")
 """Kinds of faults of brokers. A fault of each must hit."""
@@ -44,9 +47,6 @@ PARKED_FROM: Final = 0.12
 BUSIEST: Final = 40
 """The poison aircraft are two of so many that have most events: they are busy from the first to the last minute."""
 
-
-RESERVE_SHARE: Final = 0.08
-"""The share of events that is sent after the last fault. They show the pace of a whole cluster."""
 
 OVERSHOOT: Final = 300
 """The producer stops up to so many events behind the beginning of the reserve."""
@@ -91,30 +91,14 @@ def consumer_faults(seed: int, count: int) -> list[ConsumerFault]:
     return found[:count]
 
 
-@dataclass(frozen=True, slots=True)
-class Poisoned:
-    """The two aircraft that fail.
+def choose_poison(events: pa.Table, seed: int) -> tuple[Poison, Poison]:
+    """Choose two busy aircraft: one that is parked, and one whose events are dead-lettered.
 
-    Attributes:
-        parked: The aircraft that will be parked.
-        parked_first: The number of its first event that fails.
-        dead: The aircraft whose events will be dead-lettered.
-        dead_first: The number of the first event that may be given up. It is sent when all consumers know that.
-    """
-
-    parked: str
-    parked_first: int
-    dead: str
-    dead_first: int
-
-
-def choose_poison(events: Events, seed: int) -> Poisoned:
-    """Choose two busy aircraft. The first fails at its first event after `PARKED_FROM` of all.
-
-    The second one has several of the last events. They are sent when the first one is released.
+    The first fails at its first event after `PARKED_FROM` of all. The second one has several of the last events. They
+    are sent when the first one is released and all consumers know that.
     """
     numbers: dict[bytes, list[int]] = defaultdict(list)
-    for number, key in enumerate(events.keys.to_pylist()):
+    for number, key in enumerate(events["key"].to_pylist()):
         numbers[key].append(number)
     draw = random.Random(f"poison {seed}")
     busiest = sorted(numbers, key=lambda key: (-len(numbers[key]), key))[:BUSIEST]
@@ -123,4 +107,4 @@ def choose_poison(events: Events, seed: int) -> Poisoned:
     parked = draw.choice([key for key in busiest if key != dead])
     after = int(PARKED_FROM * len(events))
     first = next((number for number in numbers[parked] if number >= after), numbers[parked][-1])
-    return Poisoned(parked.decode(), first, dead.decode(), late)
+    return Poison(parked.decode(), first, "raises"), Poison(dead.decode(), late, "gives up")

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Verdict = Literal["taken", "repeat", "refused"]
 
@@ -40,8 +39,7 @@ class OvertakenError(Exception):
     """A newer token of the same key has written before: another consumer has the key now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One write that was tried, in the order in which the store decided.
 
     Attributes:
@@ -102,11 +100,8 @@ class Store:
             if verdict != "refused":
                 highest = max(offset, known[1]) if known else offset
                 db.execute("INSERT OR REPLACE INTO aircraft VALUES (?, ?, ?)", (key, token, highest))
-            db.execute(
-                "INSERT INTO entries (key, offset, token, attempt, flagged, consumer, verdict, value)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (key, offset, token, attempt, flagged, consumer, verdict, value),
-            )
+            entry = Entry(key, offset, token, attempt, flagged, consumer, verdict, value)
+            db.execute("INSERT INTO entries VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
         except BaseException:
             db.execute("ROLLBACK")
             raise
@@ -129,11 +124,7 @@ class Store:
 
     def entries(self) -> Iterator[Entry]:
         """All writes, in the order in which the store decided."""
-        rows = self._db.execute(
-            "SELECT key, offset, token, attempt, flagged, consumer, verdict, value FROM entries ORDER BY place"
-        )
-        for key, offset, token, attempt, flagged, consumer, verdict, value in rows:
-            yield Entry(key, offset, token, attempt, bool(flagged), consumer, verdict, value)
+        return (Entry(*row) for _place, *row in self._db.execute("SELECT * FROM entries ORDER BY place"))
 
     def taken(self) -> dict[str, int]:
         """By consumer: how many of its writes were taken."""

@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from seriatim import Admin, DeadLetter, GroupKey, GroupSettings, KeyResult, RetryPolicy
+from seriatim import Admin, DeadLetter, GroupKey, GroupSettings, RetryPolicy
 from seriatim_api.errors import SeriatimError
 from seriatim_api.retry import dead_letter_topic_of
 
+from e2e.demo.run import GROUP, TOPIC
 from e2e.demo_orders.crew import Crew
 from e2e.demo_orders.fates import Poison
 from e2e.demo_orders.judging import DeadLettered, Parked
-from e2e.demo_orders.planning import Poisoned
 
 TOLD_S: Final = 1.0
 """The time in which all processes hear what they are told. None of them is frozen by then."""
@@ -43,48 +43,28 @@ DEAD_LETTERING: Final = replace(PARKING, exhausted="dead_letter")
 """The policy from the release of the parked aircraft on."""
 
 
+@dataclass(eq=False)
 class Troubles:
     """Brings about what happens to the two aircraft, and notes it.
 
-    Args:
-        admin: The `Admin` of the cluster.
-        topic: The topic.
-        group: The consumer group.
-        crew: The processes with consumers, which are told who is poison.
-        poisoned: The two aircraft.
-        on_change: Called when `states` has changed.
-
     Attributes:
+        admin: The `Admin` of the cluster.
+        crew: The processes with consumers, which are told who is poison.
+        poison: The aircraft that is parked, and the one whose events are dead-lettered.
+        on_change: Called when `states` has changed.
         parked: What happened to the parked aircraft; None: not yet over.
         dead: What happened to the dead-lettered aircraft; None: not yet over.
         states: By aircraft: what is happening to it, for people.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        topic: str,
-        group: str,
-        crew: Crew,
-        poisoned: Poisoned,
-        *,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._admin = admin
-        self._topic = topic
-        self._group = group
-        self._crew = crew
-        self._poisoned = poisoned
-        self._on_change = on_change
-        self._dead_from = 0.0
-        self.parked: Parked | None = None
-        self.dead: DeadLettered | None = None
-        self.states: dict[str, str] = {}
-
-    def begin(self) -> None:
-        """Tell the consumers which aircraft fails first."""
-        poison = Poison(self._poisoned.parked, self._poisoned.parked_first, "raises")
-        self._crew.tell_poison({poison.key: poison})
+    admin: Admin
+    crew: Crew
+    poison: tuple[Poison, Poison]
+    on_change: Callable[[], None]
+    parked: Parked | None = None
+    dead: DeadLettered | None = None
+    states: dict[str, str] = field(default_factory=dict)
+    _dead_from: float = 0.0
 
     async def park_and_release(self, parked_s: float, parked_max_s: float) -> None:
         """Wait until the first aircraft is parked, leave it so for some seconds, mend the consumers and release it.
@@ -98,22 +78,23 @@ class Troubles:
         Raises:
             SeriatimError: The release was refused.
         """
-        key = self._poisoned.parked
+        key = self.poison[0].key
         try:
             async with asyncio.timeout(parked_max_s):
                 await self._wait_parked()
         except TimeoutError:
-            self._crew.tell_poison({})
+            self.crew.tell_poison(None)
             return
         parked_at = time.monotonic()
         self._is(key, "is parked")
         await asyncio.sleep(parked_s)  # for so long it waits for a person
         keys = await self._wait_parked()
         own = next(found for found in keys if found.key == key.encode())
-        self._crew.tell_poison({})
+        self.crew.tell_poison(None)
         released_at = time.monotonic()  # the key goes on before the answer is here
-        result = await self._admin.release_keys(self._topic, self._group, keys)
-        _check(result)
+        for result in await self.admin.release_keys(TOPIC, GROUP, keys):
+            if result.error is not None:
+                raise SeriatimError(f"{result.key.shown} was not released: {result.error}")
         self._is(key, f"was released after {own.attempts} attempts")
         self.parked = Parked(
             key=key,
@@ -126,7 +107,7 @@ class Troubles:
 
     async def _wait_parked(self) -> list[GroupKey]:
         """Look until the aircraft is parked. Return all parked keys."""
-        wanted = self._poisoned.parked.encode()
+        wanted = self.poison[0].key.encode()
         while True:
             keys = await self._parked_keys()
             if any(key.key == wanted for key in keys):
@@ -135,7 +116,7 @@ class Troubles:
 
     async def _parked_keys(self) -> list[GroupKey]:
         try:
-            return [key async for key in self._admin.group_keys(self._topic, self._group, states=["parked"])]
+            return [key async for key in self.admin.group_keys(TOPIC, GROUP, states=["parked"])]
         except SeriatimError:  # a server is being replaced: the next look tells
             return []
 
@@ -145,23 +126,22 @@ class Troubles:
         Raises:
             SeriatimError: The policy was refused.
         """
-        done = await self._admin.configure_group(self._topic, self._group, retry=DEAD_LETTERING)
+        done = await self.admin.configure_group(TOPIC, GROUP, retry=DEAD_LETTERING)
         for partition in done:
             if partition.error is not None:
                 raise SeriatimError(f"the policy was refused on partition {partition.partition}: {partition.error}")
-        # Events from `dead_first` on are sent when this call has returned. Without that: 1. One process is told, and
-        # gives up an event. 2. Another process works on the next one of the key, because it has not been told yet.
-        poison = Poison(self._poisoned.dead, self._poisoned.dead_first, "gives up")
-        self._crew.tell_poison({poison.key: poison})
+        # Its events are sent when this call has returned. Without that: 1. One process is told, and gives up an event.
+        # 2. Another process works on the next one of the key, because it has not been told yet.
+        self.crew.tell_poison(self.poison[1])
         await asyncio.sleep(TOLD_S)
         self._dead_from = time.monotonic()
-        self._is(poison.key, "is given up, event by event")
+        self._is(self.poison[1].key, "is given up, event by event")
 
     async def letters(self) -> list[DeadLetter]:
         """The dead letters that were not replayed; empty if no broker tells them now."""
-        topic = dead_letter_topic_of(self._topic, self._group)
+        topic = dead_letter_topic_of(TOPIC, GROUP)
         try:
-            return [letter async for letter in self._admin.dead_letters(topic, self._group)]
+            return [letter async for letter in self.admin.dead_letters(topic, GROUP)]
         except SeriatimError:  # a server is being replaced, or the asked broker has not heard of the new topic yet
             return []
 
@@ -174,20 +154,20 @@ class Troubles:
         Raises:
             SeriatimError: The replay failed.
         """
-        key = self._poisoned.dead.encode()
+        key = self.poison[1].key.encode()
         until = time.monotonic() + patience_s
         while True:
             letters = await self.letters()
             if letters or time.monotonic() > until:
                 break
             await asyncio.sleep(POLL_S)
-        self._crew.tell_poison({})
+        self.crew.tell_poison(None)
         replayed_at = time.monotonic()
         if letters:
             await self._replay(letters)
-        self._is(self._poisoned.dead, f"had {len(letters)} dead letters, which are replayed")
+        self._is(self.poison[1].key, f"had {len(letters)} dead letters, which are replayed")
         self.dead = DeadLettered(
-            key=self._poisoned.dead,
+            key=self.poison[1].key,
             letters=tuple(letter.origin_offset for letter in letters if letter.key == key),
             begun_at=self._dead_from,
             replayed_at=replayed_at,
@@ -199,7 +179,7 @@ class Troubles:
         until = time.monotonic() + REPLAY_MAX_S
         while True:
             try:
-                await self._admin.replay_dead_letters(letters[0].topic, letters)
+                await self.admin.replay_dead_letters(letters[0].topic, letters)
             except SeriatimError as error:
                 if not error.retriable or time.monotonic() > until:
                     raise
@@ -209,11 +189,4 @@ class Troubles:
 
     def _is(self, key: str, state: str) -> None:
         self.states[key] = state
-        self._on_change()
-
-
-def _check(results: list[KeyResult]) -> None:
-    """Raise what was refused."""
-    for result in results:
-        if result.error is not None:
-            raise SeriatimError(f"{result.key.shown} was not released: {result.error}")
+        self.on_change()

@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 from seriatim import Client
 from seriatim_api.ids import format_offset
 
-from e2e.demo.flights import Events
-
 HEADER = "replay-of"
 
 
@@ -58,10 +56,11 @@ async def compare_topics(client: Client, first: str, second: str, partitions: in
     return found
 
 
-def compare_states(table: pa.Table, events: Events) -> Comparison:
+def compare_states(table: pa.Table, events: pa.Table) -> Comparison:
     """Compare the table of the newest value of each key with the last event of each aircraft in the file's order."""
-    expected = dict(zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True))
-    found = dict(zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True))
+    expected, found = (
+        dict(zip(one["key"].to_pylist(), one["value"].to_pylist(), strict=True)) for one in (events, table)
+    )
     problems = []
     if found != expected:
         wrong = [key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)]

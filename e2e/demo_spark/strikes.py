@@ -11,9 +11,9 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,14 @@ from seriatim import Client
 from seriatim_api.errors import SeriatimError
 from seriatim_local import LocalCluster
 
+from e2e.demo.report import DemoFault
+from e2e.spark_faults.processes import workers_of
+
 DEADLINE_S: Final = 900.0
 """The longest time that one driver may run, in seconds."""
 
 POLL_S: Final = 0.1
 STARTS_MAX: Final = 30
-WORKER: Final = b"pyspark.daemon"
 KINDS: Final = ("worker", "broker", "driver")
 
 
@@ -34,58 +36,55 @@ class ReplayFailedError(RuntimeError):
     """The replay did not reach its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """One kill: of what kind, which process, and when, in seconds since the replay began."""
-
-    kind: str
-    victim: str
-    at_s: float
-
-
 @dataclass(slots=True)
 class Course:
     """How a replay went.
 
     Attributes:
+        strikes: What was killed, and when, in seconds since the replay began.
         rows: Pairs: seconds since the replay began, and the number of rows that were published by then.
         starts: How often the driver was started.
     """
 
-    strikes: list[Strike] = field(default_factory=list)
-    rows: list[tuple[float, int]] = field(default_factory=list)
+    strikes: list[DemoFault] = field(default_factory=list)
+    rows: list[tuple[float, float]] = field(default_factory=list)
     starts: int = 0
     took_s: float = 0.0
 
 
+@dataclass(eq=False)
 class StruckReplay:
     """Runs a replay to its end. A seed chooses after which publications something is killed.
 
-    Args:
+    Attributes:
         arguments: The arguments of `python -m seriatim_spark`; the first is `replay`.
         writer: The replay's id.
         publications: The number of publications that it will make, with `rows` rows each.
         strikes: The number of kills.
+        on_change: Called when the course goes on.
     """
 
-    def __init__(
-        self, cluster: LocalCluster, client: Client, topic: str, arguments: Sequence[str], *, writer: str,
-        publications: int, rows: int, strikes: int, seed: int, log: Path,
-    ) -> None:  # fmt: skip
-        self._cluster = cluster
-        self._client = client
-        self._topic = topic
-        self._arguments = arguments
-        self._writer = writer
-        self._rows = rows
-        self._log = log
-        self._random = random.Random(seed)
-        places = self._random.sample(range(publications - 1), min(strikes, publications - 1))
+    cluster: LocalCluster
+    client: Client
+    topic: str
+    arguments: Sequence[str]
+    _: KW_ONLY
+    writer: str
+    publications: int
+    rows: int
+    strikes: int
+    seed: int
+    log: Path
+    on_change: Callable[[], None]
+    course: Course = field(default_factory=Course)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        places = self._random.sample(range(self.publications - 1), min(self.strikes, self.publications - 1))
         # The driver is the last of each three kinds, because a start takes it ten seconds. The others are killed while
         # it runs.
         self._plan = [(place, KINDS[number % 3]) for number, place in enumerate(sorted(places))]
         self._begun_at = 0.0
-        self.course = Course()
 
     async def run(self) -> Course:
         """Run until the replay is done.
@@ -107,7 +106,7 @@ class StruckReplay:
             if status == 0:
                 self.course.took_s = self._now()
                 return self.course
-        raise ReplayFailedError(f"the replay was started {STARTS_MAX} times and is not done; see {self._log}")
+        raise ReplayFailedError(f"the replay was started {STARTS_MAX} times and is not done; see {self.log}")
 
     async def _start(self) -> asyncio.subprocess.Process:
         self.course.starts += 1
@@ -118,9 +117,9 @@ class StruckReplay:
             "PYSPARK_SUBMIT_ARGS": "--master local[2,4] --conf spark.ui.enabled=false "
             "--conf spark.python.authenticate.socketTimeout=60s pyspark-shell",
         }  # fmt: skip
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "seriatim_spark", *self._arguments, stdout=log, stderr=log, env=environment,
+                sys.executable, "-m", "seriatim_spark", *self.arguments, stdout=log, stderr=log, env=environment,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -130,7 +129,8 @@ class StruckReplay:
         try:
             while not ended.done():
                 done = await self._published()
-                self.course.rows.append((self._now(), done * self._rows))
+                self.course.rows.append((self._now(), done * self.rows))
+                self.on_change()
                 if self._plan and done > self._plan[0][0]:
                     await self._strike(driver)
                 await asyncio.wait([ended], timeout=POLL_S)
@@ -140,9 +140,9 @@ class StruckReplay:
 
     async def _published(self) -> int:
         try:
-            known = await self._client.admin().describe_writer(self._topic, self._writer)
+            known = await self.client.admin().describe_writer(self.topic, self.writer)
         except SeriatimError:  # the replay has not begun yet, or a broker is down
-            return self.course.rows[-1][1] // self._rows if self.course.rows else 0
+            return round(self.course.rows[-1][1] / self.rows) if self.course.rows else 0
         return 0 if known.sequence is None else known.sequence + 1
 
     async def _strike(self, driver: asyncio.subprocess.Process) -> None:
@@ -159,51 +159,20 @@ class StruckReplay:
         elif kind == "broker":
             await self._heal()
             partition = self._random.randrange(6)
-            chain = await self._client.admin().describe_chain(self._topic, partition)
+            chain = await self.client.admin().describe_chain(self.topic, partition)
             victim = chain.segments[-1].members[0]
-            await self._cluster.kill(victim)
+            await self.cluster.kill(victim)
         else:
             with suppress(ProcessLookupError):
                 os.killpg(driver.pid, signal.SIGKILL)
             victim = f"driver {driver.pid}"
         self._plan.pop(0)
         if victim:
-            self.course.strikes.append(Strike(kind, victim, self._now()))
+            self.course.strikes.append(DemoFault(kind, victim, "none", self._now(), self._now()))
 
     async def _heal(self) -> None:
-        await self._cluster.start_again("brokers")
-        await self._cluster.wait_ready()
+        await self.cluster.start_again("brokers")
+        await self.cluster.wait_ready()
 
     def _now(self) -> float:
         return time.monotonic() - self._begun_at
-
-
-def workers_of(ancestor: int) -> list[int]:
-    """Return the Python workers of a driver: processes that Spark's daemon has forked."""
-    parents: Mapping[int, int] = {pid: _parent(pid) for pid in _pids()}
-    daemons = {pid for pid in parents if WORKER in _command(pid)}
-
-    def descends(pid: int) -> bool:
-        while pid in parents and pid != ancestor:
-            pid = parents[pid]
-        return pid == ancestor
-
-    return sorted(pid for pid in daemons if parents[pid] in daemons and descends(pid))
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import urllib3
 
-from e2e.demo.svg import COLOURS, FAINT, GROUND, INK, LINE, add, canvas, text_at
+from e2e.charts import COLOURS, FAINT, GROUND, INK, LINE, add, canvas, text_at
 from tools.kubernetes.layout import ROOT
 
 DASHBOARDS: Final = ROOT / "files" / "dashboards"

@@ -16,6 +16,7 @@ from e2e.spark_faults.driver import READY
 
 START_DEADLINE_S: Final = 120.0
 LINE_BYTES_MAX: Final = 1 << 20
+WORKER: Final = b"pyspark.daemon"
 
 
 class DriverEndedError(RuntimeError):
@@ -91,15 +92,27 @@ class Driver:
 
 def session_of(session_id: int) -> list[int]:
     """Return the processes of a session."""
-    return [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and _session_id(entry) == session_id
-    ]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [pid for pid in pids if _stat(pid)[1] == session_id]
 
 
-def _session_id(entry: Path) -> int:
+def workers_of(session_id: int) -> list[int]:
+    """Return the Python workers of a driver that leads a session: processes that Spark's daemon has forked."""
+    daemons = {pid for pid in session_of(session_id) if WORKER in _command(pid)}
+    return sorted(pid for pid in daemons if _stat(pid)[0] in daemons)
+
+
+def _stat(pid: int) -> tuple[int, int]:
+    """The parent of a process, and its session."""
     try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
-    except (OSError, IndexError):  # the process has ended meanwhile
-        return 0
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # the process has ended meanwhile
+        return 0, 0
+    return int(fields[1]), int(fields[3])
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.table import Table
@@ -180,7 +179,7 @@ def _after(console: Console, figures: Sequence[Figure], out: Path, title: str) -
         highlight=False,
     )
     file = out / "timeline.svg"
-    file.write_text(ET.tostring(picture(rows, meanwhile, title), encoding="unicode") + "\n")
+    picture(rows, meanwhile, title).save(file)
     console.print(f"picture: {file}", highlight=False)
 
 

@@ -143,7 +143,7 @@ def test_messages_that_were_not_seen_whole_are_a_problem() -> None:
 
 def test_the_picture_has_a_bar_for_each_hop() -> None:
     found = timelines([(0, len(HOPS) * STEP_NS)], made(0))
-    drawn = ET.tostring(picture(measured(found), aside(found), "one message"), encoding="unicode")
+    drawn = ET.tostring(picture(measured(found), aside(found), "one message").finish(), encoding="unicode")
     for hop in (*HOPS, *ASIDE):
         assert hop.text in drawn
 

@@ -196,7 +196,7 @@ def test_latencies_beyond_the_limits_count_as_the_limits() -> None:
 
 def test_the_picture_has_a_curve_for_each_histogram_that_never_falls(tmp_path: Path) -> None:
     drawn = picture({"published": measured().latencies["published"], "other": measured().latencies["published"]})
-    curves = drawn.findall("polyline")
+    curves = drawn.svg.findall("polyline")
     assert len(curves) == 2
     heights = [float(point.split(",")[1]) for point in curves[0].attrib["points"].split()]
     assert heights == sorted(heights, reverse=True)

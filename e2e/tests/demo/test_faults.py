@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from e2e.demo.faults import KINDS, PlannedFault, choose, cut_ends, plan
 from e2e.demo.gaps import AckTimes, Silences, Waits
+from e2e.demo.run import PACE_S, Pace
 from e2e.demo.settings import SettingsError, read_settings
-from e2e.demo.staging import PACE_S, Pace
 from e2e.demo.striking import Striker
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot, still_struck
 
@@ -275,7 +275,7 @@ async def test_faults_after_the_last_message_do_not_count(goes_on: bool) -> None
     cluster = _Cluster(started)
     striker = Striker(
         cluster, _Observer(_read_everywhere()), found,  # type: ignore[arg-type]
-        seed=1, hits_min=2, time_s=60, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
+        hits_min=2, time_s=60, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
         kinds=("kill",), is_sending=lambda: is_sending,
     )  # fmt: skip
     await striker.run()
@@ -295,7 +295,7 @@ async def test_a_slow_machine_needs_one_fault_of_each_kind() -> None:
 
     striker = Striker(
         _Cluster(started), _Observer(_read_everywhere()), found,  # type: ignore[arg-type]
-        seed=1, hits_min=20, time_s=0, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
+        hits_min=20, time_s=0, begin=now, faults=itertools.repeat(PlannedFault("kill", "master", 0.0, 0.0)),
         kinds=("kill",),
     )  # fmt: skip
     await striker.run()
@@ -303,7 +303,7 @@ async def test_a_slow_machine_needs_one_fault_of_each_kind() -> None:
 
 
 def test_the_pace_follows_the_machine() -> None:
-    pace = Pace(4.0, 200.0, 12_000.0, lambda _fault: None)
+    pace = Pace(4.0, 200.0, 12_000.0)
     first = pace.rate(0.0, 0, 6, 184_000, 0)
     assert first == pytest.approx(184_000 / 24)
     slow = [pace.rate(at_s, 0, 6, 100_000, 0) for at_s in (10.0, 60.0, 600.0)]
@@ -314,7 +314,7 @@ def test_the_pace_follows_the_machine() -> None:
 
 
 def test_events_outlast_the_time_for_faults_even_if_no_fault_ends() -> None:
-    pace, left, at_s = Pace(4.0, 200.0, 12_000.0, lambda _fault: None), 184_000.0, 0.0
+    pace, left, at_s = Pace(4.0, 200.0, 12_000.0), 184_000.0, 0.0
     while left > 0 and at_s < 1_000_000:
         left -= pace.rate(at_s, 0, 6, left, 0) * PACE_S
         at_s += PACE_S

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.demo.run import spans
+from e2e.demo.segments import spans
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
 from e2e.workers import processes_that_name
 

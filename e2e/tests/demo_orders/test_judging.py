@@ -13,7 +13,8 @@ from seriatim import Message
 
 from e2e.demo.rebuild import Rebuilder
 from e2e.demo_orders.delivery_attempts import DeliveryAttempt, DeliveryAttemptWriter, Outcome, read_attempts
-from e2e.demo_orders.judging import DeadLettered, Judgement, Parked, Strike, finished_rates, judge, take_overs
+from e2e.demo_orders.judging import DeadLettered, Judgement, Parked, Strike, judge, take_overs
+from e2e.demo_orders.picture import Story
 from e2e.demo_orders.store import Entry, OvertakenError, Store, Verdict
 
 
@@ -41,7 +42,7 @@ def attempt(
     number: int, begun_at: float, outcome: Outcome = "done", *, key: str = "N1", token: int = 5, consumer: str = "c01"
 ) -> DeliveryAttempt:
     ended_at = None if outcome == "cut off" else begun_at + 0.01
-    return DeliveryAttempt(key, number, 0, number, 1, False, token, consumer, begun_at, ended_at, outcome)
+    return DeliveryAttempt(key, number, 1, False, token, consumer, begun_at, ended_at, outcome)
 
 
 @pytest.fixture
@@ -191,20 +192,20 @@ def test_how_long_keys_of_killed_consumers_wait() -> None:
 
 def test_finished_messages_are_counted_in_steps() -> None:
     attempts = [attempt(1, 10.1), attempt(2, 10.2, "raised"), attempt(3, 10.3), attempt(4, 11.1), attempt(5, 9.0)]
-    assert finished_rates(attempts, 10.0, 1.4) == [2, 0, 1]
+    assert Story(attempts, [], (), None, None, 10.0, 1.4).finished(attempts) == [2, 0, 1]
 
 
 def test_a_record_of_attempts_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     message = Message("t", 1, 77, b"N1", event(7), 0, {}, None, 2, True, 99)
-    with DeliveryAttemptWriter(path) as writer:
+    with closing(DeliveryAttemptWriter(path)) as writer:
         writer.begins(message, 7, "c05.2", 1.0)
         writer.begins(message._replace(grant=100), 7, "c05.2", 1.5)
         writer.ends(message, 7, "c05.2", "overtaken", 2.0)
     with path.open("ab") as file:
         file.write(b'["e",3.0,"c05.2"')
     first, second = read_attempts([path])
-    assert first == DeliveryAttempt("N1", 7, 1, 77, 2, True, 99, "c05.2", 1.0, 2.0, "overtaken")
+    assert first == DeliveryAttempt("N1", 7, 2, True, 99, "c05.2", 1.0, 2.0, "overtaken")
     assert (second.token, second.outcome, second.ended_at) == (100, "cut off", None)
     assert first.place == "c05"
     path.write_text('["x",1,"c",2]\n')

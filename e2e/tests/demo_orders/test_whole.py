@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from e2e.demo.view import View
-from e2e.demo_orders.live import draw, progress_line
-from e2e.demo_orders.report import Outcome, problems
-from e2e.demo_orders.run import Demo
-from e2e.demo_orders.settings import Settings
+from e2e.demo.live import View
+from e2e.demo_orders.orders import OrdersOutcome, OrdersRun
+from e2e.demo_orders.settings import OrderSettings
 from e2e.workers import processes_that_name
 
 DEADLINE_S = 240
@@ -21,15 +19,17 @@ DEADLINE_S = 240
 
 def run(
     out: Path, planted: str = "", parked_max_s: float = 60.0, stalled_s: float = 10.0, lines: Console | None = None
-) -> Outcome:
+) -> OrdersOutcome:
     """A short run, in which only processes with consumers fail. Two brokers are enough."""
-    settings = Settings(
-        quick=True, seed=5, out=out, event_limit=4_000, broker_hits=0, consumer_faults=2, rate=500.0, fault_s=5.0,
+    settings = OrderSettings(
+        quick=True, seed=5, out=out, event_limit=4_000, hits_min=0, consumer_faults=2, rate=500.0, fault_s=5.0,
         parked_s=0.5, parked_max_s=parked_max_s, stalled_s=stalled_s, partition_count=2, group_count=1, process_count=2,
         planted=planted,
     )  # fmt: skip
-    with View(lines or Console(file=io.StringIO()), draw, progress_line) as view:
-        return asyncio.run(Demo(settings, on_scene=view.scene).run()).outcome
+    with View(lines or Console(file=io.StringIO())) as view:
+        outcome = asyncio.run(OrdersRun(settings, view).outcome())
+    assert isinstance(outcome, OrdersOutcome)
+    return outcome
 
 
 @pytest.mark.faults
@@ -37,7 +37,7 @@ def run(
 def test_a_short_run(tmp_path: Path) -> None:
     text = io.StringIO()
     outcome = run(tmp_path, lines=Console(file=text))
-    assert problems(outcome) == []
+    assert outcome.problems() == []
     assert "  4,000 of 4,000 finished" in text.getvalue().splitlines()[-1], "killed processes did not say their last"
     assert outcome.parked is not None
     assert outcome.parked.attempts == 5
@@ -55,13 +55,13 @@ def test_a_short_run(tmp_path: Path) -> None:
 def test_consumers_that_acknowledge_before_they_have_worked_are_found(tmp_path: Path) -> None:
     outcome = run(tmp_path, "acks-early", 3.0, 5.0)
     assert outcome.judgement.taken < outcome.event_count, "what failed did not come again"
-    assert outcome.judgement.differences
-    assert "the histories are not those of the file" in problems(outcome)
+    assert outcome.differences
+    assert "the rebuilt histories are not those of the file" in outcome.problems()
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 def test_consumers_that_work_out_of_order_are_found(tmp_path: Path) -> None:
     outcome = run(tmp_path, "out-of-order", 3.0, 5.0)
-    assert outcome.judgement.differences
-    assert "the histories are not those of the file" in problems(outcome)
+    assert outcome.differences
+    assert "the rebuilt histories are not those of the file" in outcome.problems()

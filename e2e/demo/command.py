@@ -1,0 +1,108 @@
+"""The program around a demo: it reads the settings, shows the run and its report, and ends in order.
+
+If stdout is a terminal, a demo draws the run; otherwise it prints lines of progress. Then it prints the report, and as
+the last line one JSON object with the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TextIO, TypeVar
+
+import structlog
+from rich.console import Console
+from rich.markup import escape
+
+from e2e.demo.live import View
+from e2e.demo.report import Told, show
+from e2e.demo.settings import Settings, SettingsError
+from e2e.distance import told
+from e2e.usage import read_command_line
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+class Demo(Protocol):
+    """A demo that was set up."""
+
+    async def run(self) -> Told:
+        """Run it, and say what the report tells."""
+
+
+def main(
+    program: str,
+    about: str | None,
+    headline: str,
+    read: Callable[[Mapping[str, str]], SettingsT],
+    demo: Callable[[SettingsT, View], Demo],
+) -> int:
+    """Carry out a demo, and return its exit status.
+
+    Args:
+        program: The name of its package.
+        about: What it does, for `--help`.
+        headline: What it does, in a line.
+        read: Reads its settings from the environment.
+        demo: Sets it up.
+    """
+    read_command_line(program, about)
+    console = Console()
+    try:
+        settings = read(os.environ)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    part, distance = "a part of " if settings.quick else "", told(settings.delay or None)
+    words = f"{part}{headline}  (SEED={settings.seed}{distance}, files in {settings.out}/)"
+    console.print(words, highlight=False, soft_wrap=True)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    with (settings.out / "demo.log").open("w") as log:
+        _log_to(log)
+        try:
+            with View(console) as view:
+                found = asyncio.run(_run(demo(settings, view)))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("interrupted; everything that was started has ended")
+            return EXIT_INTERRUPTED
+        except Exception as error:  # Spark raises errors of many types; the log has the whole text
+            log.write("".join(traceback.format_exception(error)))
+            text = escape(str(error).strip() or repr(error))
+            console.print(f"[bold red]FAILED[/] {text}  (SEED={settings.seed})", highlight=False)
+            return EXIT_FAILED
+    return show(console, settings.out, found)
+
+
+async def _run(demo: Demo) -> Told:
+    """Run the demo as a task that SIGTERM ends as Ctrl-C does. If several things fail, raise the first failure."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await demo.run()
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group
+
+
+def _log_to(file: TextIO) -> None:
+    """Write the log of the cluster's runner to a file, because the live view draws on the terminal."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file),
+        cache_logger_on_first_use=False,
+    )
