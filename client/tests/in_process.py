@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 import pytest
 import seriatim
+from seriatim._core.credit import CreditPool
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.silence import Silence
 from seriatim_api.errors import SeriatimError
@@ -319,6 +320,7 @@ class InProcess:
         self.lookup = _Names()
         self.silence = Silence()
         self.round_trips = RoundTrips()
+        self.credit_pool = CreditPool()
         for number in range(broker_count):
             broker = FakeBroker(self.cluster, f"fake-{number}")
             broker.address = f"here:{number + 1}"

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.state.dispatcher import RESERVED_LATE_US, RESERVED_TIMES_MAX, ReservationPace
+from seriatim_broker.core.state.dispatcher import (
+    RESERVED_FIRST_MAX,
+    RESERVED_LATE_US,
+    RESERVED_TIMES_MAX,
+    ReservationPace,
+)
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -608,7 +613,7 @@ def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
 
 def test_a_reservation_covers_more_if_it_is_durable_late() -> None:
     pace, now_us = ReservationPace(), 1
-    for times in (1, 2, 4, 8, 16, RESERVED_TIMES_MAX, RESERVED_TIMES_MAX):
+    for times in (1, 2, 4, 8, 16, 32, 64, RESERVED_TIMES_MAX, RESERVED_TIMES_MAX):
         pace.ask(now_us)
         assert pace.times == times
         pace.awaited()
@@ -619,7 +624,7 @@ def test_a_reservation_covers_more_if_it_is_durable_late() -> None:
 def test_a_reservation_covers_less_again_if_it_lasts() -> None:
     pace, now_us = ReservationPace(), 1
     pace.times = RESERVED_TIMES_MAX
-    for times in (RESERVED_TIMES_MAX, 16, 8, 4, 2, 1, 1):
+    for times in (RESERVED_TIMES_MAX, 64, 32, 16, 8, 4, 2, 1, 1):
         pace.ask(now_us)
         assert pace.times == times
         pace.awaited()
@@ -651,6 +656,22 @@ def test_a_reservation_that_is_not_durable_says_nothing_about_its_pace() -> None
     pace = ReservationPace()
     pace.ask(1)
     pace.ask(1_000 * MS)
+    assert pace.times == 1
+
+
+@pytest.mark.parametrize(("round_trip_ms", "times"), [(0, 1), (4, 1), (50, 5), (200, RESERVED_FIRST_MAX)])
+def test_the_first_reservation_lasts_for_the_way_to_the_other_members(round_trip_ms: int, times: int) -> None:
+    bench = Serving()
+    bench.begin()
+    bench.core.state.links.by_broker[M01.broker].round_trip_us = round_trip_ms * MS
+    bench.reads()
+    assert bench.writes(PutCursor)[-1].cursor.reserved == bench.length + times * bench.config.reservation_messages
+
+
+def test_a_later_reservation_follows_what_the_ones_before_took() -> None:
+    pace = ReservationPace()
+    pace.ask(1)
+    pace.begin(200 * MS)
     assert pace.times == 1
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from seriatim_api.batch import HEADER_SIZE_BYTES, make_header, parse_header
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
 from seriatim_api.frames import read_delivery_frame
 from seriatim_api.protocol import PROTOCOL
@@ -14,7 +16,8 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import DELAY_MS_MAX, ConsumerMode
-from seriatim_broker.rpc.consuming import CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
+from seriatim_broker.core.values.log import Batch
+from seriatim_broker.rpc.consuming import AHEAD_BYTES_MAX, CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
 
 
 class Driver:
@@ -119,3 +122,40 @@ async def test_confirmations_leave_alone_after_a_while() -> None:
     assert woken.is_set()
     (event,) = events_of(consuming.next_frame())
     assert event.acks_confirmed.number == 3
+
+
+def a_batch(size_bytes: int) -> Batch:
+    header = make_header(
+        partition=1, message_count=1, producer=bytes(16), producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        last_timestamp_ms=0, body_length=size_bytes - HEADER_SIZE_BYTES, body_crc=0,
+    )  # fmt: skip
+    return Batch(parse_header(header), bytes(size_bytes - HEADER_SIZE_BYTES))
+
+
+def test_a_broker_holds_little_of_a_large_credit_in_its_memory() -> None:
+    """A consumer far away has most of its credit on the way. What it does not take waits on the disk."""
+    consuming, fed = stream()
+    consuming._services.counters = SimpleNamespace(delivered_batches=0, delivered_bytes=0)
+    granted, batch = 10 * AHEAD_BYTES_MAX, a_batch(1 << 20)
+    consuming._take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
+    assert sum(event.size_bytes for event in fed) == AHEAD_BYTES_MAX
+    room = left = 0
+    while True:
+        room += sum(event.size_bytes for event in fed)
+        fed.clear()
+        while room > 0:  # the core delivers as long as it has credit
+            consuming._deliver(5, fx.Batches(1, (batch,), 0, 0, 1, 1))
+            room -= batch.size_bytes
+        waiting = sum(event.batches[0].size_bytes for _, event in consuming._events)
+        assert waiting <= AHEAD_BYTES_MAX + batch.size_bytes
+        if consuming.next_frame() is None:
+            break
+        left += batch.size_bytes
+    assert granted <= left < granted + batch.size_bytes, "all of the credit is used at last"
+
+
+def test_a_credit_of_a_near_consumer_counts_at_once() -> None:
+    consuming, fed = stream()
+    for _ in range(16):
+        consuming._take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=1 << 20)))
+    assert [event.size_bytes for event in fed] == [1 << 20] * 16

@@ -124,10 +124,11 @@ class ConsumerSettings:
     "earliest", and in broadcast mode "latest"."""
     credit_bytes: int = 4 << 20
     """Bytes that each broker may send before the application has taken them; at least 64 KiB. The credit grows while
-    the application takes them fast."""
+    the application takes them fast. To a broker far away it begins with more, by its round trip."""
     credit_bytes_max: int | None = None
     """The most bytes to which the credit grows. It follows what the application takes in 30 ms and two round trips to
-    the broker, up to this. None: four times `credit_bytes`, and over a distance more, up to 64 MiB."""
+    the broker, up to this. None: four times `credit_bytes`. Over a distance it is more, up to 256 MiB of all brokers
+    and consumers of the client together."""
     ack_interval_ms: int = 5
     """The consumer sends the acknowledgements of this time together, in ms."""
     session_ms: int = 5000

@@ -12,6 +12,7 @@ from seriatim._core.credit import (
     GRANT_BYTES_MAX,
     MEASURED_COUNT,
     CreditAccount,
+    CreditPool,
 )
 
 KIB = 1 << 10
@@ -68,6 +69,7 @@ def test_a_reader_that_waited_for_long_has_the_least_window_soon() -> None:
 
 def rate_over(round_trip_us: int, account: CreditAccount, bytes_per_us: int, seconds: int = 5) -> float:
     """The share of its pace that a reader reaches: bytes come a round trip after their credit was granted."""
+    account.begin()
     piece, now_us, taken = 64 * KIB, 0, 0
     arrivals = deque([(0, account.window_bytes)])
     while now_us < seconds * 1_000_000:
@@ -82,29 +84,70 @@ def rate_over(round_trip_us: int, account: CreditAccount, bytes_per_us: int, sec
     return taken / now_us / bytes_per_us
 
 
-@pytest.mark.parametrize(("round_trip_us", "share"), [(500, 0.95), (50_000, 0.95), (100_000, 0.9), (200_000, 0.5)])
-def test_a_far_reader_keeps_its_pace(round_trip_us: int, share: float) -> None:
-    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+FAR_US = (50_000, 100_000, 200_000)
+
+
+@pytest.mark.parametrize("round_trip_us", [500, *FAR_US])
+def test_a_far_reader_keeps_its_pace(round_trip_us: int) -> None:
+    account = CreditAccount(4 * MIB, 16 * MIB, 0, CreditPool())
     account.measured(round_trip_us)
-    assert rate_over(round_trip_us, account, 500) > share
-    assert account.limit_bytes <= FAR_BYTES_MAX
+    assert rate_over(round_trip_us, account, 500) > 0.9
 
 
-def test_a_limit_of_the_application_holds_over_a_distance() -> None:
-    account = CreditAccount(4 * MIB, 16 * MIB, 0, is_fixed=True)
+@pytest.mark.parametrize("round_trip_us", FAR_US)
+def test_a_far_reader_begins_with_what_its_way_takes(round_trip_us: int) -> None:
+    """Without a distance the first credit lasts for `CREDIT_SPAN_US`; over a distance for two round trips more."""
+    account = CreditAccount(4 * MIB, 16 * MIB, 0, CreditPool())
+    account.measured(round_trip_us)
+    granted = account.begin()
+    assert account.window_bytes == 4 * MIB + granted
+    pace = 4 * MIB / CREDIT_SPAN_US
+    assert account.window_bytes >= int(pace * (CREDIT_SPAN_US + round_trip_us))
+    assert account.begin() == 0, "a second time there is nothing to add"
+
+
+def test_a_near_reader_begins_with_the_least_window() -> None:
+    pool = CreditPool()
+    account = CreditAccount(4 * MIB, 16 * MIB, 0, pool)
+    assert account.begin() == 0, "nothing was measured"
+    account.measured(2_000)
+    assert account.begin() == 0
+    rate_over(2_000, account, 500)
+    assert account.window_bytes == 4 * MIB or pool.left_bytes >= FAR_BYTES_MAX - 4 * MIB
+
+
+@pytest.mark.parametrize("most", [4, 16, 1_000])
+def test_a_limit_of_the_application_holds_over_a_distance(most: int) -> None:
+    account = CreditAccount(4 * MIB, most * MIB, 0)
     account.measured(200_000)
+    assert account.begin() <= (most - 4) * MIB
     rate_over(200_000, account, 500)
-    assert account.window_bytes == account.limit_bytes == 16 * MIB
+    assert account.limit_bytes == most * MIB
+    assert account.window_bytes <= most * MIB
 
 
-def test_a_limit_above_that_of_a_distance_is_kept() -> None:
-    account = CreditAccount(4 * MIB, 4 * FAR_BYTES_MAX, 0)
-    account.measured(200_000)
-    assert account.limit_bytes == 4 * FAR_BYTES_MAX
+def test_far_streams_together_stay_within_the_pool() -> None:
+    rng, pool = random.Random(5), CreditPool(100 * MIB)
+    accounts = [CreditAccount(4 * MIB, 16 * MIB, 0, pool) for _ in range(12)]
+    for account in accounts:
+        account.measured(100_000)
+        account.begin()
+    now_us = 0
+    for _ in range(3_000):
+        account = rng.choice(accounts)
+        now_us += rng.choice((20, 200, 2_000))
+        account.free(account.window_bytes // rng.randint(1, 4), now_us)
+        more = [max(each.window_bytes - 16 * MIB, 0) for each in accounts]
+        assert sum(more) + pool.left_bytes == 100 * MIB
+        assert pool.left_bytes >= 0
+    assert max(account.window_bytes for account in accounts) > 16 * MIB
+    for account in accounts:
+        account.close()
+    assert pool.left_bytes == 100 * MIB, "the ends of streams give all of it back"
 
 
 def test_the_shortest_of_the_newest_round_trips_counts() -> None:
-    account = CreditAccount(4 * MIB, 16 * MIB, 0)
+    account = CreditAccount(4 * MIB, 16 * MIB, 0, CreditPool())
     account.measured(50_000)
     far = account.limit_bytes
     account.measured(1_000_000)  # it waited behind other bytes

@@ -65,6 +65,11 @@ SUBSCRIPTIONS_MAX = 100_000
 """At most so many subscriptions are open on one stream. A topic has 20,000 partitions at most."""
 
 
+AHEAD_BYTES_MAX = 16 << 20
+"""At most so many bytes are read for a consumer and wait for its connection. Its credit may be larger, because it also
+has what is on the way. Without it: 1. A consumer far away has 200 MiB of credit. 2. Its network becomes slow. 3. The
+broker reads 200 MiB for it, and keeps them."""
+
 CONFIRM_S = 0.5
 """A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
 costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
@@ -100,6 +105,8 @@ class ConsumeStream:
         self._open: set[int] = set()  # subscriptions that joined, and that neither side has ended
         self._confirmed: dict[int, fx.AcksConfirmed] = {}  # the newest one of each subscription, which waits
         self._confirming: asyncio.TimerHandle | None = None
+        self._owed_bytes = 0  # credit of the client that the core does not have yet
+        self._ahead_bytes = 0  # credit that the core has, and bytes that it has delivered and that have not left
         self._give_credit(hello.credit_bytes)
 
     @property
@@ -240,8 +247,12 @@ class ConsumeStream:
         )
 
     def _give_credit(self, size_bytes: int) -> None:
-        if size_bytes:
-            self._services.driver.feed(ConsumerCredit(self._stream, size_bytes))
+        self._owed_bytes += size_bytes
+        given = min(self._owed_bytes, AHEAD_BYTES_MAX - self._ahead_bytes)
+        if given > 0:
+            self._owed_bytes -= given
+            self._ahead_bytes += given
+            self._services.driver.feed(ConsumerCredit(self._stream, given))
 
     # ---- out ----
 
@@ -297,6 +308,9 @@ class ConsumeStream:
                     counts.repeated_grants += event.repeated_count
             elif isinstance(event, fx.SubscriptionRefused | fx.Revoked | fx.EndOfSegment):
                 self._count_for(subscription, None)  # it has ended
+        self._ahead_bytes -= size
+        if self._owed_bytes:
+            self._give_credit(0)
         return delivery_frame_pieces(events, [(batch.header.raw, batch.body) for batch in rows])
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:

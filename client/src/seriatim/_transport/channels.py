@@ -22,6 +22,7 @@ from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.host_lookup import HostLookup
 from seriatim_api.round_trips import RoundTrips
 
+from seriatim._core.credit import CreditPool
 from seriatim._home import Home
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.reasons import explain
@@ -81,6 +82,7 @@ class Channels:
     Attributes:
         home: Where the client of these channels works.
         round_trips: How long brokers' answers are on their way.
+        credit_pool: What streams from far brokers may have more on their way.
         lookup: Looks up hosts for connections without gRPC.
         carriages: Opens streams to brokers.
 
@@ -92,6 +94,7 @@ class Channels:
         self.home = Home()
         self.silence = Silence()
         self.round_trips = RoundTrips()
+        self.credit_pool = CreditPool()
         self.lookup = HostLookup()
         self.carriages = Carriages(self)
         self._certificates: Certificates | None = None

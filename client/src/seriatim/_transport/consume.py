@@ -67,7 +67,8 @@ class ConsumeLink:
         self._carriage: Carriage | None = None  # set when the stream is opened
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit.least_bytes)
-        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), is_fixed=credit.is_fixed)
+        pool = None if credit.is_fixed else channels.credit_pool
+        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), pool)
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._ping: broker_pb2.ConsumeRequest | None = None  # the heartbeat that waits to be written
         self._task = asyncio.create_task(self._run(), name=f"consume link {address}")
@@ -143,6 +144,8 @@ class ConsumeLink:
                 self._carriage = await self._channels.carriages.choose(self.address, "consume")
                 await self._carriage.open(self._hello)
             self._credit.measured(self._carriage.round_trip_us)
+            if granted := self._credit.begin():
+                self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
             self.is_up = True
             self.heard_at = asyncio.get_running_loop().time()
             self._listener.consume_link_up(self)
@@ -156,6 +159,7 @@ class ConsumeLink:
             if self._carriage is not None:
                 self._carriage.close()
             self._is_over = True
+            self._credit.close()
             self._listener.consume_link_down(self, reason)
 
     def next_frame(self) -> Sequence[bytes] | None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -49,7 +50,8 @@ class RangeCall:
         self._address = address
         self._request = request
         self._request.protocol = PROTOCOL
-        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), is_fixed=credit.is_fixed)
+        pool = None if credit.is_fixed else channels.credit_pool
+        self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), pool)
         self._items: deque[tuple[_Item, int]] = deque()
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -91,11 +93,12 @@ class RangeCall:
     async def _give_back(self, size_bytes: int) -> None:
         granted = self._credit.free(size_bytes, _now_us())
         if granted and self._task is not None and not self._task.done():
-            credit = ranges_pb2.ReadRangeRequest(credit=ranges_pb2.RangeCredit(bytes=granted))
-            try:
-                await self._call.write(credit.SerializeToString())
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the stream has ended: its end is among the items
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._grant(granted)  # else the stream has ended: its end is among the items
+
+    async def _grant(self, size_bytes: int) -> None:
+        credit = ranges_pb2.ReadRangeRequest(credit=ranges_pb2.RangeCredit(bytes=size_bytes))
+        await self._call.write(credit.SerializeToString())
 
     async def _run(self) -> None:
         end: SeriatimError | None = UnavailableError(f"the stream from {self._address} was given up")
@@ -107,6 +110,8 @@ class RangeCall:
                 await self._call.write(ranges_pb2.ReadRangeRequest(open=self._request).SerializeToString())
                 await self._call.wait_for_connection()
                 self._credit.measured(_now_us() - asked_us)  # with the time to connect, if it was not
+                if granted := self._credit.begin():
+                    await self._grant(granted)
             while (data := await self._call.read()) is not grpc.aio.EOF:
                 self._take(data)
             code = await self._call.code()
@@ -123,6 +128,7 @@ class RangeCall:
         finally:
             if self._call is not None:
                 self._call.cancel()
+            self._credit.close()
             self._put(end, 0)
 
     def _take(self, data: bytes) -> None:

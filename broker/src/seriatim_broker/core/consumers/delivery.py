@@ -200,7 +200,10 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
 
 def _reserve_from(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, index: int) -> None:
     """Ask for a reservation of messages from this index on."""
-    pace = consumer_group.dispatcher.reservation
+    pace, chain = consumer_group.dispatcher.reservation, partition.chain
+    segment = chain.segment(consumer_group.segment_no) if chain is not None else None
+    links = [broker.links.by_broker.get(member.broker) for member in segment.eligible] if segment is not None else []
+    pace.begin(max((link.round_trip_us for link in links if link is not None), default=0))
     pace.ask(broker.now.mono_us)
     consumer_group.ledger.reserved = index + pace.times * broker.config.reservation_messages
     cursors.replicate(broker, partition, consumer_group)

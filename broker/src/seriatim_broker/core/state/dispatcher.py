@@ -124,8 +124,11 @@ class Yielding(State):
 RESERVED_LATE_US: Final = 10_000
 """A reservation that is durable within this time makes no reader wait for long."""
 
-RESERVED_TIMES_MAX: Final = 32
-"""A reservation covers at most so many times `reservation_messages`."""
+RESERVED_TIMES_MAX: Final = 128
+"""A reservation covers at most so many times `reservation_messages`: about what a fast reader takes in a second."""
+
+RESERVED_FIRST_MAX: Final = 16
+"""The first one covers at most so many times `reservation_messages`."""
 
 
 class ReservationPace(State):
@@ -145,6 +148,14 @@ class ReservationPace(State):
         self._asked_us = 0  # when the newest reservation was asked for; 0: none was
         self._durable_us = 0  # when it was found to be durable; 0: it is not yet
         self._is_awaited = False  # whether messages waited for it
+
+    def begin(self, round_trip_us: int) -> None:
+        """A question to the other members and its answer take so long: the first reservation should last as long.
+
+        A fast reader takes `reservation_messages` in `RESERVED_LATE_US` (10 ms).
+        """
+        if not self._asked_us:
+            self.times = min(max(round_trip_us // RESERVED_LATE_US, 1), RESERVED_FIRST_MAX)
 
     def ask(self, now_us: int) -> None:
         """The next reservation is asked for."""
