@@ -273,7 +273,8 @@ class RuntimeProcess:
         cluster, world, broker = self._cluster, self._world, self.broker
         rng = self._schedule.rng
         group, _, slot = self.name.rpartition("-")
-        place = Place(CLUSTER, group, int(slot), broker.address, replace_disk=broker.is_replaced)
+        address = broker.address
+        place = Place(CLUSTER, group, int(slot), address, replace_disk=broker.is_replaced, link_address=address)
         self._storage = cluster.disks.open(self)
         self._storage.look_full = lambda: broker.full_until_us > self._schedule.now_us
         machine = Machine(

@@ -191,7 +191,7 @@ def _ask(broker: RuntimeBroker) -> Told:
     runtime = process.simulated.runtime
     assert runtime is not None
     group, _, slot = broker.name.rpartition("-")
-    place = Place(CLUSTER, group, int(slot), broker.address)
+    place = Place(CLUSTER, group, int(slot), broker.address, link_address=broker.address)
     pages: list[operations_pb2.TellKnownResponse] = []
     after = 0
     while not pages or not pages[-1].is_last:
