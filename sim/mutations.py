@@ -6,8 +6,6 @@ as broken. `python -m sim --mutation NAME` looks for seeds, `python -m sim --mut
 
 from __future__ import annotations
 
-from seriatim_broker.core.switching import fencing, preparing
-
 from .mutants import (
     balance,
     client,
@@ -32,7 +30,8 @@ from .mutants import (
     topics,
     writing,
 )
-from .mutants.mutation import LOSS, Mutation, applied, nothing
+from .mutants.mutation import Mutation, applied
+from .mutants.rows import mutations
 
 MODULES = (
     writing,
@@ -62,13 +61,15 @@ MODULES = (
 MUTATIONS: dict[str, Mutation] = {name: mutation for module in MODULES for name, mutation in module.MUTATIONS.items()}
 """By name. No two modules have the same name."""
 
-OVERLAPPING: dict[str, Mutation] = {
-    **serving.OVERLAPPING,
-    "fence-at-start": Mutation("a start fences", lambda: [(fencing, "fence_unsealed", nothing)], LOSS, "restarts"),
-    "void-at-start": Mutation(
-        "a start voids", lambda: [(preparing, "void_switch_attempts", nothing)], LOSS, "restarts"
-    ),
-}
+OVERLAPPING: dict[str, Mutation] = serving.OVERLAPPING | mutations("""
+[restarts]
+fence-at-start: a start fences
+@ core.switching.fencing.fence_unsealed
++ pass
+void-at-start: a start voids
+@ core.switching.preparing.void_switch_attempts
++ pass
+""")
 """Rules whose absence shows nowhere, because another covers for each (see `mutants.writing`); for `--mutation`."""
 
 __all__ = ["MUTATIONS", "OVERLAPPING", "Mutation", "applied"]

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from seriatim_broker.core.dispatch import handlers
-
 Patch = tuple[object, str, Any]
 """Whose attribute, which one, and what takes its place."""
 
@@ -43,7 +41,7 @@ class Mutation:
 def applied(mutation: Mutation | None) -> Iterator[None]:
     """Run with one rule removed; with None, no rule is removed."""
     patches = mutation.patches() if mutation is not None else []
-    before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in patches]
+    before = [(owner, attribute, _raw(owner, attribute)) for owner, attribute, _ in patches]
     for owner, attribute, value in patches:
         setattr(owner, attribute, value)
     try:
@@ -53,15 +51,6 @@ def applied(mutation: Mutation | None) -> Iterator[None]:
             setattr(owner, attribute, value)
 
 
-def nothing(*_arguments: Any) -> None:
-    """A step that is not taken."""
-
-
-def with_event(event: type, handler: Any) -> Patch:
-    """Another handler for an event of one partition that the broker knows."""
-    return handlers, "EVENTS", {**handlers.EVENTS, event: handlers.at_known(handler)}
-
-
-def with_handler(message: type, handler: Any) -> Patch:
-    """Another handler for a message between brokers."""
-    return handlers, "MESSAGES", {**handlers.MESSAGES, message: handler}
+def _raw(owner: object, attribute: str) -> Any:
+    """The attribute as its owner has it: a property or a class method is not called."""
+    return getattr(owner, attribute) if attribute == "__code__" else vars(owner)[attribute]

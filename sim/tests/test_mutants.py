@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.mutants.rows import RowError
 from sim.mutants.slow import SLOW
 from sim.mutations import MUTATIONS
 from sim.run import MUTANTS, Task, find, rows_of
@@ -33,6 +34,17 @@ def test_a_removed_rule_is_found(name: str) -> None:
     assert found is not None, f"nothing shows that this rule is needed: {mutation.rule}"
     without = Task(found.seed, mutation.world, "", mutation.profile, mutation.batch_count).run()
     assert not without.violation, f"seed {found.seed} breaks {without.rule} with all rules, too"
+
+
+def test_texts_of_planted_bugs_are_those_of_the_product() -> None:
+    """Without it, a bug that the product has outgrown is noticed only when its world is run."""
+    refused = []
+    for name, mutation in MUTANTS.items():
+        try:
+            mutation.patches()
+        except RowError as exc:
+            refused.append(f"{name}: {exc}")
+    assert not refused, "\n".join(refused)
 
 
 def test_replacements_of_planted_bugs_take_the_same_arguments() -> None:
