@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 
 from seriatim_api.errors import (
     BadRequestError,
-    CoordinatorBehindError,
     IllegalNameError,
     PreconditionError,
-    UnavailableError,
     UnsupportedModeError,
 )
 from seriatim_api.ids import is_legal_name
@@ -62,9 +60,6 @@ STAGED_BATCH_BYTES: Final = 512 << 10
 
 TOPIC_DEADLINE_S: Final = 10.0
 """Seconds for the first question about a topic. A cluster that is just starting answers in this time."""
-
-REBUILD_PAUSE_S: Final = 0.5
-"""Seconds until a producer or consumer that begins asks again while the coordinator lacks decisions."""
 
 _log = guarded()
 
@@ -614,33 +609,13 @@ class Client:
     async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
-        answer = await self._ask_until_rebuilt(broker_pb2.GetTopicRequest(topic=name))
+        request = broker_pb2.GetTopicRequest(topic=name)
+        answer: broker_pb2.GetTopicResponse = await self._caller.routing(
+            "GetTopic", request, TOPIC_DEADLINE_S, waits_for_rebuild=True
+        )
         self._caller.learn(broker.address for broker in answer.brokers)
         self._channels.carriages.learn(answer)
         return answer
-
-    async def _ask_until_rebuilt(self, request: broker_pb2.GetTopicRequest) -> broker_pb2.GetTopicResponse:
-        """Ask for a topic. While the coordinator has lost it, ask again: a person may be rebuilding it."""
-        loop = asyncio.get_running_loop()
-        told: CoordinatorBehindError | None = None
-        until = loop.time() + TOPIC_DEADLINE_S
-        while True:
-            try:
-                answer: broker_pb2.GetTopicResponse = await self._caller.routing(
-                    "GetTopic", request, until - loop.time()
-                )
-                return answer
-            except CoordinatorBehindError as exc:
-                if until - loop.time() <= REBUILD_PAUSE_S:
-                    raise
-                if told is None:
-                    _log.warning("%s; the client asks again for %.0f s", exc.message, until - loop.time())
-                told = exc
-            except UnavailableError:
-                if told is None:
-                    raise
-                raise told from None  # the time was over before another answer came
-            await asyncio.sleep(REBUILD_PAUSE_S)
 
     async def _ask_and_load(self, topic: str, load: Callable[[], L]) -> tuple[broker_pb2.GetTopicResponse, L]:
         """Ask for a topic, and import in a thread what is needed then. So the event loop is not held up either.

@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
-from seriatim import Client
+from seriatim import Client, RangeReader
 from seriatim._transport import ranges as transport
 from seriatim_api import errors
 from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.v1 import ranges_pb2
 
-from ..fake_broker import FakeBroker, FakeCluster, running
+from ..fake_broker import FakeBroker, FakeCluster, running, until
 
 TOPIC = "t"
 
@@ -139,6 +139,31 @@ async def test_a_stream_that_breaks_is_gone_on_with_exactly_there() -> None:
         assert await _read(client) == values
         asked = sorted(offset for script in scripts for offset in script.asked)
         assert asked == sorted(set(asked)), "nothing was asked for twice"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_reader_over_a_rebuild_of_the_coordinator(is_replaced: bool) -> None:
+    """Rule `rebuilt-is-the-same`: the coordinator had lost the topic's record. A replaced cluster has another id."""
+    async with scripted() as (client, cluster, scripts, values):
+        scripts[0].give = scripts[1].give = 2
+        async with client.read_range(TOPIC, 0, read_timeout_s=5.0) as reader:
+            found = [message.value for message in await reader.fetch()]
+            scripts[0].give = scripts[1].give = 0  # so the reader asks for its topic
+            cluster.topics[TOPIC].incarnation = "rebuilt"
+            rest = asyncio.create_task(_rest_of(reader))
+            if is_replaced:
+                cluster.id = "another"
+                with pytest.raises(errors.PreconditionError, match="made again"):
+                    await rest
+                return
+            cluster.behind_count = 2
+            await until(lambda: cluster.behind_count == 0)
+            scripts[0].give = scripts[1].give = 10
+            assert found + await rest == values
+
+
+async def _rest_of(reader: RangeReader) -> list[bytes]:
+    return [message.value async for message in reader]
 
 
 async def test_a_silent_broker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, cast
 
+import grpc
 import pytest
-from seriatim import Client, Consumer, Producer, _client
+from seriatim import Client, Consumer, Producer, _admin, _client
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
 from seriatim._topics import is_same, topic_of
+from seriatim._transport import unary
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from ..fake_broker import running, until
+from ..fake_broker import abort, running, until
 from .test_consumer import fill, read
 
 FOR_EVER = 1 << 30
@@ -72,7 +75,7 @@ async def test_a_running_consumer_goes_on_after_the_rebuild() -> None:
 async def test_a_beginning_waits_for_the_rebuild(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    monkeypatch.setattr(_client, "REBUILD_PAUSE_S", 0.001)
+    monkeypatch.setattr(unary, "REBUILD_PAUSE_S", 0.001)
     async with running() as cluster, Client.connect(cluster.brokers[0].address) as client:
         cluster.create_topic("t")
 
@@ -88,6 +91,73 @@ async def test_a_beginning_waits_for_the_rebuild(
         monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.05)
         with pytest.raises(CoordinatorBehindError, match="lost decisions"):
             await begin()
+
+
+@pytest.mark.parametrize("kind", ["range", "group", "progress"])
+async def test_a_range_and_a_group_that_begin_wait_for_the_rebuild(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    monkeypatch.setattr(unary, "REBUILD_PAUSE_S", 0.001)
+    async with Asked() as asked, Client.connect(asked.address) as client:
+
+        async def begin() -> Any:
+            if kind == "range":
+                return await client.offsets("t", timeout_s=2)
+            if kind == "group":
+                return await client.admin().create_group("t", "g")
+            return await client.report_progress("t", "g", {0: 1 << 40}, timeout_s=2)
+
+        asked.behind_count = 3
+        await begin()
+        assert asked.behind_count == 0
+        assert len([line for line in caplog.messages if BEHIND.message in line]) == 1
+        asked.behind_count = FOR_EVER
+        monkeypatch.setattr(_admin, "DEADLINE_S", 0.05)
+        with pytest.raises(CoordinatorBehindError, match="lost decisions"):
+            await (begin() if kind == "group" else client.offsets("t", timeout_s=0.05))
+        with pytest.raises(CoordinatorBehindError):
+            await asyncio.wait_for(client.admin().create_topic("u"), 5)  # what a person does is refused at once
+        assert asked.refused["CreateTopic"] == 1
+
+
+class Asked:
+    """A broker that answers every call, or that the coordinator has lost decisions."""
+
+    def __init__(self) -> None:
+        self.behind_count = 0
+        self.refused: Counter[str] = Counter()
+
+    async def __aenter__(self) -> Asked:
+        self._server = grpc.aio.server()
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        self._server.add_generic_rpc_handlers((_Handler(self),))
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(None)
+
+    async def answer(self, method: str, context: Any) -> bytes:
+        """Nothing was asked for that would be in the answer."""
+        if self.behind_count:
+            self.behind_count -= 1
+            self.refused[method] += 1
+            await abort(context, BEHIND)
+        return b""
+
+
+class _Handler(grpc.GenericRpcHandler):
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def service(self, details: Any) -> Any:
+        method = details.method.rpartition("/")[2]
+
+        async def answer(_request: bytes, context: Any) -> bytes:
+            return await self._asked.answer(method, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
 
 
 async def test_clients_go_on_in_a_topic_that_was_rebuilt(

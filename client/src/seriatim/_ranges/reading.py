@@ -17,6 +17,7 @@ import google_crc32c
 import pyarrow as pa
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import (
+    CoordinatorBehindError,
     MessagesGoneError,
     NotServingError,
     OffsetOutOfRangeError,
@@ -134,6 +135,7 @@ class RangeReader:
         self.end = end
         self.skipped = 0
         self._partition_id = partition_id
+        self._cluster_id = ""  # not known yet
         self._epoch = epoch  # of a chain record in which the range is
         self._raw = raw
         self._credit = credit
@@ -258,6 +260,8 @@ class RangeReader:
                 if "segment" in exc.details:
                     raise
                 error = exc  # the end existed when the reader began, but this broker does not know it yet
+            except CoordinatorBehindError as exc:
+                error = exc  # a person may be rebuilding the coordinator
             except RequestError as exc:
                 if isinstance(exc, UnknownTopicError):
                     await self._check_topic()
@@ -306,7 +310,7 @@ class RangeReader:
         """
         request = broker_pb2.GetTopicRequest(topic=self.topic)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, ROUTE_DEADLINE_S)
-        if answer.topic.incarnation != self.incarnation:
+        if not self._is_same(answer):
             raise PreconditionError(
                 f"topic {self.topic!r} was deleted and made again while it was read: the messages that were left to "
                 "read are gone",
@@ -314,6 +318,14 @@ class RangeReader:
                 incarnation=answer.topic.incarnation,
             )
         return answer
+
+    def _is_same(self, answer: broker_pb2.GetTopicResponse) -> bool:
+        """Whether it is the topic that is read, perhaps after a rebuild of the coordinator (`rebuilt-is-the-same`)."""
+        if answer.topic.incarnation == self.incarnation:
+            self._cluster_id = answer.cluster_id
+            return True
+        has_partition = answer.topic.partition_ids[self.partition : self.partition + 1] == [self._partition_id]
+        return has_partition and bool(self._cluster_id) and answer.cluster_id == self._cluster_id
 
     async def _read_from(self, address: str) -> AsyncIterator[_Rows]:
         """The rows that one broker has, if they follow those that were read.

@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from seriatim_api.errors import (
+    CoordinatorBehindError,
     CoordinatorUnavailableError,
     DeadlineExceededError,
     RoutingError,
@@ -28,7 +29,10 @@ from seriatim_api.round_trips import way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
+from seriatim._logs import guarded
 from seriatim._transport.channels import Channels
+
+_log = guarded()
 
 ATTEMPT_WAIT_S: Final = 1.0
 """Seconds for which one broker may hold a question, if another broker may be asked. The client waits longer: until the
@@ -65,6 +69,9 @@ READS: Final = frozenset(
 ROUND_PAUSE_S: Final = 0.05
 """Seconds between two rounds over all addresses, until the deadline."""
 
+REBUILD_PAUSE_S: Final = 0.5
+"""The same while brokers answer that the coordinator lacks decisions: a person may be rebuilding it."""
+
 ASKED_AT_ONCE_MAX: Final = 64
 """The most questions of one client that are under way at once. After the loss of a master with a thousand partitions,
 the other questions wait here and not at the brokers. In addition, as many publications may be under way. They have
@@ -90,6 +97,8 @@ class _Call:
         is_long: It may wait for disks that are away.
         reads: It may be sent again, and may take long, for example because the answer is large: each broker that is
             asked has all the time that is left.
+        waits_for_rebuild: The answer that the coordinator lacks decisions is no refusal: it is asked again until the
+            deadline. Something is about to begin here, and a running consumer would wait too.
     """
 
     stub: Callable[[Any], Any]
@@ -100,6 +109,7 @@ class _Call:
     once: bool = False
     is_long: bool = False
     reads: bool = False
+    waits_for_rebuild: bool = False
 
     @property
     def patience_s(self) -> float | None:
@@ -183,6 +193,7 @@ class Caller:
         first: str | None = None,
         avoid: str | None = None,
         is_complaint: bool = False,
+        waits_for_rebuild: bool = False,
     ) -> Any:
         """A call of the routing service; see `_call`.
 
@@ -193,8 +204,12 @@ class Caller:
             first: The address of the broker to ask first.
             avoid: The address of a broker to ask last.
             is_complaint: Whether it is a complaint, which brokers answer later than other questions.
+            waits_for_rebuild: Whether it is asked again while the coordinator lacks decisions.
         """
-        call = _Call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint)
+        call = _Call(
+            broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint,
+            waits_for_rebuild=waits_for_rebuild,
+        )  # fmt: skip
         return await self._call(call, first, avoid)
 
     async def topic(self, request: broker_pb2.GetTopicRequest, timeout_s: float, within_s: float) -> Any:
@@ -255,7 +270,7 @@ class Caller:
         """A call of the ranges service; see `_call`."""
         from seriatim_api.v1 import ranges_pb2_grpc
 
-        call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True)
+        call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, waits_for_rebuild=True)
         return await self._call(call, None, None)
 
     async def dead_letters(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -281,7 +296,9 @@ class Caller:
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the admin service. One outside `READS` is not sent again if a broker may have taken it."""
-        return await self._call(_managing(broker_pb2_grpc.AdminStub, method, request, timeout_s), None, None)
+        call = _managing(broker_pb2_grpc.AdminStub, method, request, timeout_s)
+        # A program that begins makes its consumer group first. What else a person does is refused at once.
+        return await self._call(replace(call, waits_for_rebuild=method == "CreateConsumerGroup"), None, None)
 
     async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the balancing service; see `_call`. It is not sent again if a broker may have taken it."""
@@ -310,6 +327,7 @@ class Caller:
         self._channels.home.check_open()
         deadline = asyncio.get_running_loop().time() + call.timeout_s
         told: SeriatimError | None = None
+        is_behind = False
 
         async def attempt(address: str) -> Any:
             nonlocal told
@@ -333,7 +351,13 @@ class Caller:
                     return await first_answer(attempts, self._patience_s(call, order[0]), is_passing=_is_no_answer)
                 if self._silence.is_foreign(order):
                     raise self._silence.error(order)
-                await asyncio.sleep(min(ROUND_PAUSE_S, max(0.0, _left_s(deadline))))
+                pause_s = ROUND_PAUSE_S
+                if isinstance(told, CoordinatorBehindError):
+                    pause_s = REBUILD_PAUSE_S
+                    if not is_behind:
+                        _log.warning("%s; the client asks again for %.0f s", told.message, _left_s(deadline))
+                    is_behind = True
+                await asyncio.sleep(min(pause_s, max(0.0, _left_s(deadline))))
                 if _left_s(deadline) <= 0:
                     raise told or self._silence.error(self._addresses)
 
@@ -369,7 +393,8 @@ class Caller:
                 raise DeadlineExceededError(f"{late}; it may have been done") from exc
             raise
         except SeriatimError as exc:
-            if not _another_may_answer(exc) or (call.once and isinstance(exc, DeadlineExceededError)):
+            is_behind = call.waits_for_rebuild and isinstance(exc, CoordinatorBehindError)
+            if not (is_behind or _another_may_answer(exc)) or (call.once and isinstance(exc, DeadlineExceededError)):
                 raise
             raise _NoAnswerError(exc.message, may_be_taken=False, told=exc) from exc
 
