@@ -235,6 +235,24 @@ def test_a_rewound_group_gets_all_again(way: dict[str, Any]) -> None:
     passes(story)
 
 
+@pytest.mark.parametrize(("ends", "lost"), [("nothing", 1), ("parked", 0), ("left behind", 0)])
+def test_what_a_rewound_group_must_be_given_again(ends: str, lost: int) -> None:
+    story = Story(3)
+    for number in range(3):
+        story.done(number, 10 + number)
+    moved(story)
+    if ends == "parked":
+        story.came(0, TERM, group_epoch=2)
+        story.failed(0, TERM)
+        story.parked(key=b"a", first="1:0", messages=2, **OF)
+    else:
+        story.done(0, TERM, group_epoch=2)
+    story.done(1, TERM + 1, group_epoch=2)
+    if ends == "left behind":
+        moved(story, way="skip", offset="1:2", end="1:3")
+    assert story.judged().counts["lost"] == lost
+
+
 def test_group_epoch_after_a_rebuild_is_a_time_in_ms() -> None:
     story = Story(1)
     story.done(0, 10)

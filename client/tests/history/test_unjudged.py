@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,6 +127,7 @@ def test_rewind_explains_no_repeat_before_it() -> None:
     history = sent()
     given(history, 0, 1, 2, 2, 3)
     moved(history, "rewind", 0)
+    given(history, 0, 1, 2, 3)
     assert findings(history) == {"repeated": 1}
 
 
@@ -176,6 +178,81 @@ def test_rewind_explains_no_loss() -> None:
     moved(history, "rewind", 2)
     given(history, 2, 3)
     assert findings(history) == {"lost": 1}
+
+
+def test_what_a_group_was_rewound_to_must_come_again() -> None:
+    history = sent(5)
+    given(history, 0, 1, 2, 3)
+    moved(history, "rewind", 1)
+    given(history, 1, 3, 4)
+    report = judged(history)
+    (finding,) = report.findings
+    assert (finding.kind, report.counts["lost"]) == ("lost", 1)
+    assert "message 2 at 1:2 did not come again to group g, rewound to 1:1" in finding.text
+
+
+def _unanswered(history: MemoryHistory) -> None:
+    moved(history, "rewind", 1)
+    history.events.pop()
+
+
+def _skipped_later(history: MemoryHistory) -> None:
+    moved(history, "rewind", 1)
+    moved(history, "skip", 1, 4)
+
+
+def _gone(history: MemoryHistory) -> None:
+    moved(history, "rewind", 1)
+    history.gap(topic="orders", partition=0, first="1:1", end="1:4", group="g", why="dropped")
+
+
+def _rewound_behind_it(history: MemoryHistory) -> None:
+    moved(history, "rewind", 1)
+    given(history, 1, 2, 3)
+    moved(history, "rewind", 3)
+    given(history, 3)
+
+
+def _rewound_after_the_end(history: MemoryHistory) -> None:
+    history.end(group=None, drained=True)
+    moved(history, "rewind", 1)
+
+
+def _mode_changed_later(history: MemoryHistory) -> None:
+    moved(history, "rewind", 1)
+    history.person("move", group="g", topic="orders", partition=0, way="mode", done=True)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [_unanswered, _skipped_later, _gone, _rewound_behind_it, _rewound_after_the_end, _mode_changed_later],
+)
+def test_what_need_not_come_again_after_a_rewind(happens: Callable[[MemoryHistory], None]) -> None:
+    history = sent()
+    given(history, 0, 1, 2, 3)
+    happens(history)
+    if happens is not _rewound_after_the_end:
+        history.end(group=None, drained=True)
+    assert check_events(history.events).counts["lost"] == 0
+
+
+def test_message_that_a_second_rewind_leads_to_must_come_again() -> None:
+    history = sent()
+    given(history, 0, 1, 2, 3)
+    moved(history, "rewind", 1)
+    given(history, 1, 2, 3)
+    moved(history, "rewind", 2)
+    given(history, 2)
+    assert findings(history) == {"lost": 1}
+
+
+def test_a_group_that_was_rewound_and_did_not_drain_is_stuck() -> None:
+    history = sent()
+    given(history, 0, 1, 2, 3)
+    moved(history, "rewind", 2)
+    given(history, 2)
+    history.end(group=None, drained=False)
+    assert check_events(history.events).counts["stuck"] == 1
 
 
 def test_what_was_skipped_and_then_rewound_must_come() -> None:

@@ -69,8 +69,9 @@ What the checker finds
 
 ==================  ==================================================================================================
 lost                acknowledged, or delivered to another group, but never delivered to a group that reported `drained`,
-                    and not in a declared gap, behind a parked message, or skipped by a person. Or replayed, and no copy
-                    was delivered. Or its key is parked, and the list of the key has fewer messages than are missing.
+                    and not in a declared gap, behind a parked message, or skipped by a person. Or delivered before a
+                    person rewound the group, and not after that. Or replayed, and no copy was delivered. Or its key is
+                    parked, and the list of the key has fewer messages than are missing.
                     Nothing is lost to a group that is at most once
 unfinished          by token: not acknowledged when it came last to a group that reported `drained`, and neither parked,
                     dead-lettered nor skipped
@@ -107,8 +108,10 @@ The report says what the checker cannot judge, and judges all else: groups whose
 deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.
 
 A move explains what it does, and no more. After a rewind each message from its place on may come once more as a first
-attempt, and behind later ones. What a skip passes need not come, and may come late from a consumer that had it before.
-Groups in mode `exclusive` that were moved are judged by their offsets, and not compared with other groups.
+attempt, and behind later ones. If the answer to the rewind came, each of them must come again, unless a later move may
+have left it behind, or it is gone, parked or a dead letter. What a skip passes need not come, and may come late from a
+consumer that had it before. Groups in mode `exclusive` that were moved are judged by their offsets, and not compared
+with other groups.
 
 "By token" are groups of modes `key_ordered` and `shared`. In mode `key_ordered` order counts within a key, and in mode
 `shared` not at all. A message may come again under a higher token, with the flag or a higher attempt, as long as the

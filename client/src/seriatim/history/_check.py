@@ -14,10 +14,10 @@ from typing import Final
 
 from seriatim.history import _report as kinds
 from seriatim.history._by_key import Excuses, tell_copies_apart
-from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
+from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, Deliveries, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
-from seriatim.history._moves import ANY_OFFSET
+from seriatim.history._moves import ANY_OFFSET, Move, Moves
 from seriatim.history._order import ConsumerGroupView, StreamJudge
 from seriatim.history._report import Report
 from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
@@ -89,6 +89,7 @@ class _Checker:
         self._in_gaps = 0
         self._unsent_excused = 0
         self._waiting_count = 0
+        self._rewound: dict[tuple[str, int], Move] = {}  # what did not come again, and the rewind
         self._excuses: dict[tuple[str, int], Excuses] = {}
         topics = {topic for topic, act in history.topic_acts if act == "publish"}
         self._published = {
@@ -215,7 +216,7 @@ class _Checker:
             if row >= len(messages):
                 break  # a copy that was replayed is for one group
             if first != NONE or (outcome != OK and came == NONE):
-                continue
+                continue  # what it got before it was rewound is looked at below
             stream = messages.stream[row]
             if stream == NONE or not wanted[stream]:
                 continue
@@ -226,9 +227,47 @@ class _Checker:
                 self._waiting_count += 1
             else:
                 missing.setdefault(stream, []).append(row)
+        for (group, stream), by_source in self._history.deliveries.items():
+            if group == view.name and wanted[stream]:
+                for row in self._not_again(view, stream, by_source):
+                    missing.setdefault(stream, []).append(row)
         for rows in missing.values():
             rows.sort(key=lambda row: (self._judge.offset_of(row), messages.send_at[row]))
         return missing
+
+    def _not_again(self, view: ConsumerGroupView, stream: int, by_source: dict[int, Deliveries]) -> list[int]:
+        """The messages that the group got, and did not get again although a person rewound it to them or before."""
+        place = view.name, stream
+        by_key = any(seen.by_key for seen in by_source.values())
+        moves = Moves(self._history.acts.get(place, ()), by_key=by_key)
+        if not moves.has_rewinds:
+            return []
+        came: dict[int, tuple[int, float]] = {}  # message -> its first place, and when it came last
+        for seen in by_source.values():
+            for row, offset, at in zip(seen.message, seen.offset, seen.at, strict=True):
+                first, last = came.get(row, (offset, at))
+                came[row] = min(offset, first), max(at, last)
+        end = _last_end([end for end in self._history.ends if end.group in (None, view.name)], self._topic(stream))
+        gaps = self._history.gaps.get(stream, [])
+        settled = self._history.settled.get(place)
+        acked = {offset for offset, _ in settled.acked} if settled is not None else set()
+        found: list[int] = []
+        for row, (offset, at) in came.items():
+            move = moves.owed_after(offset)
+            if move is None or at >= move.begun or row >= len(self._messages):
+                continue
+            if by_key and offset not in acked:
+                continue  # it is `unfinished`
+            if end is not None and end.at < move.until:
+                continue  # it was rewound after all was done
+            if covering(gaps, view.name, offset) is not None:
+                self._in_gaps += 1
+            elif self._is_excused(view.name, stream, row, offset, at):
+                self._waiting_count += 1
+            else:
+                found.append(row)
+                self._rewound[view.name, row] = move
+        return found
 
     def _lost(self, view: ConsumerGroupView, stream: int, row: int, end: End) -> None:
         if not self._findings.wants(kinds.LOST):
@@ -236,9 +275,15 @@ class _Checker:
         messages = self._messages
         offset = self._judge.offset_of(row)
         place = f" at {format_offset(offset)}" if offset != NONE else ""
+        rewound = self._rewound.get((view.name, row))
         known = f"was acknowledged{place}" if messages.outcome[row] == OK else f"came to another group{place}"
         skip = covering(self._history.skips.get(stream, []), view.name, offset)
         text = f"message {self._findings.ids[row]!r} {known} and never came to group {view.name}"
+        if rewound is not None:
+            to = format_offset(rewound.to)
+            text = (
+                f"message {self._findings.ids[row]!r}{place} did not come again to group {view.name}, rewound to {to}"
+            )
         if skip is not None:
             text += ", which was told to skip it as a repeat"
         shown = [

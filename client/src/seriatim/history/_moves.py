@@ -3,6 +3,8 @@
 A rewind or a skip to offset T begins a new epoch of the group at T. So the messages from T on come again, those between
 the place of the group and T need not come, and nothing else is explained. With another mode the group goes on at its
 place, which no line names: so a change of the mode explains everything before its answer came.
+
+A move also demands something: after a rewind, all from T on must come again.
 """
 
 from __future__ import annotations
@@ -72,6 +74,24 @@ class Moves:
         still have what it was given before.
         """
         return any(move.begun <= at and (move.to <= offset) == (move.way == f.REWIND) for move in self._known)
+
+    @property
+    def has_rewinds(self) -> bool:
+        """Whether a person moved the group back."""
+        return any(move.way == f.REWIND for move in self._known)
+
+    def owed_after(self, offset: int) -> Move | None:
+        """The last rewind after which the message at an offset must come again.
+
+        None: there is none whose answer came, or a move that may have been later left the message behind.
+        """
+        rewinds = [move for move in self._known if move.way == f.REWIND and move.to <= offset and move.until < math.inf]
+        last = max(rewinds, key=lambda move: move.begun, default=None)
+        if last is None or last.begun <= self.changed_until:
+            return None
+        others = (move for move in self._known if move.until > last.begun and move.to > offset)
+        is_left = any(self._by_key or (move.way == f.SKIP_TO and move.first <= offset) for move in others)
+        return None if is_left else last
 
     def passes(self, offset: int, at: float, *, of_earlier_epoch: bool = False) -> bool:
         """Whether the group need not be given, or be done with, a message any more.

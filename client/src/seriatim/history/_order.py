@@ -115,7 +115,7 @@ class StreamJudge:
     def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries, moves: Moves) -> array[int]:
         """Find the positions of the first deliveries, and the repeats that have no flag and that no person wanted."""
         firsts = array("i")
-        times: Counter[int] = Counter()  # by offset: how often it came again, without a flag
+        times: Counter[int] = Counter()  # by offset: how often it came again, as a person wanted
         first, plain = view.first, view.plain
         plain_at: dict[int, int] = {}
         for position, (row, offset, flagged) in enumerate(zip(seen.message, seen.offset, seen.flagged, strict=True)):
@@ -134,10 +134,9 @@ class StreamJudge:
                 plain[row] = position
             if moves.changes_mode:
                 continue
-            if moves and earlier_there != position:
+            if moves and earlier_there != position and times[offset] < moves.times_again(offset, seen.at[position]):
                 times[offset] += 1
-                if times[offset] <= moves.times_again(offset, seen.at[position]):
-                    continue
+                continue
             if earlier != NONE:
                 self._repeated(stream, view, seen, earlier, position, _SAME_MESSAGE)
             elif earlier_there != position:
