@@ -8,13 +8,15 @@ from typing import Final
 from seriatim_local import LinkDelay
 from seriatim_local.delays import DELAY_S_MAX, NO_DELAY, parse_delay
 
+from e2e.usage import SettingsError
+
 JITTER_SHARE: Final = 4
 """In the fault suite and in demos, 5 % of the chunks are late by up to four times the latency, as after a lost packet,
 unless JITTER says otherwise. Benchmarks have no jitter unless it is set. Thousands of chunks in a second wait behind
 the late ones, so with a jitter of 100 ms a busy link of 25 ms is one of 125 ms."""
 
 
-class DistanceError(ValueError):
+class DistanceError(SettingsError):
     """LATENCY or JITTER has a value without a meaning."""
 
 

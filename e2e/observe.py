@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from seriatim import Chain, GroupDescription, GroupPartition, TopicDescription
+from seriatim import Chain, GroupDescription, GroupPartition, Segment, TopicDescription
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
 LOOK_DEADLINE_S: Final = 5.0
@@ -26,40 +26,15 @@ UNSETTLED: Final = "UNSETTLED"
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentNow:
-    """A segment as the record of its chain has it.
-
-    Attributes:
-        members: Brokers, the master first.
-        base: The number of messages before it; None: an earlier segment is not settled.
-        length: The number of its messages; None while it is open or not settled.
-        opened_at_ms: When it was opened, by the wall clock.
-        sealed_at_ms: When it was sealed, by the wall clock; 0: it is not sealed.
-        eligible: Brokers that may serve it, because they have all of it and its control records.
-    """
-
-    no: int
-    group: str
-    members: tuple[str, ...]
-    state: str
-    base: int | None
-    length: int | None
-    server: str
-    opened_at_ms: int
-    sealed_at_ms: int
-    eligible: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ChainNow:
     """The chain of a partition: its newest segments, oldest first."""
 
     partition: int
     epoch: int
-    segments: tuple[SegmentNow, ...]
+    segments: tuple[Segment, ...]
 
     @property
-    def open_segment(self) -> SegmentNow:
+    def open_segment(self) -> Segment:
         """The segment that accepts messages."""
         return self.segments[-1]
 
@@ -156,25 +131,7 @@ def still_struck(before: ChainNow, after: ChainNow | None, struck_at_ms: int, sl
 
 def chain_now(chain: Chain) -> ChainNow:
     """Convert a chain from the client's description."""
-    return ChainNow(
-        chain.partition,
-        chain.epoch,
-        tuple(
-            SegmentNow(
-                no=segment.no,
-                group=segment.group,
-                members=segment.members,
-                state=segment.state,
-                base=segment.base,
-                length=segment.sealed_len,
-                server=segment.server,
-                opened_at_ms=segment.opened_at_ms,
-                sealed_at_ms=segment.sealed_at_ms,
-                eligible=segment.eligible,
-            )
-            for segment in chain.segments
-        ),
-    )
+    return ChainNow(chain.partition, chain.epoch, chain.segments)
 
 
 def reader_now(partition: GroupPartition) -> ReaderNow:

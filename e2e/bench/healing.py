@@ -166,7 +166,7 @@ async def _heal(cluster: LocalCluster, client: Client, programs: _Programs, leng
 
     def is_whole(now: Snapshot) -> bool:
         (segment,) = (segment for segment in now.chains[0].segments if segment.no == open_segment.no)
-        assert segment.length is None or segment.length == length, "the segment holds what was acknowledged"
+        assert segment.sealed_len is None or segment.sealed_len == length, "the segment holds what was acknowledged"
         return begun_at.done() and lost in segment.members and lost in segment.eligible
 
     try:

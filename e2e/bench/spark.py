@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +37,7 @@ from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure
 from e2e.bench.program import Progress, run
 from e2e.bench.steady import MESSAGE_SIZE_BYTES
+from e2e.spark_session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,22 +55,6 @@ SINK_SHARE: Final = 5
 
 SINK_TOPIC: Final = "spark-sink"
 TOPIC: Final = "spark"
-
-
-def _session(jars: str) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g",
-        "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "2",
-        **({"spark.jars": jars} if jars else {}),
-    }  # fmt: skip
-    builder = SparkSession.builder.master("local[2]").appName("bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def memory_batches(count: int) -> Iterator[Any]:
@@ -250,7 +234,11 @@ class _Runs:
 async def _measure(directory: Path, progress: Progress, count: int, *, beside_kafka: bool) -> list[Figure]:
     progress("starting Spark")
     jars = kafka.connector_jars() if beside_kafka else ""
-    spark = await asyncio.to_thread(_session, jars)  # first: it forks, which a process that uses gRPC should not do
+    # First: it forks, which a process that uses gRPC should not do.
+    spark = await asyncio.to_thread(
+        start_session, "bench", "local[2]", driver__memory="2g", sql__shuffle__partitions="2",
+        **({"jars": jars} if jars else {}),
+    )  # fmt: skip
     try:
         async with AsyncExitStack() as stack:
             address = None

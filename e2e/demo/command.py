@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TextIO, TypeVar
+from typing import Protocol, TypeVar
 
-import structlog
 from rich.console import Console
 from rich.markup import escape
 
 from e2e.demo.live import View
 from e2e.demo.report import Told, show
-from e2e.demo.settings import Settings, SettingsError
+from e2e.demo.settings import Settings
 from e2e.distance import told
-from e2e.usage import read_command_line
-
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
+from e2e.usage import EXIT_INTERRUPTED, EXIT_USAGE, SettingsError, log_to, read_command_line, run_until_signal
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -66,10 +60,10 @@ def main(
     console.print(words, highlight=False, soft_wrap=True)
     settings.out.mkdir(parents=True, exist_ok=True)
     with (settings.out / "demo.log").open("w") as log:
-        _log_to(log)
+        log_to(log)
         try:
             with View(console) as view:
-                found = asyncio.run(_run(demo(settings, view)))
+                found = asyncio.run(run_until_signal(demo(settings, view).run()))
         except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("interrupted; everything that was started has ended")
             return EXIT_INTERRUPTED
@@ -77,32 +71,5 @@ def main(
             log.write("".join(traceback.format_exception(error)))
             text = escape(str(error).strip() or repr(error))
             console.print(f"[bold red]FAILED[/] {text}  (SEED={settings.seed})", highlight=False)
-            return EXIT_FAILED
+            return 1
     return show(console, settings.out, found)
-
-
-async def _run(demo: Demo) -> Told:
-    """Run the demo as a task that SIGTERM ends as Ctrl-C does. If several things fail, raise the first failure."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await demo.run()
-    except BaseExceptionGroup as group:
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from group
-
-
-def _log_to(file: TextIO) -> None:
-    """Write the log of the cluster's runner to a file, because the live view draws on the terminal."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file),
-        cache_logger_on_first_use=False,
-    )

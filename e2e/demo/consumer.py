@@ -18,10 +18,9 @@ from typing import Final
 from seriatim import Client, Consumer, FetchedTable
 from seriatim.history import HistoryWriter
 
-from e2e.demo.expect import write_histories
 from e2e.demo.flights import event_number
 from e2e.demo.member import Member, command_line
-from e2e.demo.rebuild import Rebuilder
+from e2e.demo.rebuild import Rebuilder, write_histories
 
 FETCH_S: Final = 0.1
 

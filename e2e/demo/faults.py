@@ -66,12 +66,14 @@ class Victim:
     Attributes:
         brokers: One broker, or both members of a group.
         role: Their role at this moment.
+        cut_from: The other end of a cut, in the words of `LocalCluster.cut`.
         name: The victim's name in reports.
     """
 
     brokers: tuple[str, ...]
     role: Role
     name: str
+    cut_from: str = ""
 
 
 def plan(seed: int) -> Iterator[PlannedFault]:
@@ -116,24 +118,17 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[
     broker = _pick(servers if fault.role == "server" and servers else masters, fault.pick)
     if broker is None:
         return None
-    name = broker if fault.kind != "cut" else f"{broker} from {_peer_of(broker, members, fault.cut_from)}"
+    other = _peer_of(broker, members, fault.cut_from)
+    name = f"{broker} from {other}" if fault.kind == "cut" else broker
     role: Role = "server" if broker in servers and (fault.role == "server" or broker not in masters) else "master"
-    return Victim((broker,), role, name)
-
-
-def cut_ends(fault: PlannedFault, victim: Victim, members: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
-    """Return the two ends of a cut in the words of `LocalCluster.cut`."""
-    assert fault.kind == "cut"
-    return victim.brokers[0], _peer_of(victim.brokers[0], members, fault.cut_from)
+    return Victim((broker,), role, name, other)
 
 
 def _peer_of(broker: str, members: Mapping[str, tuple[str, ...]], end: CutEnd) -> str:
     if end != "peer":
         return end
-    for group in members.values():
-        if broker in group:
-            return next((other for other in group if other != broker), "all")
-    raise AssertionError(f"{broker} is in no group")
+    group = next(group for group in members.values() if broker in group)
+    return next((other for other in group if other != broker), "all")
 
 
 def _pick(candidates: tuple[str, ...], share: float) -> str | None:

@@ -1,11 +1,10 @@
 """Measures for how long a partition accepted nothing. This module is pure.
 
-`AckTimes` looks at acknowledgements only. A gap goes from the last one before a fault to the first one after it. So it
-includes the time between two sends of the producer, which is a few milliseconds if the producer always sends.
-
-`Waits` also knows when messages were sent. A *silence* of a partition is a time in which messages wait for their
+A *silence* of a partition is a time in which messages wait for their
 acknowledgement and none comes. It begins at the last acknowledgement, or when the first message began to wait. So a
-producer that has sent all, or that pauses, makes no silence. `Silences` collects them where the faults are known.
+producer that has sent all, or that pauses, makes no silence. `Waits` finds silences where messages are
+sent. `Silences` collects them where the faults are known. For a producer that always sends, the time between two
+acknowledgements serves as a silence too. It includes the few milliseconds between two sends.
 """
 
 from __future__ import annotations
@@ -17,45 +16,6 @@ from typing import Final
 
 UNDER_WAY_S: Final = 2.0
 """Messages are under way on a partition if it acknowledged one at most this many seconds ago."""
-
-
-class AckTimes:
-    """The times at which each partition acknowledged something, in seconds of one monotonic clock."""
-
-    def __init__(self) -> None:
-        self._times: dict[int, list[float]] = {}
-
-    def add(self, partition: int, at: float) -> None:
-        """Add an acknowledgement. No time of a partition is below the one before it."""
-        times = self._times.setdefault(partition, [])
-        assert not times or at >= times[-1], "acknowledgements are noted as they come"
-        times.append(at)
-
-    def last(self, partition: int) -> float:
-        """Return the time of a partition's newest acknowledgement; minus infinity before the first."""
-        times = self._times.get(partition)
-        return times[-1] if times else -inf
-
-    def gap_s(self, partition: int, begin: float, end: float) -> float:
-        """Return the longest time without an acknowledgement that overlaps [begin, end], in seconds.
-
-        A gap that began before `begin` counts from its true begin. If no acknowledgement came between the last one and
-        `end`, the gap ends at `end`, although the true gap may be longer.
-        """
-        assert begin <= end
-        times = self._times.get(partition, [])
-        at = bisect_right(times, begin)
-        last = times[at - 1] if at else begin
-        longest = 0.0
-        while last < end:
-            following = times[at] if at < len(times) else end
-            longest = max(longest, following - last)
-            last, at = following, at + 1
-        return longest
-
-    def worst_gap_s(self, partitions: Iterable[int], begin: float, end: float) -> float | None:
-        """Return the longest gap of any of these partitions; None if there are no partitions."""
-        return max((self.gap_s(partition, begin, end) for partition in partitions), default=None)
 
 
 class Waits:
@@ -115,6 +75,11 @@ class Silences:
         report, up to 0.1 s, would count as silence.
         """
         self._open, self._open_at = since, at
+
+    def last(self, partition: int) -> float:
+        """Return when the newest silence of a partition ended; minus infinity before the first."""
+        ends = self._ends.get(partition)
+        return ends[-1] if ends else -inf
 
     def of(self, partition: int) -> list[tuple[float, float]]:
         """All silences of a partition that ended, oldest first."""

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.demo.expect import read_histories
 from e2e.demo.faults import KINDS
 from e2e.demo.live import View
-from e2e.demo.rebuild import differences, digest
+from e2e.demo.rebuild import differences, digest, read_histories
 from e2e.demo.report import BROKEN_PROMISES, Outcome, Row, Told, equality, verdict
 from e2e.demo.run import DRAIN_DEADLINE_S, GROUP, LOAD_DEADLINE_S, TOPIC, FlightsRun
 from e2e.demo.segments import ChainScene, SegmentSpan, Silence, draw, spans

@@ -14,8 +14,8 @@ import argparse
 import asyncio
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,25 +78,18 @@ class Sending:
         self, producer: Producer, lanes: Sequence[Lane], history: HistoryWriter, topic: str, *, final_places: bool
     ) -> None:
         self._final_places = final_places
-        self._producer = producer
-        self._lanes = lanes
-        self._history = history
-        self._topic = topic
-        self._name = producer.producer_id.hex()[:12]
+        self._producer, self._lanes, self._history = producer, lanes, history
+        self._name, self._topic = producer.producer_id.hex()[:12], topic
         self._sent_in_lane = [0] * len(lanes)
-        self._under_way: list[deque[tuple[Any, int, int]]] = [deque() for _ in lanes]
-        self._arrived = [asyncio.Event() for _ in lanes]
-        self._room = asyncio.Event()
+        self._under_way: list[asyncio.Queue[tuple[Any, int, int]]] = [asyncio.Queue() for _ in lanes]
         self._total = sum(len(lane.numbers) for lane in lanes)
         self._acks: list[tuple[int, float, int, float]] = []
         self.waits = Waits()
         self.rate: float | None = 1000.0
-        self.go = asyncio.Event()
+        self.go, self.finished = asyncio.Event(), asyncio.Event()
         self.counts = {"ok": 0, "failed": 0, "unknown": 0}
         self.sent = 0
-        self.first_send_at = 0.0
-        self.last_ack_at = 0.0
-        self.finished = asyncio.Event()
+        self.first_send_at = self.last_ack_at = 0.0
 
     @property
     def _unsettled(self) -> int:
@@ -114,12 +107,8 @@ class Sending:
             last = now
             count = TICK_EVENTS_MAX if self.rate is None else int(due)
             due -= int(due)
-            while self._unsettled > UNSETTLED_MAX:
-                self._room.clear()
-                await self._room.wait()
-            await self._send_until(min(self.sent + count, self._total))
-        for event in self._arrived:
-            event.set()
+            if self._unsettled <= UNSETTLED_MAX:
+                await self._send_until(min(self.sent + count, self._total))
 
     async def _send_until(self, end: int) -> None:
         """Send all events with numbers below `end`."""
@@ -129,27 +118,20 @@ class Sending:
             if end_row == begin_row:
                 continue
             self._sent_in_lane[partition] = end_row
-            self._history.sends(
-                lane.numbers[begin_row:end_row],
-                producer=self._name, topic=self._topic, partition=partition, sequence=begin_row,
-            )  # fmt: skip
+            numbers = lane.numbers[begin_row:end_row]
+            name, topic = self._name, self._topic
+            self._history.sends(numbers, producer=name, topic=topic, partition=partition, sequence=begin_row)
             rows = lane.table.slice(begin_row, end_row - begin_row)
             self.waits.send(partition, time.monotonic(), end_row - begin_row)
             deliveries = await self._producer.send_table(rows, partition=partition)
-            self._under_way[partition].append((deliveries, begin_row, end_row))
-            self._arrived[partition].set()
+            self._under_way[partition].put_nowait((deliveries, begin_row, end_row))
         self.sent = end
 
     async def settle(self, partition: int) -> None:
         """Take the outcomes of one partition, in the order of sending, until all its events have one."""
-        queue, lane = self._under_way[partition], self._lanes[partition]
-        settled = 0
+        lane, settled = self._lanes[partition], 0
         while settled < len(lane.numbers):
-            if not queue:
-                self._arrived[partition].clear()
-                await self._arrived[partition].wait()
-                continue
-            deliveries, begin_row, end_row = queue.popleft()
+            deliveries, begin_row, settled = await self._under_way[partition].get()
             parts = await deliveries.settled()
             at = time.monotonic()
             for part in parts:
@@ -161,8 +143,6 @@ class Sending:
                     self._acks.append((partition, at, len(rows), self.waits.acknowledge(partition, at)))
                     self.last_ack_at = at
                 self.waits.settle(partition, len(rows))
-            settled = end_row
-            self._room.set()
 
     async def report(self, parent: Parent) -> None:
         """Tell the parent the progress until all events have an outcome."""
@@ -178,11 +158,8 @@ class Sending:
                 flush_at = time.monotonic() + FLUSH_S
             if self.finished.is_set() and not self._acks:
                 return
-            try:
-                async with asyncio.timeout(SAY_S):
-                    await self.finished.wait()
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.finished.wait(), SAY_S)
 
 
 async def _main(arguments: argparse.Namespace) -> None:

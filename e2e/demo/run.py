@@ -211,7 +211,7 @@ class FlightsRun:
         self.say("starting six brokers and the coordinator")
         limit = () if settings.event_limit is None else ("--limit", str(settings.event_limit))
         expected = [str(self.out / "expected.json"), *limit]
-        expect = await enter(start_worker("expect", "e2e.demo.expect", expected, log=self.out / "expect.log"))
+        expect = await enter(start_worker("expect", "e2e.demo.rebuild", expected, log=self.out / "expect.log"))
 
         def noted(record: ClusterFault) -> None:
             history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)

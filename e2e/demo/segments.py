@@ -63,7 +63,7 @@ def spans(snapshot: Snapshot, begin_ms: int) -> list[SegmentSpan]:
     found = []
     for chain in snapshot.chains:
         for segment, following in zip(chain.segments, [*chain.segments[1:], None], strict=True):
-            length, sealed_at_ms = segment.length, segment.sealed_at_ms
+            length, sealed_at_ms = segment.sealed_len, segment.sealed_at_ms
             if length is None and segment.base is not None and following is None and chain.partition in ends:
                 length = max(0, ends[chain.partition] - segment.base)
             if not sealed_at_ms and following is not None:
@@ -148,7 +148,8 @@ def ribbon(shown: Sequence[SegmentSpan], duration_s: float, columns: int, colour
         cells[begin : end + 1] = [(body, colours[span.group])] * (end + 1 - begin)
         if number:
             cells[begin] = ("┊", colours[span.group])
-    return Text.assemble(*cells)
+    runs = groupby(cells, key=lambda cell: cell[1])
+    return Text.assemble(*(("".join(character for character, _ in run), style) for style, run in runs))
 
 
 def _column(at_s: float, duration_s: float, columns: int) -> int:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from seriatim_local import LinkDelay
 from seriatim_local.delays import NO_DELAY
 
-from e2e.distance import DistanceError, read_rough_delay
-
-SEED_MAX: Final = 999_999
-"""The largest seed that the program draws itself. It has few digits, because people type it again."""
-
-
-class SettingsError(ValueError):
-    """A variable of the environment has a value without a meaning."""
+from e2e.distance import read_rough_delay
+from e2e.usage import is_on, read_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +67,11 @@ def read_common(environment: Mapping[str, str], out: str) -> dict[str, Any]:
     Raises:
         SettingsError: SEED, LATENCY or JITTER is no number.
     """
-    quick, seed = environment.get("QUICK", "") not in ("", "0", "no", "false"), environment.get("SEED", "")
-    try:
-        return {
-            "quick": quick,
-            "seed": int(seed) if seed else random.SystemRandom().randint(1, SEED_MAX),
-            "out": Path(environment.get("OUT") or out),
-            "faults_s": 120.0 if quick else 400.0,
-            "delay": read_rough_delay(environment),
-        }
-    except DistanceError as error:
-        raise SettingsError(str(error)) from None
-    except ValueError:
-        raise SettingsError(f"SEED is a whole number, not {seed!r}") from None
+    quick = is_on(environment, "QUICK")
+    return {
+        "quick": quick,
+        "seed": read_seed(environment),
+        "out": Path(environment.get("OUT") or out),
+        "faults_s": 120.0 if quick else 400.0,
+        "delay": read_rough_delay(environment),
+    }

@@ -18,7 +18,7 @@ from typing import Final
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_local import LocalCluster
 
-from e2e.demo.faults import Kind, PlannedFault, Victim, choose, cut_ends
+from e2e.demo.faults import Kind, PlannedFault, Victim, choose
 from e2e.demo.gaps import Silences
 from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
@@ -140,7 +140,7 @@ class Striker:
 
     async def _inject(self, fault: PlannedFault, victim: Victim) -> None:
         if fault.kind == "cut":
-            await self.cluster.cut(*cut_ends(fault, victim, self._members))
+            await self.cluster.cut(victim.brokers[0], victim.cut_from)
         elif fault.kind == "freeze":
             await self.cluster.freeze(*victim.brokers)
         elif fault.kind == "stop":

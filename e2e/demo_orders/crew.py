@@ -16,7 +16,7 @@ from e2e.demo.report import DemoFault
 from e2e.demo.run import GROUP, TOPIC
 from e2e.demo_orders.delivery_attempts import TRY_MARK
 from e2e.demo_orders.fates import Poison
-from e2e.demo_orders.judging import Strike
+from e2e.demo_orders.judging import Kill
 from e2e.demo_orders.planning import ConsumerFault
 from e2e.demo_orders.settings import OrderSettings
 from e2e.workers import Worker, start_worker
@@ -35,7 +35,7 @@ class Crew:
         bootstrap: The addresses of the brokers.
         on_change: Called when the figures have changed.
         records: The faults so far.
-        strikes: The same faults, as the judge needs them.
+        kills: The kills among them, as the judge needs them.
     """
 
     settings: OrderSettings
@@ -43,7 +43,7 @@ class Crew:
     bootstrap: Sequence[str]
     on_change: Callable[[], None]
     records: list[DemoFault] = field(default_factory=list)
-    strikes: list[Strike] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
     _finished_at: list[int] = field(default_factory=list)  # by fault: how many messages were finished when it struck
     _workers: list[Worker] = field(default_factory=list)
     _struck: set[Worker] = field(default_factory=set)
@@ -151,12 +151,12 @@ class Crew:
             process = int(fault.pick * len(self._workers))
             names = self._places[process]
             struck_at = time.monotonic()
-            self.strikes.append(Strike(fault.kind, tuple(names), struck_at))
             victim = f"{names[0]} to {names[-1]}"
             self.records.append(DemoFault(fault.kind, victim, "consumer", struck_at - begin))
             self._finished_at.append(sum(self.finished.values()))
             self.on_change()
             if fault.kind == "kill consumers":
+                self.kills.append((names, struck_at))
                 await self._kill(process)
             else:
                 await self._freeze(process, fault.hold_s)

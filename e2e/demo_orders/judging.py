@@ -7,7 +7,6 @@ are folded from them must equal those of the file, byte for byte. The checker of
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +15,8 @@ from e2e.demo.rebuild import Rebuilder, differences, digest
 from e2e.demo_orders.delivery_attempts import FAILED, DeliveryAttempt
 from e2e.demo_orders.store import Entry
 
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """A fault of a process with consumers.
-
-    Attributes:
-        kind: What was done to it.
-        places: The places of its consumers.
-        at: When, in seconds of the monotonic clock.
-    """
-
-    kind: str
-    places: tuple[str, ...]
-    at: float
+Kill = tuple[Sequence[str], float]
+"""A process that was killed: the places of its consumers, and when, in seconds of the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +99,7 @@ def judge(
     attempts: Sequence[DeliveryAttempt],
     wanted: Mapping[bytes, bytes],
     *,
-    strikes: Sequence[Strike] = (),
+    kills: Sequence[Kill] = (),
     parked: Parked | None = None,
     dead: DeadLettered | None = None,
 ) -> Judgement:
@@ -122,7 +109,7 @@ def judge(
         entries: What the store decided, in its order.
         attempts: All calls of handlers, in the order in which they began.
         wanted: The histories of the file.
-        strikes: Faults of processes with consumers.
+        kills: Processes with consumers that were killed.
         parked: What happened to the parked aircraft; None: no aircraft was parked.
         dead: What happened to the dead-lettered aircraft; None: no message was dead-lettered.
     """
@@ -157,29 +144,24 @@ def judge(
         aircraft=len(histories),
         differences=differences(histories, wanted),
         digest=digest(histories),
-        take_overs_s=take_overs(attempts, strikes),
+        take_overs_s=take_overs(attempts, kills),
         others_meanwhile=others,
         problems=problems,
     )
 
 
-def take_overs(attempts: Sequence[DeliveryAttempt], strikes: Sequence[Strike]) -> list[float]:
+def take_overs(attempts: Sequence[DeliveryAttempt], kills: Sequence[Kill]) -> list[float]:
     """For each message whose work was cut off by a kill: seconds from the kill until it was worked on again."""
     begun: dict[int, list[float]] = defaultdict(list)
     for attempt in attempts:
         begun[attempt.number].append(attempt.begun_at)
     found = []
-    for strike in strikes:
-        if strike.kind != "kill consumers":
-            continue
+    for places, killed_at in kills:
         for attempt in attempts:
-            is_cut = attempt.outcome == "cut off" and attempt.place in strike.places
-            if not is_cut or not strike.at - 5.0 < attempt.begun_at <= strike.at + 0.1:
-                continue
-            times = begun[attempt.number]
-            position = bisect_right(times, max(attempt.begun_at, strike.at))
-            if position < len(times):
-                found.append(times[position] - strike.at)
+            is_cut = attempt.outcome == "cut off" and attempt.place in places
+            if is_cut and killed_at - 5.0 < attempt.begun_at <= killed_at + 0.1:
+                since = max(attempt.begun_at, killed_at)
+                found += [at - killed_at for at in begun[attempt.number] if at > since][:1]
     return sorted(found)
 
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Final
 
 from rich.text import Text
 
-from e2e.demo.expect import read_histories
 from e2e.demo.faults import Kind, PlannedFault
 from e2e.demo.flights import load_events
 from e2e.demo.live import Scene, View
+from e2e.demo.rebuild import read_histories
 from e2e.demo.report import DemoFault, Outcome, Row, Told, equality, percentiles, verdict
 from e2e.demo.run import DRAIN_DEADLINE_S, GROUP, RESERVE_SHARE, TOPIC, FlightsRun
 from e2e.demo_orders.crew import Crew
@@ -276,7 +276,7 @@ class OrdersRun(FlightsRun):
         parked, dead = troubles.parked, troubles.dead
         with closing(Store(self.out / "store.sqlite")) as store:
             judgement = judge(
-                store.entries(), self._attempts, wanted, strikes=crew.strikes, parked=parked, dead=dead
+                store.entries(), self._attempts, wanted, kills=crew.kills, parked=parked, dead=dead
             )  # fmt: skip
         last = max((attempt.ended_at or 0.0 for attempt in self._attempts), default=self.begin)
         return OrdersOutcome(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from e2e.demo.settings import Settings, read_common
 from e2e.demo_spark.comparing import compare_states, compare_topics
 from e2e.demo_spark.picture import draw
 from e2e.demo_spark.strikes import Course, StruckReplay
+from e2e.spark_session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,25 +81,13 @@ def start_spark(log: Path) -> SparkSession:
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
-        return _session()
+        return start_session(
+            "demo", "local[2]", sql__shuffle__partitions="2", driver__extraJavaOptions="-XX:+UseSerialGC",
+            python__authenticate__socketTimeout="60s",
+        )  # fmt: skip
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
-
-
-def _session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("demo")
-    for name, value in {
-        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
-        "spark.log.level": "ERROR", "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC", "spark.python.authenticate.socketTimeout": "60s",
-    }.items():  # fmt: skip
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 async def send(client: Client, events: pa.Table, rate: float) -> None:

@@ -21,27 +21,27 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import sys
-from typing import Final, TextIO
+from typing import Final
 
-import structlog
 from rich.console import Console
 
 from e2e.distance import told
-from e2e.faults.report import RunResult, exit_status, print_run, summary_line, to_json
+from e2e.faults.report import exit_status, print_run, summary_line, to_json
 from e2e.faults.run import Suite
-from e2e.faults.settings import Settings, SettingsError, read_settings
-from e2e.usage import read_command_line
+from e2e.faults.settings import read_settings
+from e2e.usage import EXIT_INTERRUPTED, EXIT_USAGE, SettingsError, log_to, read_command_line, run_until_signal
 
-EXIT_REFUSED: Final = 2
-EXIT_INTERRUPTED: Final = 130
 LOG_NAME: Final = "suite.log"
 
 
 def main() -> int:
     """Run the suite, and return the exit status."""
     console = Console(width=None if sys.stdout.isatty() else 150)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
     try:
         settings = read_settings(os.environ)
         quick, distance = " QUICK=1" if settings.quick else "", told(settings.delay or None)
@@ -50,11 +50,11 @@ def main() -> int:
             shutil.rmtree(settings.out)
         settings.out.mkdir(parents=True)
         with (settings.out / LOG_NAME).open("w") as log:
-            _log_to(log)
-            run = asyncio.run(_run(settings, console))
+            log_to(log)
+            run = asyncio.run(run_until_signal(Suite(settings, say).run()))
     except SettingsError as error:
         console.print(f"FAILED {error}", style="red", highlight=False, markup=False)
-        return EXIT_REFUSED
+        return EXIT_USAGE
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("interrupted; everything that was started has ended")
         return EXIT_INTERRUPTED
@@ -64,31 +64,6 @@ def main() -> int:
     console.print(f"report: {path}", highlight=False)
     print(summary_line(run), flush=True)
     return exit_status(run)
-
-
-async def _run(settings: Settings, console: Console) -> RunResult:
-    """Run the suite as a task that SIGTERM ends as Ctrl-C does."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False)
-
-    return await Suite(settings, say).run()
-
-
-def _log_to(file: TextIO) -> None:
-    """Write the log of the clusters' runner to a file."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file),
-        cache_logger_on_first_use=False,
-    )
 
 
 if __name__ == "__main__":

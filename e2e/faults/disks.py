@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
+from seriatim import Segment
 from seriatim_api.errors import SeriatimError
 
 from e2e.faults.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
 from e2e.faults.processes import BrokerRole, brokers_of
-from e2e.observe import SegmentNow
 
 REPORT_DEADLINE_S: Final = 30.0
 BRING_DEADLINE_S: Final = 30.0
@@ -248,7 +248,7 @@ def _fill(ballast: Path, *, leave: int) -> None:
                 return
 
 
-async def _bring_to(scene: Scene, group: str) -> SegmentNow:
+async def _bring_to(scene: Scene, group: str) -> Segment:
     """Switch the first partition until that broker group has it.
 
     At first the switcher may leave this broker group out, because the group's members are not linked yet.

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from seriatim import Segment
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_local import LocalCluster
 
@@ -25,7 +26,7 @@ from e2e.faults.crew import Crew
 from e2e.faults.features import Features
 from e2e.faults.load import LOST, PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
-from e2e.observe import OPEN, SegmentNow, Snapshot
+from e2e.observe import OPEN, Snapshot
 
 POLL_S: Final = 0.05
 ENDED_DEADLINE_S: Final = 20.0
@@ -115,14 +116,14 @@ class Scene:
         """Add a note for people."""
         self.notes.append(text)
 
-    async def open_segment(self) -> SegmentNow:
+    async def open_segment(self) -> Segment:
         """Return the open segment of the first partition."""
         snapshot = await self.load.observer.wait_until(
             lambda now: now.chains[0].open_segment.state == OPEN, "a look succeeds", PROGRESS_DEADLINE_S
         )
         return snapshot.chains[0].open_segment
 
-    async def moved_past(self, segment: SegmentNow) -> SegmentNow:
+    async def moved_past(self, segment: Segment) -> Segment:
         """Wait until a later segment of the first partition is open.
 
         Raises:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
@@ -23,7 +24,7 @@ from seriatim import TopicSettings
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_local import LocalCluster
 
-from e2e.demo.gaps import AckTimes
+from e2e.demo.gaps import Silences
 from e2e.faults.namespaces import Namespaces
 from e2e.faults.schedule import Workload
 from e2e.observe import Describing, Observer, Snapshot
@@ -146,10 +147,11 @@ class Load:
         self.workload = workload
         self.directory = directory
         self.observer = Observer(admin, self.topic)
-        self.acks = AckTimes()
+        self.acks = Silences()  # from one acknowledgement of a partition to the next
         self.clock_shifts_ms: list[int] = []
         self.groups: list[str] = []
         self.gaps: set[tuple[str, int, int]] = set()  # (group, partition, segment) of each gap that a group was told of
+        self._begun_at = time.monotonic()
         self._clients = clients
         self._admin = admin
         self._bootstrap = bootstrap
@@ -277,7 +279,7 @@ class Load:
             self._acked_in[chain.partition, segment.no]
             for chain in now.chains
             for segment in chain.segments
-            if segment.state == LOST and not segment.length
+            if segment.state == LOST and not segment.sealed_len
         )
         return sum(reader.end_position for reader in now.readers) >= self.counts.ok - lost
 
@@ -392,7 +394,8 @@ class Load:
                 if self._segments.get(partition, segment) != segment:
                     self._hand_overs.append((at, at - self.acks.last(partition)))
                 self._segments[partition] = segment
-                self.acks.add(partition, at)
+                last = self.acks.last(partition)
+                self.acks.add(partition, min(self._begun_at, at) if last == -inf else last, at)
                 self._acked_in[partition, segment] += 1
             self._producer_counts = {name: line[name] for name in ("ok", "failed", "unknown")}
             self.clock_shifts_ms.append(line["clock_shift_ms"])

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
+from seriatim import Segment
+
 from e2e.faults.fault import Fault, Scene
 from e2e.faults.schedule import CLIENT_SAFE
-from e2e.observe import SegmentNow
 
 End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
 
 
-def ends_of(open_segment: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
+def ends_of(open_segment: Segment, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that `LocalCluster.cut` uses for an end, at this moment."""
     if end == "master":
         return (open_segment.members[0],)

@@ -6,14 +6,15 @@ import os
 import signal
 from typing import Literal
 
+from seriatim import Segment
+
 from e2e.faults.fault import Fault, NotStruckError, Scene
 from e2e.faults.load import Role
-from e2e.observe import SegmentNow
 
 BrokerRole = Literal["master", "slave", "both"]
 
 
-def brokers_of(open_segment: SegmentNow, role: BrokerRole) -> tuple[str, ...]:
+def brokers_of(open_segment: Segment, role: BrokerRole) -> tuple[str, ...]:
     """Return the brokers that have `role` in a segment."""
     return {"master": open_segment.members[:1], "slave": open_segment.members[1:], "both": open_segment.members}[role]
 
@@ -49,7 +50,7 @@ class FreezeBrokers(Fault):
         self.accepts = role != "both"
         self._role: BrokerRole = role
         self._struck: tuple[str, ...] = ()
-        self._open_segment: SegmentNow | None = None
+        self._open_segment: Segment | None = None
 
     async def inject(self, scene: Scene) -> None:
         """Freeze the brokers. If one member is left, wait until the partition has moved."""
@@ -95,7 +96,7 @@ class FreezeCoordinator(Fault):
         self.name = f"freeze {what}" if hold_s is None else f"stall {what} past every lease"
         self.kind = kind
         self._hold_s = hold_s
-        self._open_segment: SegmentNow | None = None
+        self._open_segment: Segment | None = None
 
     async def inject(self, scene: Scene) -> None:
         self._open_segment = await scene.open_segment()

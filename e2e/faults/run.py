@@ -23,7 +23,8 @@ from e2e.faults.load import Clients
 from e2e.faults.namespaces import Namespaces
 from e2e.faults.report import CaseResult, RunResult
 from e2e.faults.schedule import Case, Planned, plan
-from e2e.faults.settings import Settings, SettingsError
+from e2e.faults.settings import Settings
+from e2e.usage import SettingsError
 
 FAILED_CASES_KEPT: Final = 20
 """The most directories of failed cases that are kept. If every case fails, they must not fill the disk."""

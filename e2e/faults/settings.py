@@ -4,25 +4,18 @@ LATENCY and JITTER.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from seriatim_local import LinkDelay
 from seriatim_local.delays import NO_DELAY
 
-from e2e.distance import DistanceError, read_rough_delay
+from e2e.distance import read_rough_delay
+from e2e.usage import SettingsError, is_on, read_seed
 
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
-
-SEED_MAX: Final = 999_999
-"""The largest seed that the program draws itself. It has few digits, because people type it again."""
-
-
-class SettingsError(ValueError):
-    """A variable of the environment has a value without a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +58,32 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         SettingsError: SEED, MINUTES, RETENTION, LATENCY or JITTER is no number, NETWORK is an unknown word, or LATENCY
             is set with NETWORK=namespaces.
     """
-    minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
+    minutes_text = environment.get("MINUTES", "")
     try:
         minutes = float(minutes_text) if minutes_text else None
     except ValueError:
         raise SettingsError(f"MINUTES is a number, not {minutes_text!r}") from None
     if minutes is not None and not 0 < minutes < float("inf"):
         raise SettingsError(f"MINUTES is above 0, not {minutes_text}")
-    try:
-        seed = int(seed_text) if seed_text else random.SystemRandom().randint(1, SEED_MAX)
-    except ValueError:
-        raise SettingsError(f"SEED is a whole number, not {seed_text!r}") from None
     retention_text = environment.get("RETENTION", "") or "0"
     if not retention_text.isdigit():
         raise SettingsError(f"RETENTION is a whole number of seconds, not {retention_text!r}")
     network = next((name for name in get_args(NetworkChoice) if name == (environment.get("NETWORK") or "auto")), None)
     if network is None:
         raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
-    try:
-        delay = read_rough_delay(environment)
-    except DistanceError as error:
-        raise SettingsError(str(error)) from None
+    delay = read_rough_delay(environment)
     if delay and network == "namespaces":
         raise SettingsError("only the proxy delays links: LATENCY needs NETWORK=proxy, or none")
     return Settings(
-        quick=_is_on(environment.get("QUICK", "")),
+        quick=is_on(environment, "QUICK"),
         minutes=minutes,
-        seed=seed,
+        seed=read_seed(environment),
         only=tuple(part.strip() for part in environment.get("ONLY", "").split(",") if part.strip()),
         out=Path(environment.get("OUT") or "faults-out"),
-        keep=_is_on(environment.get("KEEP", "")),
+        keep=is_on(environment, "KEEP"),
         network="proxy" if delay else network,
         retention_s=int(retention_text),
-        publish=_is_on(environment.get("PUBLISH", "")),
-        features=_is_on(environment.get("FEATURES", "")),
+        publish=is_on(environment, "PUBLISH"),
+        features=is_on(environment, "FEATURES"),
         delay=delay,
     )
-
-
-def _is_on(text: str) -> bool:
-    return text not in ("", "0", "no", "false")

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -21,18 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import structlog
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from e2e.spark_faults.run import ALL_MOMENTS, KINDS, Course, run_all
-from e2e.usage import read_command_line
+from e2e.usage import EXIT_INTERRUPTED, EXIT_USAGE, log_to, read_command_line, run_until_signal
 
 OUT: Final = "faults-spark-out"
 RUNS: Final = 200
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
 
 
 def read_number(environment: Mapping[str, str], name: str, default: int) -> int:
@@ -60,15 +56,14 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=out)).resolve()
     console.print(f"{count} runs of the sink from SEED={first} on; drivers write to {out}/drivers.log", highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes as Ctrl-C does
     begun, seeds = time.monotonic(), range(first, first + count)
     with (out / "brokers.log").open("w") as log:
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False)
+        log_to(log)
         try:
-            courses = asyncio.run(
-                run_all(directory, out / "drivers.log", seeds, begun + 60 * minutes, partial(_tell, console))
-            )
-        except KeyboardInterrupt:
+            until = begun + 60 * minutes
+            run = run_all(directory, out / "drivers.log", seeds, until, partial(_tell, console))
+            courses = asyncio.run(run_until_signal(run))
+        except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("interrupted; everything that was started has ended")
             return EXIT_INTERRUPTED
         finally:

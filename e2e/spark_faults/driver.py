@@ -8,7 +8,6 @@ answer: first `ready`, then `{"error": null}` or the error that ended the query.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from seriatim_spark import open_writer
 from seriatim_spark.pipelines.command_line import last_line
 
 from e2e.spark_faults.striking import register
+from e2e.spark_session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
 READY: Final = "ready"
 _KIND: Final = re.compile(r"seriatim_spark\.errors\.(\w+): ")
 COLUMNS: Final = ("key", "value", "timestamp", "partition")
-
-
-def _session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC", "spark.python.authenticate.socketTimeout": "60s",
-    }  # fmt: skip
-    builder = SparkSession.builder.master("local[2,4]").appName("faults")  # a task is tried four times
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def copy(spark: SparkSession, kind: str, job: dict[str, Any]) -> None:
@@ -58,7 +42,10 @@ def copy(spark: SparkSession, kind: str, job: dict[str, Any]) -> None:
 
 def main() -> int:
     """Copy topics until the input ends."""
-    spark = _session()
+    spark = start_session(
+        "faults", "local[2,4]", driver__memory="512m", python__authenticate__socketTimeout="60s",
+        driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    )  # fmt: skip
     kind = register(spark, Path(sys.argv[1]))
     print(READY, flush=True)
     for line in sys.stdin:

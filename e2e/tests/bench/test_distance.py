@@ -10,11 +10,11 @@ import pytest
 from seriatim_local import LinkDelay
 
 from e2e.bench import steady
-from e2e.demo.settings import SettingsError as DemoError
 from e2e.demo.settings import read_settings as read_demo
 from e2e.demo_orders.settings import read_settings as read_orders
 from e2e.distance import JITTER_SHARE, DistanceError, read_delay, told
-from e2e.faults.settings import SettingsError, read_settings
+from e2e.faults.settings import read_settings
+from e2e.usage import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_distance_of_the_fault_suite_is_that_of_the_proxy() -> None:
 def test_a_distance_of_the_demos() -> None:
     assert read_demo({"LATENCY": "25"}).delay == read_orders({"LATENCY": "25"}).delay == LinkDelay(0.025, 0.1)
     assert not read_demo({}).delay
-    with pytest.raises(DemoError, match="LATENCY is a number of ms"):
+    with pytest.raises(SettingsError, match="LATENCY is a number of ms"):
         read_demo({"LATENCY": "far"})
 
 

@@ -10,24 +10,29 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seriatim import Segment
 
-from e2e.demo.faults import KINDS, PlannedFault, choose, cut_ends, plan
-from e2e.demo.gaps import AckTimes, Silences, Waits
+from e2e.demo.faults import KINDS, PlannedFault, choose, plan
+from e2e.demo.gaps import Silences, Waits
 from e2e.demo.run import PACE_S, Pace
-from e2e.demo.settings import SettingsError, read_settings
+from e2e.demo.settings import read_settings
 from e2e.demo.striking import Striker
-from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot, still_struck
+from e2e.observe import ChainNow, ReaderNow, Snapshot, still_struck
+from e2e.usage import SettingsError
 
 MEMBERS = {group: (f"{group}-0", f"{group}-1") for group in ("g0", "g1", "g2")}
 
 
-def segment(no: int, group: str, *, master: int = 0, state: str = "OPEN", sealed_at_ms: int = 0) -> SegmentNow:
+def segment(no: int, group: str, *, master: int = 0, state: Any = "OPEN", sealed_at_ms: int = 0) -> Segment:
     members = MEMBERS[group] if master == 0 else MEMBERS[group][::-1]
-    return SegmentNow(no, group, members, state, 0, None, members[1], 1000 * no, sealed_at_ms)
+    return Segment(
+        no, group, members, state, 0, None, None, None, (), False, members[1], 0, (), 1000 * no, sealed_at_ms
+    )
 
 
 def snapshot() -> Snapshot:
@@ -94,7 +99,7 @@ def test_the_ends_of_a_cut() -> None:
         fault = PlannedFault("cut", "master", 1, 0.0, end)  # type: ignore[arg-type]
         victim = choose(fault, snapshot(), MEMBERS)
         assert victim is not None
-        assert cut_ends(fault, victim, MEMBERS) == ("g0-0", other)
+        assert (*victim.brokers, victim.cut_from) == ("g0-0", other)
         assert victim.name == f"g0-0 from {other}"
 
 
@@ -131,41 +136,6 @@ def test_drained_needs_the_servers_word() -> None:
     assert not replace(now, readers=(replace(level[0], known=False), level[1])).drained()
 
 
-def acks(*times: float) -> AckTimes:
-    found = AckTimes()
-    for at in times:
-        found.add(0, at)
-    return found
-
-
-def test_a_gap_counts_from_the_last_acknowledgement_before_the_fault() -> None:
-    times = acks(0.9, 1.0, 1.4, 1.45, 1.9, 2.5)
-    assert times.gap_s(0, 1.1, 1.8) == pytest.approx(0.45), "it began before the end of the window"
-    assert times.gap_s(0, 1.1, 1.42) == pytest.approx(0.4)
-    assert times.gap_s(0, 1.1, 3.0) == pytest.approx(0.6)
-
-
-def test_a_gap_that_never_ends_lasts_until_the_end() -> None:
-    assert acks(1.0).gap_s(0, 1.1, 5.0) == pytest.approx(4.0)
-    assert AckTimes().gap_s(0, 1.0, 5.0) == pytest.approx(4.0)
-    assert acks(6.0).gap_s(0, 1.0, 5.0) == pytest.approx(5.0), "nothing before, so it began with the fault"
-    assert acks(1.0).worst_gap_s([], 1.0, 2.0) is None
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(0, 1000), st.integers(1, 1000))
-def test_gaps_are_those_of_a_plain_search(found: list[int], begin: int, lasts: int) -> None:
-    end = begin + lasts
-    times = sorted(found)
-    wanted = 0.0
-    edges = [*times, max(end, times[-1])]
-    if times[0] > begin:
-        edges = [begin, *edges]
-    for before, after in pairwise(edges):
-        if before < end and after > begin:
-            wanted = max(wanted, after - before)
-    assert acks(*map(float, times)).gap_s(0, begin, end) == pytest.approx(wanted)
-
-
 def test_a_silence_lasts_only_while_messages_wait() -> None:
     waits = Waits()
     waits.send(0, 1.0, 3)
@@ -190,6 +160,13 @@ def silences(*found: tuple[float, float]) -> Silences:
     for begin, end in found:
         made.add(0, begin, end)
     return made
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(0, 1000), st.integers(1, 1000))
+def test_gaps_are_those_of_a_plain_search(found: list[int], begin: int, lasts: int) -> None:
+    pairs = list(pairwise(sorted(found)))
+    wanted = max((end - start for start, end in pairs if end >= begin and start <= begin + lasts), default=0)
+    assert silences(*pairs).gap_s(0, begin, begin + lasts) == wanted
 
 
 def test_a_gap_ends_with_the_work() -> None:

@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from seriatim import Segment
 
 from e2e.demo.segments import spans
-from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
+from e2e.observe import ChainNow, ReaderNow, Snapshot
 from e2e.workers import processes_that_name
 
 DEADLINE_S = 240
 
 
-def segment(no: int, state: str, base: int | None, length: int | None, opened: int, sealed: int) -> SegmentNow:
-    return SegmentNow(no, f"g{no}", ("a", "b"), state, base, length, "a", opened, sealed)
+def segment(no: int, state: Any, base: int | None, length: int | None, opened: int, sealed: int) -> Segment:
+    return Segment(no, f"g{no}", ("a", "b"), state, base, length, None, None, (), False, "a", 0, (), opened, sealed)
 
 
 def test_segments_along_the_axis_of_time() -> None:

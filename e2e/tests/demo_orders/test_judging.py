@@ -13,7 +13,7 @@ from seriatim import Message
 
 from e2e.demo.rebuild import Rebuilder
 from e2e.demo_orders.delivery_attempts import DeliveryAttempt, DeliveryAttemptWriter, Outcome, read_attempts
-from e2e.demo_orders.judging import DeadLettered, Judgement, Parked, Strike, judge, take_overs
+from e2e.demo_orders.judging import DeadLettered, Judgement, Parked, judge, take_overs
 from e2e.demo_orders.picture import Story
 from e2e.demo_orders.store import Entry, OvertakenError, Store, Verdict
 
@@ -186,8 +186,7 @@ def test_how_long_keys_of_killed_consumers_wait() -> None:
         attempt(1, 10.3, consumer="c05"),
         attempt(2, 10.9, key="N2"),
     ]
-    strikes = [Strike("kill consumers", ("c01", "c02"), 10.0), Strike("freeze consumers", ("c05",), 10.0)]
-    assert take_overs(attempts, strikes) == pytest.approx([0.3])
+    assert take_overs(attempts, [(("c01", "c02"), 10.0)]) == pytest.approx([0.3])
 
 
 def test_finished_messages_are_counted_in_steps() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from seriatim import Segment
 from seriatim_local import FaultRecord
 
 from e2e.faults.case import ended_by_themselves
@@ -17,8 +18,9 @@ from e2e.faults.loss import lost_with
 from e2e.faults.network import ends_of
 from e2e.faults.run import QUICK_FEATURES, chosen, has_features, place_of
 from e2e.faults.schedule import WORKLOADS
-from e2e.faults.settings import Settings, SettingsError
-from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
+from e2e.faults.settings import Settings
+from e2e.observe import ChainNow, ReaderNow, Snapshot
+from e2e.usage import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "faults.md"
 
@@ -113,12 +115,12 @@ async def test_a_fault_heals_also_if_it_was_injected_half_way() -> None:
     assert fault.deeds == ["inject", "heal"]
 
 
-def segment(no: int, state: str, members: tuple[str, ...], eligible: tuple[str, ...]) -> SegmentNow:
+def segment(no: int, state: Any, members: tuple[str, ...], eligible: tuple[str, ...]) -> Segment:
     length = None if state in ("OPEN", "UNSETTLED") else 10
-    return SegmentNow(no, "g0", members, state, 0, length, "a", 1, 0, eligible)
+    return Segment(no, "g0", members, state, 0, length, None, None, (), False, "a", 0, eligible, 1, 0)
 
 
-def lacking(*segments: SegmentNow) -> str:
+def lacking(*segments: Segment) -> str:
     return lacks_copies(Snapshot((ChainNow(0, 1, segments),)))
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from e2e.faults.run import cases
 from e2e.faults.schedule import WORKLOADS, Case, Planned, case, plan
-from e2e.faults.settings import Settings, SettingsError, read_settings
+from e2e.faults.settings import Settings, read_settings
+from e2e.usage import SettingsError
 
 FAULTS = [Planned("kill"), Planned("freeze"), Planned("cut", ("ordered", "late"))]
 

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from seriatim import Client, Consumer, Delivery, Producer, SendError, Tls, TopicSettings
+from seriatim import Client, Consumer, Delivery, Producer, Segment, SendError, Tls, TopicSettings
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import TopicExistsError
 from seriatim_local import LocalCluster
 
-from e2e.observe import Observer, SegmentNow, Snapshot
+from e2e.observe import Observer, Snapshot
 
 SEND_S: Final = 0.004
 PARTITION_COUNT: Final = 2
@@ -52,7 +52,7 @@ class Traffic:
         """Return the broker that accepts the partition's messages now."""
         return (await self.look()).chains[partition].open_segment.members[0]
 
-    async def moved_past(self, segment_no: int, partition: int = 0) -> SegmentNow:
+    async def moved_past(self, segment_no: int, partition: int = 0) -> Segment:
         """Wait until a segment after that one is open. Other partitions may go on meanwhile."""
         await self.observer.wait_until(
             lambda now: now.chains[partition].open_segment.no > segment_no,
