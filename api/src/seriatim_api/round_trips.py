@@ -72,6 +72,11 @@ class RoundTrips:
             return min(measured)
         return max((UNKNOWN_S, *map(min, self._measured.values())))
 
+    def known_s(self, address: str) -> float:
+        """The round trip as far as it is known: of another address if this one was not asked yet, and else 0."""
+        measured = self._measured.get(address)
+        return min(measured) if measured is not None else min(map(min, self._measured.values()), default=0.0)
+
     def way_s(self, address: str) -> float:
         """Seconds that an asker waits longer than the broker may hold its question."""
         once_s = LATE_S + TRIPS * self.round_trip_s(address)

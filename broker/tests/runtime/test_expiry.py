@@ -217,6 +217,7 @@ async def test_the_core_reads_the_floor_in_place_of_a_cursor_and_writes_above_it
     desk.work.read_cursor(ReadCursor(ONE, "g"))
     await desk.until_count(1)
     assert desk.events == [CursorRead(ONE, "g", CursorRecord(0, 7, 0, "", deleted=True), 0)]
+    assert desk.recording.txn_count == 1, "over a distance each transaction takes a round trip"
     for serial, epoch in ((1, 7), (2, 8)):
         desk.work.write_cursor(WriteCursor(ONE, "g", serial, CursorRecord(1, epoch, 0, "t"), 0))
     await desk.until_count(3)

@@ -374,6 +374,8 @@ class Client:
                 self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change, mode,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
+            masters = [route.master_address for route in answer.routes]
+            consumer.expect_servers(masters if partitions is None else [masters[number] for number in partitions])
             return consumer
 
         return Opening(begin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Literal
 
@@ -132,6 +132,10 @@ class Consumer:
         self._follows_growth = partitions is None
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
         self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, self._inbox.interrupt, failed)
+
+    def expect_servers(self, addresses: Iterable[str]) -> None:
+        """Brokers at these addresses are probably servers of this consumer; see `Streams.expect`. `Client` calls it."""
+        self._streams.expect(filter(None, addresses))
 
     def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
         config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -350,6 +350,10 @@ class KeyedConsumer:
         self._follows_growth = partitions is None
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
         self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, self._runs.interrupt, failed)
+
+    def expect_servers(self, addresses: Iterable[str]) -> None:
+        """Brokers at these addresses are probably servers of this consumer; see `Streams.expect`. `Client` calls it."""
+        self._streams.expect(filter(None, addresses))
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
         settings = self.settings

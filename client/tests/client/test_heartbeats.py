@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from seriatim import Client, _growth
 from seriatim._consuming import streams
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
+from seriatim._settings import ConsumerSettings
 from seriatim._transport.consume import ConsumeLink
 from seriatim_api import errors
+from seriatim_api.round_trips import RoundTrips
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import FakeBroker, running, until
@@ -268,3 +270,49 @@ def test_a_session_has_a_shortest_time() -> None:
 
     with pytest.raises(errors.BadRequestError, match="session_ms is at least 2000"):
         ConsumerSettings(session_ms=10)
+
+
+@pytest.mark.parametrize(("round_trip_s", "opened"), [(0.2, ["b", "a"]), (0.005, []), (None, [])])
+async def test_streams_to_far_brokers_are_opened_while_brokers_are_asked(
+    monkeypatch: pytest.MonkeyPatch, round_trip_s: float | None, opened: list[str]
+) -> None:
+    found: list[str] = []
+
+    class Opened(FakeLink):
+        is_up = False
+
+        def __init__(self, _channels: object, _listener: object, address: str, *_rest: object) -> None:
+            super().__init__(address)
+            found.append(address)
+
+        async def drain(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+    class Channels:
+        round_trips = RoundTrips()
+
+    if round_trip_s is not None:
+        Channels.round_trips.took("another one", round_trip_s)
+    monkeypatch.setattr(streams, "ConsumeLink", Opened)
+    credit = ConsumerSettings().credit
+    made = streams.Streams(cast(Any, Channels), cast(Any, None), "me", credit, 5_000, pytest.fail)
+    made.expect(["b", "a", "b"])
+    assert found == opened
+    assert made.open("a") is None
+    assert found.count("a") == 1, "the partitions that a broker serves share its stream"
+    await made.close()
+
+
+async def test_a_consumer_expects_its_servers_where_masters_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[list[str]] = []
+    monkeypatch.setattr(streams.Streams, "expect", lambda _self, addresses: expected.append(list(addresses)))
+    async with running() as cluster:
+        cluster.create_topic("t", 2)
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client:
+            async with client.consumer("t", "g") as consumer:
+                await until(lambda: len(consumer.joined) == 2)
+            async with client.consumer("t", "k", mode="key_ordered", partitions=[1]):
+                pass
+    assert expected == [[broker.address] * 2, [broker.address]]

@@ -260,8 +260,14 @@ class CoordinatorWork:
         self._report(CertificateRead(effect.partition, run, found))
 
     def read_cursor(self, effect: ReadCursor) -> None:
-        """Read a cursor. The answer is the event `CursorRead`."""
+        """Read a cursor. The answer is the event `CursorRead`.
+
+        There may be no cursor. So the floor is read with it, and not only after it: over a distance each read takes a
+        round trip. It costs little, because a transaction reads it once for all cursors. The floor may be older than
+        the cursor if they are in two transactions. Then the one that makes the cursor fails (`above-the-floor`).
+        """
         key = self._keys.cursor(effect.partition, effect.consumer_group)
+        floors: list[KeyValue | None] = []  # the floor, if it was read with the cursor
 
         def read(record: CursorRecord | None, revision: int, failed: bool = False) -> CursorRead:
             return CursorRead(effect.partition, effect.consumer_group, record, revision, failed, effect.known_revision)
@@ -269,6 +275,8 @@ class CoordinatorWork:
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
             if failed:
                 return read(None, 0, failed)
+            if item is None and floors:
+                return without_cursor(floors[0], failed)
             if item is None:
                 self._read(self._keys.group_epoch, without_cursor)
                 return None
@@ -287,6 +295,11 @@ class CoordinatorWork:
             floor = self._epoch_floor = EpochFloor.of(item)
             return read(floor.last, 0)
 
+        def with_floor(item: KeyValue | None, failed: bool) -> None:
+            if not failed:
+                floors.append(item)
+
+        self._read(self._keys.group_epoch, with_floor)
         self._read(key, answer)
 
     def read_writer(self, effect: ReadWriter) -> None:
@@ -318,18 +331,18 @@ class CoordinatorWork:
             self._failed(exc)
 
     async def _carry_out_reads(self, reads: Sequence[tuple[str, _Answer]]) -> None:
-        items: list[KeyValue | None] = [None] * len(reads)
+        keys = list(dict.fromkeys(key for key, _ in reads))
+        items: dict[str, KeyValue | None] = {}
         failed = False
         async with self._read_slots:
             try:
-                gets = [Get(key) for key, _ in reads]
-                result = await self._coordinator.txn((), gets, deadline_s=READ_DEADLINE_S)
-                items = [response.item for response in result.responses]
+                result = await self._coordinator.txn((), [Get(key) for key in keys], deadline_s=READ_DEADLINE_S)
+                items = dict(zip(keys, (response.item for response in result.responses), strict=True))
             except SeriatimError as exc:
-                _log.warning("coordinator_read_failed", keys=len(reads), error=str(exc))
+                _log.warning("coordinator_read_failed", keys=len(keys), error=str(exc))
                 failed = True
-        for (_, answer), item in zip(reads, items, strict=True):
-            event = answer(item, failed)
+        for key, answer in reads:
+            event = answer(items.get(key), failed)
             if event is not None:
                 self._report(event)
 
