@@ -67,7 +67,6 @@ def restore_host(layout: Layout) -> None:
     _remove_chain(CUT_CHAIN, "raw", CUT_HOOKS)
     _remove_chain(EDGE_CHAIN, "mangle", EDGE_HOOKS)
     remove_interface(CONTROL_INTERFACE)
-    _remove_pod_interfaces(layout)
     path = _memory(layout)
     if not path.exists():
         return
@@ -91,16 +90,17 @@ def add_node_interface(node: NodeLayout) -> None:
 
 def remove_interface(name: str) -> None:
     """Remove an interface of ours if it is there."""
-    if succeeds(["ip", "link", "show", name]):
-        run(["ip", "link", "delete", name])
+    show = ["ip", "link", "show", name]
+    # It is looked for once more, because the kernel may remove it at the same moment.
+    if succeeds(show) and not succeeds(["ip", "link", "delete", name]) and succeeds(show):
+        raise ClusterError(f"the interface {name} cannot be removed")
 
 
-def _remove_pod_interfaces(layout: Layout) -> None:
+def remove_pod_interfaces(node: NodeLayout) -> None:
     """The host's ends of killed pods: the kernel takes its time with them, and their routes are in the way."""
-    for node in layout.nodes:
-        for route in json.loads(run(["ip", "-json", "route", "show", "root", node.subnet]) or "[]"):
-            if route.get("dev", "").startswith("veth"):
-                remove_interface(route["dev"])
+    for route in json.loads(run(["ip", "-json", "route", "show", "root", node.subnet]) or "[]"):
+        if route.get("dev", "").startswith("veth"):
+            remove_interface(route["dev"])
 
 
 def cut_off(node: NodeLayout) -> None:

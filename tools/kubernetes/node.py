@@ -97,8 +97,13 @@ class Node:
         kubectl(self._cluster, "delete", "node", self.name, "--ignore-not-found")
 
     def wipe(self) -> None:
-        """Destroy everything it has on disk, its disks included. Nothing of it may run."""
+        """Destroy everything it has on disk, its disks included. Nothing of it may run.
+
+        The notes of used addresses go too, so its next pods have the addresses of those that were killed. So the routes
+        to these go before (see `configs.cni_config`).
+        """
         assert not self.cgroup.pids(), f"something of {self.name} still runs"
+        network.remove_pod_interfaces(self.layout)
         if self.layout.root.exists():
             shutil.rmtree(self.layout.root)
 
