@@ -865,7 +865,7 @@ async def running(
             await broker.stop()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for a state, looking at it on each turn of the loop."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the states are those of many objects

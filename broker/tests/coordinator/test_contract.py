@@ -669,7 +669,7 @@ async def test_frozen_coordinator_is_given_up_at_the_deadline(
             begun_s = loop.time()
             with pytest.raises(CoordinatorUnavailableError):
                 await call()
-            assert loop.time() - begun_s < 1.0
+            assert loop.time() - begun_s < 4.0, "before the usual deadline of 5 s"
     found = await coordinator.get(key)
     assert found is not None
     assert found.value in (b"before", b"after")  # unknown is unknown

@@ -277,7 +277,7 @@ async def test_each_read_of_the_page_asks_for_a_measurement(monkeypatch: pytest.
     running = asyncio.create_task(page.meter.run())
     for _ in range(3):
         consume(page.meter.collect())
-        await asyncio.wait_for(measured.get(), 5)
+        await asyncio.wait_for(measured.get(), 60)
     assert measured.empty()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -50,7 +50,7 @@ class QuietCore:
         self.arrived = asyncio.Event()
 
     async def until_count(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.appends) < count:
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -109,14 +109,14 @@ class Call:
         self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, body)]))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition():
                 self.arrived.clear()
                 await self.arrived.wait()
 
     async def end(self) -> None:
         self.incoming.put_nowait(grpc.aio.EOF)
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, 60)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def uneven(**options: Any) -> World:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it is about what the world holds
             await asyncio.sleep(0)
 

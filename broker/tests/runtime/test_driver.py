@@ -66,7 +66,7 @@ class ScriptedCore:
         return self.wake_us
 
     async def until(self, condition: Callable[[ScriptedCore], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition(self):
                 self.arrived.clear()
                 await self.arrived.wait()

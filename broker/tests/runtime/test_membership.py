@@ -209,13 +209,13 @@ class Taker:
         self.arrived.set()
 
     async def until(self, holds: Callable[[Event], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not any(map(holds, self.events)):
                 self.arrived.clear()
                 await self.arrived.wait()
 
     async def until_count(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.events) < count:
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -365,7 +365,7 @@ async def test_a_lease_is_held_and_given_back(coordinator: Coordinator) -> None:
     granted = asyncio.Event()
     keeper.on_change(lambda _lease: granted.set())
     task = asyncio.create_task(keeper.run())
-    await asyncio.wait_for(granted.wait(), 5)
+    await asyncio.wait_for(granted.wait(), 60)
     assert keeper.is_held
     await coordinator.txn((), [Put("/mine", b"x", keeper.id)])
     task.cancel()

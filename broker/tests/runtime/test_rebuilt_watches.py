@@ -35,7 +35,7 @@ class World:
         self.copy = dict(values)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
                 await asyncio.sleep(0)
 

@@ -83,7 +83,7 @@ class Seen:
         self.responses: list[broker_pb2.WatchTopicsResponse] = []
 
     async def take(self) -> broker_pb2.WatchTopicsResponse:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             response = await self.watcher.take()
         self.responses.append(response)
         for name in response.deleted:

@@ -53,7 +53,7 @@ async def nothing_lost() -> str:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
             await asyncio.sleep(0)
 
@@ -118,7 +118,7 @@ async def test_a_call_ends_when_its_time_is_over_and_all_end_when_the_broker_sto
     async with following() as world:
         assert await world.news.unchanged("t", KNOWN, 0.001) is True
         call = await world.waits("t")
-    assert await asyncio.wait_for(call, 5) is False
+    assert await asyncio.wait_for(call, 60) is False
 
 
 async def test_a_broker_that_is_cut_off_from_the_coordinator_does_not_say_that_nothing_has_changed() -> None:
@@ -129,7 +129,7 @@ async def test_a_broker_that_is_cut_off_from_the_coordinator_does_not_say_that_n
         store.is_away = True  # the watch gets no events any more, and says nothing
         world.is_connected = False
         store.txn((), [Delete(KEYS.topic("t"))], ())
-        assert await asyncio.wait_for(call, 5) is False, "a call that waited"
+        assert await asyncio.wait_for(call, 60) is False, "a call that waited"
         assert await world.news.unchanged("t", KNOWN, 0.001) is False, "a call that comes later"
         world.is_connected = True
         assert await world.news.unchanged("t", KNOWN, 0.001) is True, "a short silence of the coordinator counts little"
@@ -227,7 +227,7 @@ async def test_answers_of_get_topic_say_whether_the_broker_waited() -> None:
         await until(lambda: world.news.waiting_count)
         await world.coordinator.txn((), [Delete(KEYS.topic("t"))])
         with pytest.raises(UnknownTopicError):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, 60)
 
 
 async def test_the_limits_of_topics_are_followed() -> None:

@@ -84,7 +84,7 @@ async def test_a_wrong_message_is_refused_at_the_call_and_the_others_are_not_tou
             with pytest.raises(IllegalMessageError):
                 await producer.send_many(**columns)
         after = await producer.send(b"after")
-        result = await asyncio.wait_for(producer.flush(), 5)
+        result = await asyncio.wait_for(producer.flush(), 60)
         assert result == (2, 0, 0)
         first, second = await before, await after
         assert second.offset == first.offset + 1

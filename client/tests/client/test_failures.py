@@ -38,7 +38,7 @@ async def test_a_turn_that_fails_ends_the_producer_and_settles_all_as_unknown(
             lost = [await producer.send(b"%d" % n, partition=n % 2) for n in range(4)]
             many = await producer.send_many([b"a", b"b"])
             waiting = asyncio.create_task(_wait(lost[0]))
-            assert await asyncio.wait_for(producer.flush(), 5) == (1, 0, 6)
+            assert await asyncio.wait_for(producer.flush(), 60) == (1, 0, 6)
             assert isinstance(await waiting, SendUnknownError)
             assert {delivery.outcome for delivery in lost} == {"unknown"}
             with pytest.raises(SendUnknownError, match="planted") as caught:
@@ -46,11 +46,11 @@ async def test_a_turn_that_fails_ends_the_producer_and_settles_all_as_unknown(
             assert caught.value.cause_number == ClientFailureError.number == 206
             for send in (producer.send(b"later"), producer.send_many([b"later"])):
                 with pytest.raises(ClientFailureError, match="make a new producer"):
-                    await asyncio.wait_for(send, 5)
+                    await asyncio.wait_for(send, 60)
             with pytest.raises(ClientFailureError):
                 producer.send_nowait(b"later")
             assert stored.outcome == "ok"
-            assert await asyncio.wait_for(producer.flush(), 5) == (0, 0, 0)
+            assert await asyncio.wait_for(producer.flush(), 60) == (0, 0, 0)
         assert cluster.values("t") == [b"stored"]
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.name == "seriatim"
@@ -82,7 +82,7 @@ async def test_one_producer_that_fails_leaves_others_of_the_client_alone(monkeyp
             monkeypatch.setattr(bad._partitions[0], "_step", fails)
             lost = await bad.send(b"2")
             with pytest.raises(SendUnknownError):
-                await asyncio.wait_for(lost, 5)
+                await asyncio.wait_for(lost, 60)
             await asyncio.wait_for(await good.send(b"3"), 5)
         assert cluster.values("t") == [b"0", b"1", b"3"]
 
@@ -98,7 +98,7 @@ async def test_senders_that_wait_for_room_hear_of_the_failure() -> None:
             await until(lambda: cluster.brokers[0].frame_count > 0)
             producer._failure.happened(ZeroDivisionError("planted"))
             with pytest.raises(ClientFailureError):
-                await asyncio.wait_for(waiting, 5)
+                await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_link_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ async def test_a_failure_of_the_client_reaches_the_caller_if_the_log_raises(
             monkeypatch.setattr("seriatim._core.consumer.PartitionConsumer.step", fails)
             async with client.consumer("t", "g") as consumer:
                 with pytest.raises(ClientFailureError, match="planted"):
-                    await asyncio.wait_for(consumer.fetch(1, 5), 5)
+                    await asyncio.wait_for(consumer.fetch(1, 5), 60)
 
 
 async def test_a_callback_that_returns_a_coroutine_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,31 +168,37 @@ def test_a_handler_may_take_longer_than_three_grants(monkeypatch: pytest.MonkeyP
     assert calls == [1]
 
 
-async def test_a_handler_that_never_returns_harms_no_other_key(
+def test_a_handler_that_never_returns_harms_no_other_key(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(keyed, "SLOW_S", 0.05)
 
-    async def handle(message: Message) -> None:
-        if message.key == b"a":
-            await asyncio.Event().wait()
+    async def scenario() -> None:
+        async def handle(message: Message) -> None:
+            if message.key == b"a":
+                await asyncio.Event().wait()
 
-    async with consuming("aabbcc", grant_ms=60) as (group, consumer), handling(consumer, handle, 2):
-        await until(lambda: group.values_left == [b"0", b"1"])
-        await until(lambda: "has worked on message 1:0 of t/0" in caplog.text)
-        await until(lambda: len(group.extends) >= 3)
-        assert group.values_left == [b"0", b"1"]
-        assert caplog.text.count("later messages of its key wait") == 1
+        async with consuming_in_virtual_time("aabbcc", grant_ms=60) as (group, consumer), handling(consumer, handle, 2):
+            await until(lambda: group.values_left == [b"0", b"1"])
+            await until(lambda: "has worked on message 1:0 of t/0" in caplog.text)
+            await until(lambda: len(group.extends) >= 3)
+            assert group.values_left == [b"0", b"1"]
+            assert caplog.text.count("later messages of its key wait") == 1
+
+    run(scenario(), monkeypatch)
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled() -> None:
-    async def handle(message: Message) -> None:
-        if message.attempt < 3:
-            await asyncio.Event().wait()
+def test_a_handler_that_takes_too_long_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async def handle(message: Message) -> None:
+            if message.attempt < 3:
+                await asyncio.Event().wait()
 
-    async with consuming("a") as (group, consumer), handling(consumer, handle, 1, timeout_s=0.02):
-        await until(lambda: not group.values_left)
-        assert [nack.reason for nack in group.nacks] == ["the handler took longer than 0.02 s"] * 2
+        async with consuming_in_virtual_time("a") as (group, consumer), handling(consumer, handle, 1, timeout_s=0.02):
+            await until(lambda: not group.values_left)
+            assert [nack.reason for nack in group.nacks] == ["the handler took longer than 0.02 s"] * 2
+
+    run(scenario(), monkeypatch)
 
 
 async def test_a_time_out_of_the_handler_is_its_own() -> None:
@@ -482,26 +488,32 @@ async def test_several_calls_share_what_comes() -> None:
         assert sorted(values(calls[0] + calls[1])) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time() -> None:
-    async with consuming("ab", grant_ms=200) as (group, consumer):
-        first, second = await consumer.receive(2)
-        assert first.message.attempt == 1  # read, so it is begun
-        assert second.extend(30)
-        [again] = await consumer.receive(2, 5)
-        assert (again.message.value, again.message.attempt) == (first.message.value, 2)
-        assert not first.ack()
-        assert second.ack()
-        [extended] = [extend for extend in group.extends if extend.grant_ms == 30_000]
-        assert len(extended.tokens) == 1
+def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("ab", grant_ms=200) as (group, consumer):
+            first, second = await consumer.receive(2)
+            assert first.message.attempt == 1  # read, so it is begun
+            assert second.extend(30)
+            [again] = await consumer.receive(2, 5)
+            assert (again.message.value, again.message.attempt) == (first.message.value, 2)
+            assert not first.ack()
+            assert second.ack()
+            [extended] = [extend for extend in group.extends if extend.grant_ms == 30_000]
+            assert len(extended.tokens) == 1
+
+    run(scenario(), monkeypatch)
 
 
-async def test_a_received_message_that_was_not_read_is_no_attempt() -> None:
-    async with consuming("a", grant_ms=200) as (_, consumer):
-        [item] = await consumer.receive()
-        assert item.peek().value == b"0"
-        [again] = await consumer.receive(2, 5)
-        assert (again.message.attempt, again.message.maybe_repeated) == (1, True)
-        assert not item.ack()
+def test_a_received_message_that_was_not_read_is_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("a", grant_ms=200) as (_, consumer):
+            [item] = await consumer.receive()
+            assert item.peek().value == b"0"
+            [again] = await consumer.receive(2, 5)
+            assert (again.message.attempt, again.message.maybe_repeated) == (1, True)
+            assert not item.ack()
+
+    run(scenario(), monkeypatch)
 
 
 async def test_one_message_of_eight_partitions_sends_no_other_back() -> None:
@@ -528,11 +540,14 @@ async def test_a_message_of_a_partition_that_was_not_asked_comes_soon() -> None:
         assert item.message.key == b"h"
 
 
-async def test_a_received_message_is_kept_as_long_as_asked_for() -> None:
-    async with consuming("a", grant_ms=100) as (_, consumer):
-        [item] = await consumer.receive(hold_s=30)
-        assert await consumer.receive(timeout_s=0.4) == []
-        assert item.ack()
+def test_a_received_message_is_kept_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("a", grant_ms=100) as (_, consumer):
+            [item] = await consumer.receive(hold_s=30)
+            assert await consumer.receive(timeout_s=0.4) == []
+            assert item.ack()
+
+    run(scenario(), monkeypatch)
 
 
 async def test_a_received_message_can_be_given_back() -> None:
@@ -754,19 +769,22 @@ async def test_a_close_that_is_cancelled_has_left() -> None:
         assert sum(row.is_given for row in group.rows) == 2, "others are no repeats"
 
 
-async def test_a_message_that_the_program_let_go_of_is_extended_no_more() -> None:
-    async with consuming("ab", grant_ms=150) as (group, consumer):
-        items = aiter(consumer)
-        held = await anext(items)
-        gone = await anext(items)
-        offset = gone.message.offset
-        del gone
-        again = await anext(items)
-        assert (again.message.offset, again.message.attempt) == (offset, 2)
-        assert again.ack()
-        assert held.ack(), "what the program holds is extended"
-        await until(lambda: not group.values_left)
-        await items.aclose()
+def test_a_message_that_the_program_let_go_of_is_extended_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("ab", grant_ms=150) as (group, consumer):
+            items = aiter(consumer)
+            held = await anext(items)
+            gone = await anext(items)
+            offset = gone.message.offset
+            del gone
+            again = await anext(items)
+            assert (again.message.offset, again.message.attempt) == (offset, 2)
+            assert again.ack()
+            assert held.ack(), "what the program holds is extended"
+            await until(lambda: not group.values_left)
+            await items.aclose()
+
+    run(scenario(), monkeypatch)
 
 
 # ---- pools: an attempt begins with the function -------------------------------------------------------------------

@@ -181,7 +181,7 @@ async def test_clients_go_on_in_a_topic_that_was_rebuilt(
             delivery = await producer.send(b"a", partition=0)
             await until(lambda: producer._partitions[0].core.producer_run > 1)
             cluster.deleted.clear()
-            await asyncio.wait_for(delivery, 5)
+            await asyncio.wait_for(delivery, 60)
             (message,) = await consumer.fetch(1, 10)
             assert message.value == b"a"
             cluster.grow_topic("t", 3)
@@ -208,7 +208,7 @@ async def test_clients_of_a_cluster_that_was_replaced_end(monkeypatch: pytest.Mo
                 cluster.id, topic.incarnation = "another", "another"
                 cluster.tell()
                 with pytest.raises(UnknownTopicError, match="made again"):
-                    await asyncio.wait_for(_goes_on(running_client), 5)
+                    await asyncio.wait_for(_goes_on(running_client), 60)
 
 
 async def _goes_on(running_client: Any) -> None:

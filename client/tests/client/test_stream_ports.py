@@ -387,7 +387,7 @@ async def test_the_end_of_a_stream_has_its_reason(said: list[bytes], error: type
         await carriage.open(HELLO_MESSAGE)
         stream = Stream()
         with pytest.raises(error) as caught:
-            await asyncio.wait_for(carriage.carry(stream), 5)
+            await asyncio.wait_for(carriage.carry(stream), 60)
         assert type(caught.value) is error
         assert stream.taken == [b"first"]
         carriage.close()
