@@ -131,10 +131,6 @@ tools: ## build etcd 3.6 into .tools/bin (needs Go)
 promtool: ## build promtool into .tools/bin, with which the chart's alerts are tested (needs Go)
 	tools/prometheus/build.sh
 
-.PHONY: prometheus
-prometheus: ## build Prometheus itself into .tools/bin, with which make e2e WATCH=1 draws the dashboards (needs Go)
-	tools/prometheus/build.sh prometheus
-
 .PHONY: words
 words: ## hold pages, docstrings, comments, messages and descriptions against the word list (needs Go and a C compiler)
 	tools/vale/build.sh
@@ -195,12 +191,9 @@ chart: $(SYNCED) ## write what the chart has from elsewhere: definitions, schema
 chart-check: $(SYNCED) ## fail if any of it is stale
 	$(BIN)/python -m tools.chart --check
 
-.PHONY: explore mutants stories
+.PHONY: explore mutants
 mutants: $(SYNCED) ## the table of planted bugs: how soon the simulator finds each, and by which broken promise; it goes into the page (minutes); STALE=1: only rows whose world shows its bug no more
 	$(BIN)/python -m sim --mutants $(if $(STALE),--stale) --seeds 600 --page docs/internals/planted-bugs.md
-
-stories: $(SYNCED) ## the shortest story of each broken promise, drawn into docs/internals/broken-promises.md (1 min)
-	$(BIN)/python -m sim.stories
 
 explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": one of one's own)
 	$(BIN)/python -m sim.explore --states $(or $(STATES),100000) $(WORLD)
@@ -219,7 +212,7 @@ e2e-all: $(SYNCED) ## that cluster, its page, every case, and away with it
 e2e-pages: $(SYNCED) ## type the commands of the Kubernetes page, word for word, on that cluster, new (OUT=directory: transcripts)
 	$(BIN)/python -m e2e.kubernetes.reading $(if $(OUT),--out=$(OUT))
 
-e2e: $(SYNCED) $(if $(WATCH),prometheus) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some; WATCH=1: and pictures of the dashboards)
+e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some)
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)

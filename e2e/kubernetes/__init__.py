@@ -7,8 +7,6 @@
     traffic     producer and reader of a case, their judgement, and the gap between acknowledgements
     machines    nodes and containers: kills them, freezes them, and brings them back
     sight       what people and Prometheus see at one moment, as text
-    watching    Prometheus beside the run
-    pictures    the chart's dashboards, drawn from what Prometheus has
     outsider    a client outside of Kubernetes
     stage       all that a case may use
     cases       the cases, in the order in which they run

@@ -56,10 +56,6 @@ def parser() -> argparse.ArgumentParser:
         "--strict-limits", action="store_true", default=bool(os.environ.get("STRICT")),
         help="fail a case whose figure is over its limit; use it only on a machine that does nothing else",
     )  # fmt: skip
-    result.add_argument(
-        "--watch", action="store_true", default=bool(os.environ.get("WATCH")),
-        help="run Prometheus beside it, and draw the chart's dashboards at the end",
-    )  # fmt: skip
     result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
     result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")
     result.add_argument("--previous", metavar="TAG", help="of the version before, loaded: what an upgrade begins from")
@@ -129,7 +125,7 @@ def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
         command += [f"--previous={previous.tag}"] if previous is not None else []
     if any(case.needs_spark for case in chosen(options.only, quick=options.quick)):
         command += [f"--spark={options.spark or images.ensure_spark(cluster, say)}"]
-    for name in ("quick", "keep", "strict_limits", "watch"):
+    for name in ("quick", "keep", "strict_limits"):
         command += [f"--{name.replace('_', '-')}"] * bool(getattr(options, name))
     command += ["--only", *options.only] if options.only else []
     environment = {**os.environ, **cluster.environment(), OUTSIDE_VARIABLE: str(os.getpid())}
@@ -209,7 +205,7 @@ async def _run(options: argparse.Namespace, cases: list[Case], loaded: Images) -
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     previous = images.of_tag(options.previous) if options.previous else None
-    wanted = Options(options.out, options.keep, options.strict_limits, options.use or "", previous, options.watch)
+    wanted = Options(options.out, options.keep, options.strict_limits, options.use or "", previous)
     suite = Suite(Cluster.find(), loaded, wanted, say)
     return await suite.run(cases)
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,6 @@ from e2e.kubernetes.place import Place, StillNotError
 from e2e.kubernetes.release import Images, Release, free_namespace, namespaces
 from e2e.kubernetes.report import CaseResult, Figure, RunResult, State
 from e2e.kubernetes.stage import Stage
-from e2e.kubernetes.watching import watched
 from e2e.workers import WorkerError
 from tools.kubernetes.api import Cluster
 from tools.kubernetes.errors import ClusterError
@@ -50,7 +48,6 @@ class Options:
         strict_limits: Whether a figure over its limit fails its case. Limits hold for a machine that does nothing else.
         use: A namespace that an earlier run has kept. Then nothing is installed, and it stays. Empty: a new namespace.
         previous: The images of the version before; None if this clone does not have it.
-        watch: Whether Prometheus runs meanwhile, and the chart's dashboards are drawn at the end.
     """
 
     out: Path
@@ -58,7 +55,6 @@ class Options:
     strict_limits: bool = False
     use: str = ""
     previous: Images | None = None
-    watch: bool = False
 
 
 class Suite:
@@ -87,10 +83,6 @@ class Suite:
         try:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(self._clients)
-                if self._options.watch:
-                    pictures = self._options.out / "dashboards"
-                    tell = partial(self._note, notes)
-                    await stack.enter_async_context(watched(lambda: self._release.place, pictures, tell))
                 await self._run_all(cases, results, notes)
         finally:
             notes += await self._clear_up()

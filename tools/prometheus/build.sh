@@ -1,15 +1,9 @@
 #!/bin/sh
-# Builds a program of Prometheus, at the version that go.mod names, into .tools/bin of the repository: `build.sh [promtool]`
-# builds promtool, which tests the chart's alerts; `build.sh prometheus` builds Prometheus itself, without its web pages,
-# from which the dashboards are drawn. If that version exists, nothing is done.
+# Builds promtool, at the version of Prometheus that go.mod names, into .tools/bin of the repository. It tests the chart's
+# alerts. If that version exists, nothing is done.
 set -eu
 
-program=${1:-promtool}
-case $program in
-promtool | prometheus) ;;
-*) echo "build.sh builds promtool or prometheus, not $program" >&2 && exit 2 ;;
-esac
-
+program=promtool
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bin="$root/.tools/bin"
@@ -24,8 +18,7 @@ fi
 if ! command -v go >/dev/null 2>&1; then
     cat >&2 <<TEXT
 Building $program $version needs Go (1.26 or newer): install it from https://go.dev/dl/ or from your system's packages and
-run this again; or put a binary "$program" $version into .tools/bin yourself. Only the tests of the alerts need promtool, and
-only the pictures of the dashboards need prometheus.
+run this again; or put a binary "$program" $version into .tools/bin yourself. Only the tests of the alerts need it.
 TEXT
     exit 1
 fi
