@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from e2e.bench.figures import Figure, percentile, table, to_json, write_json
+from e2e.bench.figures import Figure, percentile, to_json, write_json
 from e2e.bench.machine import CpuClock, cpu_s, is_profiled, machine_facts, python_told
 
 FIGURES = (
@@ -27,19 +25,6 @@ def test_ratios_are_above_one_when_the_aim_is_reached() -> None:
     assert FIGURES[1].ratio == pytest.approx(1.2)
     assert FIGURES[2].ratio is None
     assert Figure("x", "x", None, "ms", 1.0).ratio is None
-
-
-def test_the_table_shows_aims_beside_figures_and_no_figure_that_was_not_verified() -> None:
-    console = Console(file=io.StringIO(), width=160, color_system=None)
-    console.print(table(FIGURES, "title"))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for wanted in ("75,000 msg/s", "150,000 msg/s", "50%", "1.00 ms", "120%"):
-        assert wanted in text, wanted
-    for wanted in ("brokers 9.5", "work 5.23 ms", "p99 3.14 ms"):
-        assert wanted in text, wanted
-    assert "3 messages were not acknowledged" in text
-    assert "99.00" not in text
 
 
 def test_json_holds_everything(tmp_path: Path) -> None:

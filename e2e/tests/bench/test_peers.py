@@ -19,7 +19,7 @@ from e2e.bench.figures import Figure
 from e2e.bench.peers.kafka import Kafka, KafkaCluster
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import ask
-from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, kills_told, measure_peer, our_drain, side_by_side
+from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, measure_peer, our_drain, side_by_side
 from e2e.bench.servers import ServerError, end
 
 
@@ -70,13 +70,6 @@ async def test_a_peer_that_fails_keeps_the_figures_before_it(tmp_path: Path) -> 
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(side_by_side(figures, "title"))
     assert "Kafka: FAILED: no Java" in console.export_text()
-
-
-def test_messages_that_failed_at_kills_are_told() -> None:
-    details = {"gaps_ms": [4438.2, 90.0, 100.0], "failed": [1200, 0, 3]}
-    assert kills_told(
-        [Figure("NATS.bulk", "", 1.0, "msg/s"), Figure("NATS.gap_ms", "", 90.0, "ms", details=details)]
-    ) == ["NATS: gap after each kill -9 (messages that failed): 4,438 ms (1,200), 90 ms (0), 100 ms (3)"]
 
 
 def test_a_peer_that_is_far_slower_than_on_a_quiet_machine_makes_the_run_void() -> None:

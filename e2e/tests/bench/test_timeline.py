@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 import structlog
 
 from e2e.bench.timeline import stamps
 from e2e.bench.timeline.hops import ASIDE, HOPS, Role, aside, measured, timelines
-from e2e.bench.timeline.picture import picture
 from e2e.bench.timeline.run import figures_of, measure_timelines
 from e2e.bench.timeline.stamps import Place, PlaceGoneError, Times, installed
 
@@ -139,13 +137,6 @@ def test_messages_that_were_not_seen_whole_are_a_problem() -> None:
     assert not any(figure.problem for figure in figures_of(found, 1))
     assert "9 of 10 messages" in figures_of(found, 10)[0].problem
     assert all(figure.value is None and figure.problem for figure in figures_of([], 3))
-
-
-def test_the_picture_has_a_bar_for_each_hop() -> None:
-    found = timelines([(0, len(HOPS) * STEP_NS)], made(0))
-    drawn = ET.tostring(picture(measured(found), aside(found), "one message").finish(), encoding="unicode")
-    for hop in (*HOPS, *ASIDE):
-        assert hop.text in drawn
 
 
 def test_a_stamped_function_may_be_called_with_named_arguments() -> None:
