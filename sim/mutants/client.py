@@ -17,22 +17,6 @@ from .rows import mutations
 _ORDER = ("GAP", "I1", "I2", "I9", "RT", "CORE")
 
 
-def _resend_out_of_order() -> list[Patch]:
-    real = producer.PartitionProducer._send
-
-    def send(self: producer.PartitionProducer, now_us: int, effects: list[Effect]) -> None:
-        """The newest of what is sent again goes first."""
-        before = len(effects)
-        real(self, now_us, effects)
-        sent = effects[before:]
-        first = sent[0] if sent else None
-        if isinstance(first, Send) and first.starts_run and first.producer_run > 1 and len(sent) > 1:
-            again = [replace(effect, starts_run=False) for effect in reversed(sent) if isinstance(effect, Send)]
-            effects[before:] = [replace(again[0], starts_run=True), *again[1:]]
-
-    return [(producer.PartitionProducer, "_send", send)]
-
-
 def _cut_anew() -> list[Patch]:
     real_attempt = ProducerRun.begin_send_attempt
     real_send = producer.PartitionProducer._send
@@ -79,12 +63,17 @@ def _cut_anew() -> list[Patch]:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "client-resend-order": Mutation(
-        "resent batches go out in the original order", _resend_out_of_order, _ORDER, layer="client"
-    ),
     "client-cut-anew": Mutation("a batch is never cut anew", _cut_anew, _ORDER, layer="client"),
 } | mutations("""
 [GAP I1 I2 I9 RT CORE impatient client]
+client-resend-order [anything]: resent batches go out in the original order
+@ seriatim._core.producer.PartitionProducer._send
+- while run.sent_count < len(queue.batches):
++ if run.number > 1 and not run.sent_count:
++     run.expect_reply(self._reply_due_us(now_us))
++     for batch in reversed([each for each in queue.batches if each.epoch == epoch]):
++         effects.append(run.begin_send_attempt(batch, stream, route.epoch))
++ while run.sent_count < len(queue.batches):
 client-forgets [anything]: a producer run begins with the oldest unacknowledged batch
 @ seriatim._core.producer_runs.ProducerRun.start
 - self.sent_count = self.in_flight_count = self.in_flight_bytes = 0

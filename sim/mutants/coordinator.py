@@ -42,8 +42,9 @@ read-is-told [TWICE restored-alone brokers 100]: a transaction whose answer was 
 + return False
 epoch-compare [I7 revisions-again brokers runtime 100]: a write of a chain record compares the chain epoch of the
   record that it follows
-@ runtime.records.is_of_epoch
-+ return ()
+@ runtime.coordination.CoordinatorWork._prepare
+- compares += is_of_epoch(key, effect.partition, effect.chain.epoch - 1)
++ pass
 not-registered-again [ALARM restored brokers runtime 150]: a member record that lost a run is not overwritten
 @ runtime.membership.Seen.is_ahead_of
 + return False

@@ -48,9 +48,8 @@ eligible-at-once [I9 I11 servers-fall]: a member is listed as eligible only when
 - if disks.is_hung(broker, sender):
 -     return
 + from ..values.chain import add_eligible
-+ if held.confirmed and not partition.is_writing(WriteOwner.RIGHT, no):
-+     partition.write_chain(broker, WriteOwner.RIGHT, add_eligible(partition.chain, no, sender), no)
 + if held.confirmed:
++     partition.write_chain(broker, WriteOwner.RIGHT, add_eligible(partition.chain, no, sender), no)
 +     return
 unreachable-is-gone [SERVER cut-short]: an unreachable server does not count as ended
 @ core.peers.right._has_ended

@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the core about writing: fences, commits, switches, settlements, the order of a producer.
 
 Rules that overlap: no checker notices if the fence at start alone is removed, or the voiding alone. A member run takes
@@ -7,50 +6,7 @@ itself. `start-fence` removes the rule behind both: a member run goes on with wh
 removes voiding with both checks of the member run.
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
-
-from seriatim_broker.core.dispatch import learning
-from seriatim_broker.core.state import partition, segment_log
-
-from .mutation import Mutation, Patch
 from .rows import mutations
-
-
-def _append_time_back() -> list[Patch]:
-    return [(segment_log.SegmentLog, "_append_time_ms", lambda self, broker: broker.now.wall_ms)]
-
-
-def _append_time_believed() -> list[Patch]:
-    """What was appended last is taken for true, however far ahead it is."""
-    return [
-        (segment_log.SegmentLog, "_append_time_ms", lambda self, broker: max(self.last_append_ms, broker.now.wall_ms))
-    ]
-
-
-def _append_time_of_a_restart() -> list[Patch]:
-    """A member that restarted answers a fence without the append time of its last batch."""
-    recovered = segment_log.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
-
-    def forgetful(cls: type[segment_log.SegmentLog], *arguments: Any) -> segment_log.SegmentLog:
-        log: segment_log.SegmentLog = recovered(cls, *arguments)
-        log.last_append_ms = 0
-        return log
-
-    return [(segment_log.SegmentLog, "recovered", classmethod(forgetful))]
-
-
-def _append_time_of_the_chain() -> list[Patch]:
-    """A segment does not begin at the append time that the chain knows, but at what members answer."""
-    real = learning._open
-
-    def open_(broker: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
-        real(broker, of, chain, replace(segment, append_floor_ms=0))
-
-    return [(learning, "_open", open_)]
-
 
 MUTATIONS = mutations("""
 attempt-id [LOSS switchers-race]: a member opens only what was prepared under the attempt id that the chain record names
@@ -269,19 +225,23 @@ longest-of-started [LOSS older-disks]: of disks that were just started, the long
 @ core.switching.lengths.believed
 - believed = [member for member, answer in answers.items() if (answer.length or 0) >= committed]
 + believed = list(answers)
-""") | {
-    "append-time-back": Mutation("append time never goes back", _append_time_back, ("TIME",), "clocks"),
-    "append-time-believed": Mutation(
-        "append time is never far ahead of the master's clock", _append_time_believed, ("TIME",), "clocks"
-    ),
-    "append-time-restart": Mutation(
-        "a restarted member knows the append time of its last batch", _append_time_of_a_restart, ("TIME",), "clocks"
-    ),
-    "append-time-chain": Mutation(
-        "a segment begins at the append time that the chain record names",
-        _append_time_of_the_chain,
-        ("TIME",),
-        "clocks",
-    ),
-}
+append-time-back [TIME clocks]: append time never goes back
+@ core.state.segment_log.SegmentLog._append_time_ms
+- return max(self.last_append_ms, wall_ms)
++ return wall_ms
+append-time-believed [TIME clocks]: append time is never far ahead of the master's clock
+@ core.state.segment_log.SegmentLog._append_time_ms
+- if ahead_ms > broker.config.append_time_ahead_ms_max:
++ if False:
+append-time-restart [TIME clocks]: a restarted member knows the append time of its last batch
+@ core.state.segment_log.SegmentLog.recovered
+- return log
++ log.last_append_ms = 0
++ return log
+append-time-chain [TIME clocks]: a segment begins at the append time that the chain record names
+@ core.dispatch.learning._open
+  log.active = True
++ from dataclasses import replace
++ segment = replace(segment, append_floor_ms=0)
+""")
 """By name."""
