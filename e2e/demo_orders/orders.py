@@ -255,8 +255,8 @@ class OrdersRun(FlightsRun):
                     return count
                 await asyncio.sleep(POLL_S)
 
-    def acknowledged(self, partition: int, at: float, count: int) -> None:
-        """Hold the reserve back when all else is sent."""
+    def _producer_says(self, line: dict[str, Any]) -> None:
+        super()._producer_says(line)
         if self.scene.sent >= self._held_from and not self._is_held:
             self._is_held = True
             self.producer.tell(rate=0)

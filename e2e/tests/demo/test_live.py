@@ -64,7 +64,7 @@ def test_the_screen() -> None:
     assert "starting" in "".join(shown(ChainScene(hits_min=6, doing="starting")))
 
 
-def test_a_screen_of_24_lines_has_the_newest_fault_and_all_figures() -> None:
+def test_24_lines_have_the_newest_fault_and_all_figures() -> None:
     spans = [SegmentSpan(partition, 1, "g1", "OPEN", -0.5, None, 300) for partition in range(6)]
     faults = [DemoFault("kill", f"g0-{number}", "master", number, None, True, 120.0) for number in range(20)]
     busy = replace(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import islice
+from types import SimpleNamespace
 
 import pyarrow as pa
 
 from e2e.demo_orders.fates import FAILING_ATTEMPTS_MAX, Fate, Poison, fate_of
+from e2e.demo_orders.orders import OrdersRun
 from e2e.demo_orders.planning import BROKER_KINDS, CONSUMER_KINDS, broker_faults, choose_poison, consumer_faults
 from e2e.demo_orders.settings import read_settings
 
@@ -74,3 +76,17 @@ def test_sixteen_consumers_have_places() -> None:
     assert [names[0] for names in places] == ["c01", "c05", "c09", "c13"]
     assert (settings.event_limit, read_settings({"SEED": "3"}).event_limit) == (15_000, 60_000)
     assert read_settings({"PLANT": "acks-early"}).planted == "acks-early"
+
+
+def test_the_reserve_is_held_back_without_acknowledgements() -> None:
+    told: list[dict[str, object]] = []
+    run = OrdersRun(read_settings({"QUICK": "1", "SEED": "3"}))
+    run.producer = SimpleNamespace(tell=lambda **line: told.append(line))  # type: ignore[assignment]
+    run.scene.total = 1_000
+    run._crew = SimpleNamespace(guard=lambda: None)  # type: ignore[assignment]
+    run.beside()
+    line = {"k": "progress", "at": 1.0, "ok": 0, "unknown": 0, "acks": [], "waiting": []}
+    for sent, is_sending in ((900, True), (930, False), (940, False)):
+        run._producer_says({**line, "sent": sent})
+        assert run.is_sending() is is_sending
+    assert told == [{"rate": 0}]
