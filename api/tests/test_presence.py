@@ -27,7 +27,7 @@ number that begins at 1 (epochs of groups, writers and chains, partition ids). S
 SAME = """
     TopicSettings.retention_ms TopicSettings.retention_bytes TopicSettings.unread_ms_max
     TopicSettings.unread_bytes_max RetryPolicy.attempts_max Error.retry_after_ms
-    CursorRecord.repeated_to GroupEpochRecord.term_base Extend.unseen StoredCursor.oldest StoredCursor.untold
+    CursorRecord.repeated_to GroupEpochRecord.term_base Extend.unseen
 """
 """Zero and absent mean the same, also to people. What an update changes is named in `settings_mask`."""
 
@@ -39,8 +39,8 @@ NONE_IS_REFUSED = """
 
 TOLD = """
     GroupPartition.oldest_append_ms
-    ReplayDeadLettersResponse.offsets TellKnownResponse.behind KnownWriter.append_time_ms
-    CursorRecord.dropped_position ReadQuarantinedResponse.done StoredSegment.copied_from KnownCursor.oldest
+    ReplayDeadLettersResponse.offsets TellKnownResponse.behind
+    CursorRecord.dropped_position ReadQuarantinedResponse.done
     BrokerGroupDescription.waits_for
     BrokerAddress.stream_port MemberRecord.stream_port
     ClusterRecord.rebuild_begun_ms

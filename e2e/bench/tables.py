@@ -122,7 +122,7 @@ def switch(live: ProducerTable) -> dict[str, float]:
         assert isinstance(received, m.PrepareRequest)
         prepared = received.table
         preparation = Preparation(2, b"a" * 16, MEMBERS, True, False, prepared, None, 1)
-        steps.run("Preparation for the disk", lambda kept=preparation: disk_codec.write_preparation(kept))  # type: ignore[misc]
+        steps.run("Preparation for the disk", lambda kept=preparation: disk_codec.write(kept))  # type: ignore[misc]
     opened = steps.run("opened", lambda: ProducerTable(prepared, (), known))
     assert opened.windows == live.windows, "the next segment knows what this one knew"
     assert opened.producer_count == live.producer_count

@@ -196,7 +196,7 @@ def _ask(broker: RuntimeBroker) -> Told:
     after = 0
     while not pages or not pages[-1].is_last:
         pages.append(known.tell(process.watched.core, runtime.identity, place, after))
-        after = max((page.chain.partition_id for page in pages[-1].partitions), default=after)
+        after = max((page.partition_id for page in pages[-1].partitions), default=after)
     return known.read(broker.name, pages)
 
 

@@ -14,6 +14,7 @@ import google_crc32c
 import grpc
 import pyarrow as pa
 from google.protobuf.message import DecodeError
+from msgspec import msgpack
 from seriatim import _batch, _dead_letters
 from seriatim._consuming.inbox import granted_messages, messages_of
 from seriatim._records import Message
@@ -32,18 +33,20 @@ from seriatim_api.frames import (
     write_field,
 )
 from seriatim_api.protocol import PROTOCOL
-from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2, storage_pb2
+from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.rocks import codec as stored
 from seriatim_broker.core.values import chain as chains
-from seriatim_broker.core.values import ledger_rows, producers
+from seriatim_broker.core.values import ledger_rows, messages, producers
 from seriatim_broker.core.values.keyed import KeyPhase
-from seriatim_broker.core.values.log import Batch, Preparation, TailCopy
-from seriatim_broker.rpc import known, peer_frames, peer_hello, producing, range_reading
+from seriatim_broker.core.values.log import Batch, CursorState, HandOverState, LocalSegment, Preparation, TailCopy
+from seriatim_broker.core.values.segment import Segment
+from seriatim_broker.interfaces import forms
+from seriatim_broker.rpc import codec, known, peer_frames, peer_hello, producing, range_reading
 from seriatim_broker.rpc.consuming import ConsumeStream, read_request
 from seriatim_broker.runtime import records
 
-from .draws import Decoder, fill, mutated, of_message, of_records, of_seeds
+from .draws import Decoder, Draw, mutated, of_form, of_message, of_records, of_seeds
 
 # ---- bodies ---------------------------------------------------------------------------------------------
 
@@ -149,9 +152,7 @@ def _append_seeds() -> list[bytes]:
 def _data_seeds() -> list[bytes]:
     body = b"a body"
     rows = [(_header(body, 1), body)] * 2
-    message = peer_pb2.PeerMessage()
-    fill(Random(1), message, 0)  # noqa: S311 - not for secrets
-    packed = message.SerializeToString()
+    packed = codec.encode(messages.ReplicateAck(ids.PartitionId(7), 1, b"a" * 16, 5, 5))
     runs = [(ReplicateRun(7, 1, 5, b"a" * 16, 2), rows)]
     return [b"".join(replicate_frame_pieces([], runs)), b"".join(replicate_frame_pieces([packed], runs))]
 
@@ -168,15 +169,35 @@ def _read_delivery(data: bytes) -> None:
         broker_pb2.DeliveryEvent.FromString(raw)
 
 
+@cache
+def _of_form(*wires: Any) -> Draw:
+    body = b"a body"
+    batches = [(_header(body, 1), body), (_header(b"", 1), b"")]
+    tables = [(_parts()[1], b""), (_parts()[1], _parts()[2]), (b"", _parts()[2]), (b"", b"")]
+    return of_form(wires, _part, [*batches, *tables])
+
+
 def _peer_message(random: Random) -> bytes:
-    message = peer_pb2.PeerMessage()
-    field = random.choice(message.DESCRIPTOR.oneofs[0].fields)
-    inner = getattr(message, field.name)
-    inner.SetInParent()
-    fill(random, inner, 0, _part)
-    data = message.SerializeToString()
-    frame = peer_pb2.PeerFrame(messages=[mutated(random, data, (data,)) if random.random() < 0.3 else data])
-    return frame.SerializeToString()
+    return peer_pb2.PeerFrame(
+        messages=[_of_form(*(way.wire for way in codec.WAYS.values()))(random)]
+    ).SerializeToString()
+
+
+def _draw_pieces(random: Random) -> bytes:
+    """Two pieces of a message with many rows, the length of the first one before them."""
+    rows = [(_part(random), _part(random)) for _ in range(3)]
+    number = random.choice([codec.NUMBERS[messages.HandOver], codec.NUMBERS[messages.ReplicateLedger]])
+    second = msgpack.encode((number, rows, [_part(random)]))
+    first = _of_form(*(codec.WAYS[kind].wire for kind in (messages.HandOver, messages.ReplicateLedger)))(random)
+    second = mutated(random, second, (second,)) if random.random() < 0.5 else second
+    return struct.pack("<I", len(first)) + first + second
+
+
+def _read_pieces(data: bytes) -> None:
+    size, pieces = int.from_bytes(data[:4], "little"), codec.Pieces()
+    pieces.add(data[4 : 4 + size])
+    pieces.add(data[4 + size :])
+    pieces.message()
 
 
 def _part(random: Random) -> bytes:
@@ -368,6 +389,13 @@ def _read_error(data: bytes) -> None:
     status.error_to_proto(error)
 
 
+def _draw_known(random: Random) -> bytes:
+    partition = operations_pb2.KnownPartition(
+        partition_id=7, form=_of_form(forms.way_of(known.KnownPartition).wire)(random)
+    )
+    return operations_pb2.TellKnownResponse(partitions=[partition]).SerializeToString()
+
+
 def _read_known(data: bytes) -> None:
     page = operations_pb2.TellKnownResponse.FromString(data)
     known.read("g0-0", [page])
@@ -391,16 +419,6 @@ def _chain_seeds() -> list[bytes]:
     return [records.chain_to_record(each).SerializeToString() for each in found]
 
 
-def _preparation_seeds() -> list[bytes]:
-    """Preparations as a broker writes them."""
-    table = producers.Table(_parts()[1])
-    members = (_member("g0-0"), _member("g0-1"))
-    kept = Preparation(2, b"a" * 16, members, True, False, table, None, 3, False)
-    batch = Batch(parse_header(_header(b"body", 1)), b"body")
-    tail = TailCopy(1, 0, 1, (batch,))
-    return [stored.write_preparation(each) for each in (kept, replace(kept, tail=tail))]
-
-
 _COORDINATOR: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
     "chain": (records_pb2.ChainRecord, records.parse_chain),
     "cursor": (records_pb2.CursorRecord, records.cursor_from_value),
@@ -408,19 +426,55 @@ _COORDINATOR: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
     "deleted": (records_pb2.DeletedPartitionsRecord, records.deleted_partitions_from),
     "group": (records_pb2.BrokerGroupRecord, records.spec_from_value),
 }
-_DISK: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
-    "segment": (storage_pb2.StoredSegment, lambda data: stored.read_segment(1, data)),
-    "preparation": (storage_pb2.StoredPreparation, lambda data: stored.read_preparation(1, b"a" * 16, data)),
-    "tail": (storage_pb2.StoredTail, stored.read_tail),
-    "cursor": (storage_pb2.StoredCursor, lambda data: stored.read_cursor(1, "g", data)),
-    "hand-over": (storage_pb2.StoredHandOver, lambda data: stored.read_handover(1, "g", data)),
-}
 
 
-_SEEDS: Final[dict[type[Any], Callable[[], list[bytes]]]] = {
-    records_pb2.ChainRecord: _chain_seeds,
-    storage_pb2.StoredPreparation: _preparation_seeds,
+def _stored_chain() -> chains.Chain:
+    opening = chains.Opening(b"a" * 16, "g0", (_member("g0-0"),), 3, incomplete_table=False)
+    return chains.create(ids.PartitionId(7), "topic", 2, True, ("g0", "g1"), opening, 5)
+
+
+_STORED_BARE: Final = stored.write_bare_chain(_stored_chain())
+_STORED_SEGMENT: Final = stored.write(_stored_chain().segments[0])
+
+
+_DISK: Final[dict[str, tuple[Any, Callable[[bytes], object]]]] = {
+    "segment": (LocalSegment, lambda data: stored.read_segment(1, data)),
+    "preparation": (Preparation, lambda data: stored.read_preparation(1, b"a" * 16, data)),
+    "tail": (TailCopy, stored.read_tail),
+    "cursor": (CursorState, lambda data: stored.read_cursor(1, "g", data)),
+    "hand-over": (HandOverState, lambda data: stored.read_handover(1, "g", data)),
+    "chain": (stored.BareChain, lambda data: stored.read_chain(data, {1: _STORED_SEGMENT})),
+    "segment of a chain": (Segment, lambda data: stored.read_chain(_STORED_BARE, {1: data})),
+    "extent": (stored.Extent, stored.read_extent),
 }
+"""How the values of each kind are read, under a key that says segment 1, and group "g" or the switch attempt."""
+
+
+def _of_disk() -> Iterable[Decoder]:
+    for name, (kind, decode) in _DISK.items():
+        draw = _of_form(forms.way_of(kind).wire)
+        yield Decoder(f"disk {name}", _of_the_key(kind, draw), decode, (CorruptionError,))
+
+
+def _of_the_key(kind: type[Any], draw: Draw) -> Draw:
+    """Three of four that can be read become values of the key that the decoder is given."""
+    names = {"no": 1, "segment_no": 1, "switch_attempt": b"a" * 16, "consumer_group": "g"}
+
+    def drawn(random: Random) -> bytes:
+        data = draw(random)
+        if random.random() < 0.25:
+            return data
+        try:
+            value = forms.decode(kind, data)
+        except forms.FormError:
+            return data
+        changed = {name: of for name, of in names.items() if hasattr(value, name)}
+        return data if isinstance(value, tuple) else forms.encode(replace(value, **changed))
+
+    return drawn
+
+
+_SEEDS: Final[dict[type[Any], Callable[[], list[bytes]]]] = {records_pb2.ChainRecord: _chain_seeds}
 
 
 def _of_kinds(prefix: str, kinds: Mapping[str, tuple[type[Any], Callable[[bytes], object]]]) -> Iterable[Decoder]:
@@ -494,10 +548,9 @@ _ALL: Final = (
     Decoder("rows of a ledger", _draw_rows, _read_rows, (ledger_rows.LedgerRowError,)),
     Decoder("dead letter", _draw_letter, _read_letter, (SeriatimError,)),
     Decoder("error of a call", of_message(common_pb2.Error), _read_error, ()),
-    Decoder(
-        "what a broker knows", of_message(operations_pb2.TellKnownResponse), _read_known, (CorruptionError, DecodeError)
-    ),
+    Decoder("what a broker knows", _draw_known, _read_known, (CorruptionError, DecodeError)),
+    Decoder("pieces of a message", _draw_pieces, _read_pieces, (RequestError,)),
     *_of_kinds("coordinator", _COORDINATOR),
-    *_of_kinds("disk", _DISK),
+    *_of_disk(),
 )
 DECODERS: Final = {decoder.name: decoder for decoder in _ALL}

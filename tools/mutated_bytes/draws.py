@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from msgspec import inspect, msgpack
 
 Draw = Callable[[Random], bytes]
 """Makes one input."""
@@ -30,6 +31,7 @@ class Decoder(NamedTuple):
 
 
 ODD_NUMBERS: Final = (0, 1, 2, 7, 8, 127, 128, 255, 256, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
+_TEXTS: Final = ("", "a", "topic/3", "1:2", "99999999999:1", "\x1b[2J", "\N{EURO SIGN}" * 40, "f" * 32)
 STEPS_MAX: Final = 4
 REPEATED_MAX: Final = 3
 DEPTH_MAX: Final = 5
@@ -75,6 +77,57 @@ def _change(random: Random, data: bytearray, others: Sequence[bytes]) -> None:
 def of_seeds(seeds: Sequence[bytes]) -> Draw:
     """Mutated copies of these inputs."""
     return lambda random: mutated(random, random.choice(seeds), seeds)
+
+
+def of_form(wires: Sequence[type], bytes_of: Draw, pairs: Sequence[tuple[bytes, bytes]]) -> Draw:
+    """Values in a form of the broker (`interfaces.forms`) with odd fields. Every third one is mutated besides.
+
+    Args:
+        wires: What msgspec reads of each kind.
+        bytes_of: Makes the values of fields of bytes.
+        pairs: Two bytes that fit together: a header with its body, a table with the names of its blocks.
+    """
+    kinds = [inspect.type_info(wire) for wire in wires]
+
+    def draw(random: Random) -> bytes:
+        data = msgpack.encode(_element(random, random.choice(kinds), bytes_of, pairs))
+        return mutated(random, data, (data,)) if random.random() < 0.33 else data
+
+    return draw
+
+
+def _element(random: Random, kind: inspect.Type, bytes_of: Draw, pairs: Sequence[tuple[bytes, bytes]]) -> Any:
+    """A value of that type, or in one of 100 cases another one."""
+    if random.random() < 0.01:
+        return random.choice((None, -1, 2**64 - 1, 1.5, True, "", b"", [], {}, [[[[[]]]]], "f" * 70_000, [0] * 70_000))
+    match kind:
+        case inspect.StructType():
+            row = [_element(random, field.type, bytes_of, pairs) for field in kind.fields]
+            least = sum(field.required for field in kind.fields)
+            row = row[: random.randint(least, len(row))] + [0] * (random.random() < 0.01)
+            return row if kind.tag is None else [kind.tag, *row]
+        case inspect.TupleType():
+            if random.random() < 0.8 and all(isinstance(each, inspect.BytesType) for each in kind.item_types):
+                return random.choice(pairs)
+            return [_element(random, each, bytes_of, pairs) for each in kind.item_types]
+        case inspect.VarTupleType():
+            return [
+                _element(random, kind.item_type, bytes_of, pairs) for _ in range(random.randrange(REPEATED_MAX + 1))
+            ]
+        case inspect.UnionType():
+            return _element(random, random.choice(kind.types), bytes_of, pairs)
+        case inspect.EnumType():
+            return random.choice([*(each.value for each in kind.cls), 99])
+        case inspect.IntType():
+            number = random.choice(ODD_NUMBERS) + random.choice((0, 0, 1))
+            return number if kind.le is None else min(number, kind.le) * random.choice((1, -1 if kind.ge else 1))
+        case inspect.BoolType():
+            return random.random() < 0.5
+        case inspect.StrType():
+            return random.choice(_TEXTS)
+        case inspect.BytesType():
+            return bytes_of(random)
+    return None
 
 
 def of_message(*kinds: type[Message]) -> Draw:
@@ -171,7 +224,7 @@ def _value(random: Random, field: Any, bytes_of: Draw | None) -> Any:
     if kind in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return random.choice((0.0, -1.0, 1e308, float("nan"), float("inf")))
     if field.type == FieldDescriptor.TYPE_STRING:
-        return random.choice(("", "a", "topic/3", "1:2", "99999999999:1", "\x1b[2J", "\N{EURO SIGN}" * 40, "f" * 32))
+        return random.choice(_TEXTS)
     if bytes_of is not None and random.random() < 0.7:
         return bytes_of(random)
     return random.randbytes(random.choice((0, 1, 4, 8, 16, 16, 16, 24, 40)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import typing
 from dataclasses import fields, replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,6 @@ from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
-from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.keyed import (
@@ -210,9 +211,19 @@ def messages_of(kind: type) -> st.SearchStrategy[Any]:
 
 
 def test_a_refusal_of_a_later_version_is_understood_as_another_one() -> None:
-    assert PrepareRefusal.told("voided") is PrepareRefusal.VOIDED
-    assert PrepareRefusal.told("the moon is full") is PrepareRefusal.OTHER
-    assert ReplicateRefusal.told("the moon is full") is ReplicateRefusal.OTHER
+    refused = m.ReplicateRefused(PartitionId(1), 2, b"a", ReplicateRefusal.GAP)
+    data = codec.encode(refused).replace(b"\xa3gap", b"\xa4moon")
+    assert codec.decode(data) == replace(refused, reason=ReplicateRefusal.OTHER)
+    answer = m.PrepareAnswer(PartitionId(1), 2, b"a", 3, PrepareRefusal.VOIDED)
+    data = codec.encode(answer).replace(b"\xa6voided", b"\xa4moon")
+    assert codec.decode(data) == replace(answer, refusal=PrepareRefusal.OTHER)
+
+
+def test_a_standing_of_a_later_version_proves_nothing() -> None:
+    answer = m.CopiesAnswer(1, (m.CopyReport(m.Standing.WHOLE, 5, 6),))
+    rows = msgspec.msgpack.decode(codec.encode(answer))
+    rows[-1][0][0] = 77
+    assert codec.decode(msgspec.msgpack.encode(rows)) == m.CopiesAnswer(1, (m.CopyReport(m.Standing.UNKNOWN, 5, 6),))
 
 
 ENCODED_KINDS = [kind for kind in KINDS if kind is not m.Replicate]
@@ -293,7 +304,7 @@ def test_frames_are_bounded() -> None:
     assert all(len(frame) <= peer_frames.FRAME_SIZE_BYTES + 4096 for frame in frames)
 
 
-@pytest.mark.parametrize("garbage", [b"\xff\xff", b"", b"\x0a\x05abc", b"hello, broker"])
+@pytest.mark.parametrize("garbage", [b"\xff\xff", b"", b"\x0a\x05abc", b"hello, broker", b"\x91\x7f", b"\x91" * 5000])
 def test_garbage_is_a_bad_request(garbage: bytes) -> None:
     with pytest.raises(BadRequestError):
         codec.decode(garbage)
@@ -330,18 +341,83 @@ def _fields(chain: Chain) -> dict[str, Any]:
     return {field.name: getattr(chain, field.name) for field in fields(chain)}
 
 
+NUMBER_HOSTILE = [-1, 2**32, 2**64 - 1, 1.0, True, "1", None, b"", []]
+
+
+@pytest.mark.parametrize("number", NUMBER_HOSTILE, ids=repr)
+def test_what_is_no_number_of_a_segment_is_refused(number: object) -> None:
+    row = msgspec.msgpack.decode(codec.encode(m.TableRequest(PartitionId(1), 2)))
+    with pytest.raises(BadRequestError, match="int"):
+        codec.decode(msgspec.msgpack.encode([*row[:-1], number]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xdd\xff\xff\xff\xff\x0b", b"\x93\x0b\x01\xdd\xff\xff\xff\xff", b"\x93\x0b\x01\xdd\x08\x00\x00\x00",
+     b"\x93\x0b\x01\x91\xc6\xff\xff\xff\xff"],
+    ids=["array", "list", "list of a GB", "bytes"],
+)  # fmt: skip
+def test_a_length_that_lies_takes_no_memory(data: bytes) -> None:
+    assert codec.NUMBERS[m.BlockAnswer] == 0x0B
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequestError):
+            codec.decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ENCODED_KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_a_message_that_is_cut_or_longer_is_refused(kind: type, data: st.DataObject) -> None:
+    whole = codec.encode(data.draw(messages_of(kind)))
+    row = msgspec.msgpack.decode(whole)
+    longest = len(fields(kind)) + 1
+    for wrong in (whole[:-1], whole + b"\0", msgspec.msgpack.encode([*row, *[None] * (longest + 1 - len(row))])):
+        with pytest.raises(BadRequestError):
+            codec.decode(wrong)
+
+
 @pytest.mark.parametrize("field", ["length", "size_bytes"])
 def test_answer_to_a_fence_with_half_of_what_it_needs_is_refused(field: str) -> None:
     message = m.FenceAnswer(PartitionId(1), 2, b"s" * 16, True, 5, 6, True, 5, 0, Table(), False, (), size_bytes=9)
-    packed = peer_pb2.PeerMessage.FromString(codec.encode(message))
-    packed.fence_answer.ClearField(field)  # type: ignore[arg-type]
+    assert codec.decode(codec.encode(message)) == message
+    half: Any = replace(message, **{field: None})  # type: ignore[arg-type]
     with pytest.raises(BadRequestError, match="length and size"):
-        codec.decode(packed.SerializeToString())
+        codec.decode(codec.encode(half))
 
 
 def test_control_record_without_settings_is_refused() -> None:
     message = m.ReplicateCursors(PartitionId(1), 2, 3, 4, (CursorState(2, "g", 1, 0, 0, settings=SETTINGS_DEFAULT),))
-    packed = peer_pb2.PeerMessage.FromString(codec.encode(message))
-    packed.cursor_sync.cursors[0].ClearField("settings")
-    with pytest.raises(BadRequestError, match="how the group is served"):
-        codec.decode(packed.SerializeToString())
+    row = msgspec.msgpack.decode(codec.encode(message))
+    for cut in (row[-1][0][:-1], [*row[-1][0][:-1], None]):
+        with pytest.raises(BadRequestError):
+            codec.decode(msgspec.msgpack.encode([*row[:-1], [cut]]))
+
+
+@pytest.mark.parametrize("wrong", [{"state": SegmentState.SEALED, "sealed_len": None}, {"segments": ()}], ids=repr)
+def test_a_chain_that_lacks_what_it_must_say_is_refused(wrong: dict[str, Any]) -> None:
+    member = MemberId("a", "b")
+    segment = Segment(1, b"a", "g", (member,), 1, SegmentState.OPEN, 0, member, 1, (member,), 5)
+    chain = Chain(PartitionId(1), 2, "t", 0, True, ("g",), (segment,))
+    assert codec.decode(codec.encode(m.ChainUpdate(chain, 3))) == m.ChainUpdate(chain, 3)
+    kept = wrong.get("segments", (replace(segment, **wrong),) if "state" in wrong else None)
+    with pytest.raises(BadRequestError, match="segment"):
+        codec.decode(codec.encode(m.ChainUpdate(replace(chain, segments=kept), 3)))
+
+
+def test_a_batch_with_a_body_of_another_length_is_refused() -> None:
+    batch = make_batch(b"a body", 1)
+    answer = m.CopyAnswer(PartitionId(1), 2, 0, True, (batch,), None)
+    assert codec.decode(codec.encode(answer)) == answer
+    for body in (b"a bod", b"a body,"):
+        with pytest.raises(BadRequestError, match="body"):
+            codec.decode(codec.encode(replace(answer, batches=(batch._replace(body=body),))))
+
+
+def test_an_idle_block_that_is_not_made_of_rows_is_refused() -> None:
+    for content in (b"", bytes(47), bytes(49)):
+        with pytest.raises(BadRequestError, match="rows"):
+            codec.decode(codec.encode(m.BlockAnswer(PartitionId(1), (content,))))

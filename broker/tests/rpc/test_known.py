@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_api.v1 import operations_pb2, records_pb2
+from seriatim_api.v1 import operations_pb2
+from seriatim_broker.core.control.rebuild import KnownWriter
 from seriatim_broker.core.values.chain import Opening, create
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode
+from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.interfaces import forms
 from seriatim_broker.rpc import known
-from seriatim_broker.runtime.records import chain_to_record
 
 MEMBERS = MemberId("g0-0", "5e" * 16), MemberId("g0-1", "5f" * 16)
 CHAIN = create(PartitionId(7), "t", 0, True, ("g0",), Opening(b"a" * 16, "g0", MEMBERS, 1, False), 0)
+CURSOR = CursorState(1, "g", 3, 4, 9, settings=ConsumerGroupSettings(ConsumerMode.KEY_ORDERED), serial=2)
+KNOWN = known.KnownPartition(CHAIN, (CURSOR,), (KnownWriter(b"p" * 16, 3, 4, 5),))
 
 
-def page(*cursors: operations_pb2.KnownCursor) -> operations_pb2.TellKnownResponse:
-    partition = operations_pb2.KnownPartition(chain=chain_to_record(CHAIN), cursors=cursors)
+def page(form: bytes) -> operations_pb2.TellKnownResponse:
+    partition = operations_pb2.KnownPartition(partition_id=7, form=form)
     return operations_pb2.TellKnownResponse(cluster="c", partitions=[partition], is_last=True)
 
 
-def settings(**fields: int) -> records_pb2.GroupSettings:
-    written = records_pb2.GroupSettings(mode=records_pb2.CONSUMER_MODE_KEY_ORDERED)
-    for name, number in fields.items():
-        setattr(written.retry, name, number)
-    return written
+def test_a_broker_tells_all_that_a_rebuild_needs() -> None:
+    told = known.read("g0-0", [page(forms.encode(KNOWN))])
+    assert told.chains == {7: CHAIN}
+    assert told.cursors == {7: (CURSOR,)}
+    assert told.writers == {7: KNOWN.writers}
 
 
-def test_a_control_record_is_told_with_its_settings() -> None:
-    told = known.read("g0-0", [page(operations_pb2.KnownCursor(segment=1, group="g", settings=settings()))])
-    ((cursor,),) = told.cursors.values()
-    assert cursor.settings.mode.is_keyed
-
-
-@pytest.mark.parametrize("wrong", [None, settings(exhausted=99), settings(back_off=99)])
-def test_a_control_record_without_settings_that_are_known_is_damage(wrong: records_pb2.GroupSettings | None) -> None:
-    with pytest.raises(CorruptionError, match="consumer group g"):
-        known.read("g0-0", [page(operations_pb2.KnownCursor(segment=1, group="g", settings=wrong))])
+@pytest.mark.parametrize("wrong", [None, [], [99], [2, [3, 99]], [2, [3, 1, [], 0, 99]]], ids=repr)
+def test_a_control_record_without_settings_that_are_known_is_damage(wrong: object) -> None:
+    row = msgspec.msgpack.decode(forms.encode(KNOWN))
+    settings_at = 8
+    assert row[1][0][settings_at] == [2]
+    row[1][0][settings_at] = wrong
+    if wrong == []:
+        del row[1][0][settings_at:]
+    with pytest.raises(CorruptionError, match="g0-0"):
+        known.read("g0-0", [page(msgspec.msgpack.encode(row))])

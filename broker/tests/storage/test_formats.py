@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor import Descriptor
 from seriatim_api.errors import NewerFormatError, OlderFormatError
 from seriatim_api.v1 import storage_pb2
 from seriatim_broker.adapters import passport
@@ -15,10 +14,12 @@ from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import codec, keys
 from seriatim_broker.core.values import ledger_rows as rows
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, KeyPhase, RetryPolicy
-from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState
+from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, TailCopy
 from seriatim_broker.core.values.producers import Entry, IdleBlock, pack_window
+from seriatim_broker.interfaces import forms
 
 from .build import ATTEMPT, SegmentBuilder, preparation, segment_record
+from .described_forms import described
 
 HEADER_BYTES = 12  # magic and checksum, since the first version
 FORMATS = Path(__file__).parent / "formats"
@@ -35,12 +36,14 @@ def _samples() -> Iterator[tuple[str, bytes]]:
         yield f"batch part {number}", bytes(part)
     yield "window", codec.write_window(window)
     yield "idle block", IdleBlock.of([(b"q" * 16, window)]).data
-    yield "segment", codec.write_segment(segment_record(2, sealed_len=9))
-    yield "preparation", codec.write_preparation(preparation(2))
+    yield "segment", codec.write(segment_record(2, sealed_len=9))
+    yield "preparation", codec.write(preparation(2))
     cursor = CursorState(2, "g", 3, 7, 9, 5, 4, 6, settings=PARKS, term_base=8, serial=11)
-    yield "control record", codec.write_cursor(cursor)
+    yield "control record", codec.write(cursor)
+    yield "extent", codec.write(codec.Extent(1_000))
+    yield "tail copy", codec.write(TailCopy(2, 4, 6, (batch,)))
     row = (rows.key_name(b"k"), b"v")
-    yield "hand-over", codec.write_handover(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
+    yield "hand-over", codec.write(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
     yield "ledger block", rows.block_name(1) + rows.write_block(0b1011)
     yield (
         "ledger key",
@@ -56,19 +59,10 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     yield "key of a hand-over", keys.handover_key(1, 2, "g")
 
 
-def _fields(message: Descriptor) -> Iterator[str]:
-    for field in message.fields:
-        of = field.message_type.full_name if field.message_type is not None else field.type
-        yield f"{message.name}.{field.name} = {field.number}, {of}"
-    for nested in message.nested_types:
-        yield from _fields(nested)
-
-
 def _written() -> str:
-    messages = storage_pb2.DESCRIPTOR.message_types_by_name.values()
-    lines = [line for message in messages for line in _fields(message)]
+    lines = [line for kind in codec.KINDS for line in described(forms.way_of(kind).wire)]
     lines += [f"{name}: {value.hex()}" for name, value in _samples()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
 def test_rows_on_the_disk_are_as_their_format_says() -> None:

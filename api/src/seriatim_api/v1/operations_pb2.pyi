@@ -119,111 +119,24 @@ Global___TellKnownResponse: _TypeAlias = TellKnownResponse  # noqa: Y015
 class KnownPartition(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CHAIN_FIELD_NUMBER: _builtins.int
-    CURSORS_FIELD_NUMBER: _builtins.int
-    WRITERS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def chain(self) -> _records_pb2.ChainRecord:
-        """whole: no pages"""
-
-    @_builtins.property
-    def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownCursor]: ...
-    @_builtins.property
-    def writers(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownWriter]:
-        """that published to this partition, as far as the producer table knows"""
-
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    form: _builtins.bytes
+    """a KnownPartition of the broker's rpc.known, as docs/contributing/formats.md says"""
     def __init__(
         self,
         *,
-        chain: _records_pb2.ChainRecord | None = ...,
-        cursors: _abc.Iterable[Global___KnownCursor] | None = ...,
-        writers: _abc.Iterable[Global___KnownWriter] | None = ...,
+        partition_id: _builtins.int = ...,
+        form: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cursors", b"cursors", "writers", b"writers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KnownPartition: _TypeAlias = KnownPartition  # noqa: Y015
-
-@_typing.final
-class KnownWriter(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PRODUCER_FIELD_NUMBER: _builtins.int
-    SEQUENCE_FIELD_NUMBER: _builtins.int
-    ROWS_FIELD_NUMBER: _builtins.int
-    APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
-    producer: _builtins.bytes
-    """16 bytes"""
-    sequence: _builtins.int
-    """of the last publication with rows here"""
-    rows: _builtins.int
-    """how many of its rows are here"""
-    append_time_ms: _builtins.int
-    """of the last of them; 0: not known"""
-    def __init__(
-        self,
-        *,
-        producer: _builtins.bytes = ...,
-        sequence: _builtins.int = ...,
-        rows: _builtins.int = ...,
-        append_time_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "producer", b"producer", "rows", b"rows", "sequence", b"sequence"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___KnownWriter: _TypeAlias = KnownWriter  # noqa: Y015
-
-@_typing.final
-class KnownCursor(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    SEGMENT_FIELD_NUMBER: _builtins.int
-    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
-    ACKED_FIELD_NUMBER: _builtins.int
-    OLDEST_FIELD_NUMBER: _builtins.int
-    SETTINGS_FIELD_NUMBER: _builtins.int
-    TERM_BASE_FIELD_NUMBER: _builtins.int
-    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
-    SERIAL_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    segment: _builtins.int
-    group_epoch: _builtins.int
-    acked: _builtins.int
-    oldest: _builtins.int
-    """the oldest message that it set aside; 0: none"""
-    term_base: _builtins.int
-    server_epoch: _builtins.int
-    """with the serial: which of two control records is newer"""
-    serial: _builtins.int
-    @_builtins.property
-    def settings(self) -> _records_pb2.GroupSettings: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        segment: _builtins.int = ...,
-        group_epoch: _builtins.int = ...,
-        acked: _builtins.int = ...,
-        oldest: _builtins.int = ...,
-        settings: _records_pb2.GroupSettings | None = ...,
-        term_base: _builtins.int = ...,
-        server_epoch: _builtins.int = ...,
-        serial: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "segment", b"segment", "serial", b"serial", "server_epoch", b"server_epoch", "settings", b"settings", "term_base", b"term_base"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___KnownCursor: _TypeAlias = KnownCursor  # noqa: Y015
 
 @_typing.final
 class ListBrokerGroupsRequest(_message.Message):

@@ -22,33 +22,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
-from seriatim_api.v1 import records_pb2 as seriatim_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/storage.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\x1a\x19seriatim/v1/records.proto\"\xe1\x02\n\rStoredSegment\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x0c\x12$\n\x07members\x18\x02 \x03(\x0b\x32\x13.seriatim.v1.Member\x12\r\n\x05\x66lush\x18\x03 \x01(\x08\x12\x18\n\x10incomplete_table\x18\x04 \x01(\x08\x12\x12\n\nopened_run\x18\x05 \x01(\x04\x12\x0e\n\x06\x66\x65nced\x18\x06 \x01(\x08\x12\x17\n\nsealed_len\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0fsealed_checksum\x18\x08 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04lost\x18\t \x01(\x08\x12\x13\n\x0bquarantined\x18\n \x01(\x08\x12\r\n\x05start\x18\x0b \x01(\x04\x12\x16\n\x0estart_checksum\x18\x0c \x01(\r\x12\x13\n\x0bstart_bytes\x18\r \x01(\x04\x12\x13\n\x0b\x63opied_from\x18\x0e \x01(\x04\x42\r\n\x0b_sealed_lenB\x12\n\x10_sealed_checksum\"+\n\x0bStoredBatch\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"l\n\nStoredTail\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x12\n\nfrom_index\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12)\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x18.seriatim.v1.StoredBatch\"\xd2\x01\n\x11StoredPreparation\x12$\n\x07members\x18\x01 \x03(\x0b\x32\x13.seriatim.v1.Member\x12\r\n\x05\x66lush\x18\x02 \x01(\x08\x12\x18\n\x10incomplete_table\x18\x03 \x01(\x08\x12%\n\x04tail\x18\x05 \x01(\x0b\x32\x17.seriatim.v1.StoredTail\x12\x0b\n\x03run\x18\x06 \x01(\x04\x12\x0e\n\x06voided\x18\x07 \x01(\x08\x12\x14\n\x0cpacked_table\x18\x08 \x01(\x0c\x12\x0e\n\x06\x62locks\x18\t \x01(\x0cJ\x04\x08\x04\x10\x05\"b\n\x0bStoredChain\x12&\n\x04head\x18\x01 \x01(\x0b\x32\x18.seriatim.v1.ChainRecord\x12\x15\n\rfirst_segment\x18\x02 \x01(\r\x12\x14\n\x0copen_segment\x18\x03 \x01(\r\"\xcb\x01\n\x0cStoredCursor\x12\x13\n\x0bgroup_epoch\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12\x10\n\x08reserved\x18\x03 \x01(\x04\x12\x14\n\x0cserver_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06oldest\x18\x05 \x01(\x04\x12\x0e\n\x06untold\x18\x06 \x01(\x04\x12,\n\x08settings\x18\x07 \x01(\x0b\x32\x1a.seriatim.v1.GroupSettings\x12\x11\n\tterm_base\x18\x08 \x01(\x04\x12\x0e\n\x06serial\x18\t \x01(\x04\"q\n\x0eStoredHandOver\x12\x13\n\x0bgroup_epoch\x18\x01 \x01(\x04\x12\x16\n\x0ehandover_epoch\x18\x02 \x01(\x04\x12\x13\n\x0bhandover_no\x18\x03 \x01(\x04\x12\r\n\x05names\x18\x04 \x03(\x0c\x12\x0e\n\x06values\x18\x05 \x03(\x0c\"$\n\x0cStoredExtent\x12\x14\n\x0copened_at_ms\x18\x01 \x01(\x03\"\xa2\x02\n\x0eStoredPassport\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x06 \x01(\t\x12\x16\n\x0e\x63lean_shutdown\x18\x07 \x01(\x08\x12\x1a\n\x12suspect_before_run\x18\x08 \x01(\x04\x12\x14\n\x0cstorage_made\x18\t \x01(\x08\x12\x16\n\x0eregistered_run\x18\n \x01(\x04\x12\x1c\n\x14\x63oordinator_revision\x18\x0b \x01(\x03\x12!\n\x19\x63oordinator_rebuilt_at_ms\x18\x0c \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/storage.proto\x12\x0bseriatim.v1\"\xa2\x02\n\x0eStoredPassport\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\x04\x12\x0f\n\x07\x62oot_id\x18\x06 \x01(\t\x12\x16\n\x0e\x63lean_shutdown\x18\x07 \x01(\x08\x12\x1a\n\x12suspect_before_run\x18\x08 \x01(\x04\x12\x14\n\x0cstorage_made\x18\t \x01(\x08\x12\x16\n\x0eregistered_run\x18\n \x01(\x04\x12\x1c\n\x14\x63oordinator_revision\x18\x0b \x01(\x03\x12!\n\x19\x63oordinator_rebuilt_at_ms\x18\x0c \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.storage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STOREDSEGMENT']._serialized_start=96
-  _globals['_STOREDSEGMENT']._serialized_end=449
-  _globals['_STOREDBATCH']._serialized_start=451
-  _globals['_STOREDBATCH']._serialized_end=494
-  _globals['_STOREDTAIL']._serialized_start=496
-  _globals['_STOREDTAIL']._serialized_end=604
-  _globals['_STOREDPREPARATION']._serialized_start=607
-  _globals['_STOREDPREPARATION']._serialized_end=817
-  _globals['_STOREDCHAIN']._serialized_start=819
-  _globals['_STOREDCHAIN']._serialized_end=917
-  _globals['_STOREDCURSOR']._serialized_start=920
-  _globals['_STOREDCURSOR']._serialized_end=1123
-  _globals['_STOREDHANDOVER']._serialized_start=1125
-  _globals['_STOREDHANDOVER']._serialized_end=1238
-  _globals['_STOREDEXTENT']._serialized_start=1240
-  _globals['_STOREDEXTENT']._serialized_end=1276
-  _globals['_STOREDPASSPORT']._serialized_start=1279
-  _globals['_STOREDPASSPORT']._serialized_end=1569
+  _globals['_STOREDPASSPORT']._serialized_start=43
+  _globals['_STOREDPASSPORT']._serialized_end=333
 # @@protoc_insertion_point(module_scope)

@@ -40,23 +40,23 @@ def member_to_record(member: MemberId) -> common_pb2.Member:
 
 
 @lru_cache(SHARED_COUNT_MAX)
-def _shared_member(broker: str, incarnation: str) -> MemberId:
+def shared_member(broker: str, incarnation: str) -> MemberId:
     return MemberId(broker, incarnation)
 
 
 @lru_cache(SHARED_COUNT_MAX)
-def _shared_members(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
+def shared_members(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
     return members
 
 
 def member_from_record(record: common_pb2.Member) -> MemberId:
     """The member of a message that `member_to_record` made."""
-    return _shared_member(record.broker, record.incarnation)
+    return shared_member(record.broker, record.incarnation)
 
 
 def members_from_record(records: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
     """The members of several messages, in their order."""
-    return _shared_members(tuple(map(member_from_record, records)))
+    return shared_members(tuple(map(member_from_record, records)))
 
 
 def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:

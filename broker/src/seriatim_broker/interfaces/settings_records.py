@@ -1,4 +1,4 @@
-"""Settings of consumer groups as protobuf messages, and back: for records of the coordinator, disks and messages."""
+"""Settings of consumer groups as protobuf messages, and back: for records of the coordinator, and for clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.values.keyed import RETRY_DEFAULT, BackOff, ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 
 SHARED_COUNT_MAX = 4096
-"""Limit for the settings that control records share."""
+"""Limit for the retry policies that messages share."""
 
 
 def mode_to_number(mode: ConsumerMode) -> records_pb2.ConsumerMode.ValueType:
@@ -76,19 +76,3 @@ def settings_to_proto(settings: ConsumerGroupSettings) -> records_pb2.GroupSetti
 @lru_cache(SHARED_COUNT_MAX)
 def _shared_policy(policy: RetryPolicy) -> records_pb2.RetryPolicy:
     return retry_to_proto(policy)
-
-
-def known_settings(written: records_pb2.GroupSettings) -> ConsumerGroupSettings:
-    """The settings in a control record.
-
-    Raises:
-        ValueError: They are none that this version knows.
-    """
-    retry = written.retry.SerializeToString() if written.HasField("retry") else b""
-    return _shared_settings(written.mode, retry, written.at_most_once, written.spread != records_pb2.SPREAD_NONE)
-
-
-@lru_cache(SHARED_COUNT_MAX)
-def _shared_settings(mode: int, retry: bytes, at_most_once: bool, is_spread: bool) -> ConsumerGroupSettings:
-    policy = retry_from_proto(records_pb2.RetryPolicy.FromString(retry)) if retry else RETRY_DEFAULT
-    return ConsumerGroupSettings(mode_from_number(mode), policy, at_most_once, is_spread)

@@ -81,7 +81,7 @@ class AskedBroker:
         while not pages or not pages[-1].is_last:
             request = operations_pb2.TellKnownRequest(after_partition_id=after)
             pages.append(await self._answer(stub.TellKnown(request, timeout=deadline_s)))
-            after = max((known.chain.partition_id for known in pages[-1].partitions), default=after)
+            after = max((known.partition_id for known in pages[-1].partitions), default=after)
         return pages
 
     async def _answer(self, call: Awaitable[_Answer]) -> _Answer:

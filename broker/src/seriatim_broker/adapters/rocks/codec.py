@@ -1,7 +1,7 @@
 """Values on disk, from and to bytes.
 
-Each append writes a batch and a producer window, so their formats are packed by hand. The others are protobuf, to which
-a newer version may add fields.
+Each append writes a batch and a producer window, so their formats are packed by hand. The others are arrays of the
+fields of the core's values (`interfaces.forms`).
 
     batch   commit (u64, little-endian)   the commit that the member knew when it wrote the batch
             position (u64)                bytes of the segment's log before this batch
@@ -16,44 +16,20 @@ a newer version may add fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader, HeaderError, parse_header
 from seriatim_api.errors import CorruptionError
-from seriatim_api.ids import MemberId, PartitionId
-from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
+from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
-from ...core.values.log import (
-    Batch,
-    CursorState,
-    HandOverId,
-    HandOverState,
-    LocalSegment,
-    Preparation,
-    TailCopy,
-)
-from ...core.values.producers import (
-    ENTRY_BYTES,
-    KEPT_BATCHES,
-    TIME_BYTES,
-    IdleBlock,
-    Table,
-    Window,
-    is_window,
-    pack_names,
-    read_names,
-)
-from ...core.values.segment import AT_ZERO, Segment, Start
-from ...interfaces.segment_records import read_segment as read_segment_record
-from ...interfaces.segment_records import write_segment as write_segment_record
-from ...interfaces.settings_records import known_settings, settings_to_proto
+from ...core.values.log import Batch, CursorState, HandOverState, LocalSegment, Preparation, TailCopy
+from ...core.values.producers import ENTRY_BYTES, KEPT_BATCHES, TIME_BYTES, IdleBlock, Window, is_window
+from ...core.values.segment import Segment
+from ...interfaces import forms
 from .extents import ExtentRun
 
-_Message = TypeVar("_Message")
+_T = TypeVar("_T")
 
 _PREFIX: Final = struct.Struct("<QQ")
 _BODY_AT: Final = _PREFIX.size + HEADER_SIZE_BYTES
@@ -173,26 +149,31 @@ def read_window(value: bytes) -> Window:
 # ---- control records ------------------------------------------------------------------------------------
 
 
-def write_segment(segment: LocalSegment) -> bytes:
-    """The value of a segment's record."""
-    return _dump(
-        storage_pb2.StoredSegment(
-            attempt=segment.switch_attempt,
-            members=_write_members(segment.members),
-            flush=segment.flush,
-            incomplete_table=segment.incomplete_table,
-            opened_run=segment.opened_member_run,
-            fenced=segment.fenced,
-            sealed_len=segment.sealed_len,
-            sealed_checksum=segment.sealed_checksum,
-            lost=segment.lost,
-            quarantined=segment.quarantined,
-            start=segment.begin.first,
-            start_checksum=segment.begin.checksum,
-            start_bytes=segment.begin.size_bytes,
-            copied_from=segment.copied_from,
-        )
-    )
+class Extent(NamedTuple):
+    """An extent in use; its number is in the key."""
+
+    opened_at_ms: int
+
+
+class BareChain(NamedTuple):
+    """A chain record without its segments, which have keys of their own."""
+
+    partition: PartitionId
+    epoch: int
+    topic: str
+    number: int
+    flush: bool
+    send_chain: tuple[str, ...]
+    width: int
+    oldest_segment_no: int
+    open_segment_no: int
+
+
+KINDS: Final = (LocalSegment, Preparation, TailCopy, CursorState, HandOverState, BareChain, Segment, Extent)
+"""What `write` writes."""
+
+write: Final = forms.encode
+"""The value of a control record."""
 
 
 def read_segment(no: int, value: bytes) -> LocalSegment:
@@ -201,38 +182,7 @@ def read_segment(no: int, value: bytes) -> LocalSegment:
     Raises:
         CorruptionError: The value cannot be read.
     """
-    stored = _load(storage_pb2.StoredSegment, value)
-    return LocalSegment(
-        no=no,
-        switch_attempt=stored.attempt,
-        members=_read_members(stored.members),
-        flush=stored.flush,
-        incomplete_table=stored.incomplete_table,
-        opened_member_run=stored.opened_run,
-        fenced=stored.fenced,
-        sealed_len=stored.sealed_len if stored.HasField("sealed_len") else None,
-        sealed_checksum=stored.sealed_checksum if stored.HasField("sealed_checksum") else None,
-        lost=stored.lost,
-        quarantined=stored.quarantined,
-        begin=Start(stored.start, stored.start_checksum, stored.start_bytes) if stored.start else AT_ZERO,
-        copied_from=stored.copied_from,
-    )
-
-
-def write_preparation(preparation: Preparation) -> bytes:
-    """The value of a preparation, which includes its tail copy."""
-    return _dump(
-        storage_pb2.StoredPreparation(
-            members=_write_members(preparation.members),
-            flush=preparation.flush,
-            incomplete_table=preparation.incomplete_table,
-            packed_table=preparation.table.rows,
-            blocks=pack_names(preparation.table.blocks),
-            tail=_tail_message(preparation.tail) if preparation.tail is not None else None,
-            run=preparation.member_run,
-            voided=preparation.voided,
-        )
-    )
+    return _read(LocalSegment, value, no=no)
 
 
 def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
@@ -241,24 +191,7 @@ def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
     Raises:
         CorruptionError: The value, its producer table or its tail copy cannot be read.
     """
-    stored = _load(storage_pb2.StoredPreparation, value)
-    try:
-        table = Table(stored.packed_table, read_names(stored.blocks))
-    except ValueError as error:
-        raise CorruptionError(f"a preparation names idle blocks that cannot be read: {error}") from error
-    if not table.is_sound:
-        raise CorruptionError(f"the producer table of a preparation has {table.size_bytes} bytes")
-    return Preparation(
-        segment_no=no,
-        switch_attempt=attempt,
-        members=_read_members(stored.members),
-        flush=stored.flush,
-        incomplete_table=stored.incomplete_table,
-        table=table,
-        tail=_tail_of(stored.tail) if stored.HasField("tail") else None,
-        member_run=stored.run,
-        voided=stored.voided,
-    )
+    return _read(Preparation, value, segment_no=no, switch_attempt=attempt)
 
 
 def read_block(block: bytes, value: bytes) -> bytes:
@@ -272,30 +205,13 @@ def read_block(block: bytes, value: bytes) -> bytes:
     return value
 
 
-def write_tail(tail: TailCopy) -> bytes:
-    """The value of a tail copy."""
-    return _dump(_tail_message(tail))
-
-
 def read_tail(value: bytes) -> TailCopy:
-    """The tail copy in a value."""
-    return _tail_of(_load(storage_pb2.StoredTail, value))
+    """The tail copy in a value.
 
-
-def write_cursor(cursor: CursorState) -> bytes:
-    """The value of a cursor."""
-    stored = storage_pb2.StoredCursor(
-        group_epoch=cursor.group_epoch,
-        acked=cursor.acked,
-        reserved=cursor.reserved,
-        server_epoch=cursor.server_epoch,
-        oldest=cursor.oldest,
-        untold=cursor.untold,
-        term_base=cursor.term_base,
-        serial=cursor.serial,
-        settings=settings_to_proto(cursor.settings),
-    )
-    return _dump(stored)
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
+    return _read(TailCopy, value)
 
 
 def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
@@ -304,32 +220,7 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     Raises:
         CorruptionError: The value cannot be read, or does not say how the consumer group is served.
     """
-    stored = _load(storage_pb2.StoredCursor, value)
-    if not stored.HasField("settings"):
-        raise CorruptionError(f"the control record of consumer group {group} does not say how the group is served")
-    try:
-        settings = known_settings(stored.settings)
-    except ValueError as error:
-        raise CorruptionError(
-            f"the settings of consumer group {group} were written by a newer version, or are damaged: {error}"
-        ) from error
-    return CursorState(
-        segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
-        stored.untold, settings=settings, term_base=stored.term_base, serial=stored.serial,
-    )  # fmt: skip
-
-
-def write_handover(handover: HandOverState) -> bytes:
-    """The value of what the server of the segment before handed over."""
-    return _dump(
-        storage_pb2.StoredHandOver(
-            group_epoch=handover.group_epoch,
-            handover_epoch=handover.id.server_epoch,
-            handover_no=handover.id.no,
-            names=[name for name, _ in handover.rows],
-            values=[value for _, value in handover.rows],
-        )
-    )
+    return _read(CursorState, value, segment_no=segment_no, consumer_group=group)
 
 
 def read_handover(segment_no: int, group: str, value: bytes) -> HandOverState:
@@ -338,35 +229,17 @@ def read_handover(segment_no: int, group: str, value: bytes) -> HandOverState:
     Raises:
         CorruptionError: The value cannot be read.
     """
-    stored = _load(storage_pb2.StoredHandOver, value)
-    if len(stored.names) != len(stored.values):
-        raise CorruptionError("a hand-over has as many values as names of rows")
-    rows = tuple(zip(stored.names, stored.values, strict=True))
-    id_ = HandOverId(stored.handover_epoch, stored.handover_no)
-    return HandOverState(segment_no, group, stored.group_epoch, id_, rows)
+    return _read(HandOverState, value, segment_no=segment_no, consumer_group=group)
 
 
 def write_bare_chain(chain: Chain) -> bytes:
     """The value of a chain's head: the chain record without its segments."""
-    record = records_pb2.ChainRecord(
-        partition_id=chain.partition,
-        epoch=chain.epoch,
-        topic=chain.topic,
-        partition=chain.number,
-        flush=chain.flush,
-        chain_width=chain.width,
-        send_chain=chain.send_chain,
-    )
-    return _dump(
-        storage_pb2.StoredChain(head=record, first_segment=chain.segments[0].no, open_segment=chain.open_segment.no)
-    )
-
-
-def write_chain_segment(segment: Segment) -> bytes:
-    """The value of a segment of a chain."""
-    record = records_pb2.SegmentRecord()
-    write_segment_record(record, segment)
-    return _dump(record)
+    return write(
+        BareChain(
+            chain.partition, chain.epoch, chain.topic, chain.number, chain.flush, chain.send_chain, chain.width,
+            chain.segments[0].no, chain.open_segment.no,
+        )
+    )  # fmt: skip
 
 
 def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
@@ -379,74 +252,36 @@ def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
     Raises:
         CorruptionError: A segment is missing, or a value cannot be read.
     """
-    stored = _load(storage_pb2.StoredChain, value)
+    bare = _read(BareChain, value)
     found: list[Segment] = []
-    no = stored.open_segment
-    while no >= stored.first_segment:
+    no = bare.open_segment_no
+    while no >= bare.oldest_segment_no or not found:
         if no not in segments:
-            raise CorruptionError(f"the chain of partition id {stored.head.partition_id} lacks a segment")
-        found.append(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])))
+            raise CorruptionError(f"the chain of partition id {bare.partition} lacks a segment")
+        found.append(_read(Segment, segments[no], no=no))
         no = found[-1].previous_no
-    record = stored.head
     return Chain(
-        partition=PartitionId(record.partition_id),
-        epoch=record.epoch,
-        topic=record.topic,
-        number=record.partition,
-        flush=record.flush,
-        send_chain=tuple(record.send_chain),
-        segments=tuple(reversed(found)),
-        width=record.chain_width,
-    )
-
-
-def write_extent(opened_at_ms: int) -> bytes:
-    """The value of an extent's record."""
-    return _dump(storage_pb2.StoredExtent(opened_at_ms=opened_at_ms))
+        bare.partition, bare.epoch, bare.topic, bare.number, bare.flush, bare.send_chain, tuple(reversed(found)),
+        bare.width,
+    )  # fmt: skip
 
 
 def read_extent(value: bytes) -> int:
-    """When the extent was opened, in milliseconds since 1970 UTC by the machine's clock."""
-    opened_at_ms: int = _load(storage_pb2.StoredExtent, value).opened_at_ms
-    return opened_at_ms
+    """When the extent was opened, in milliseconds since 1970 UTC by the machine's clock.
+
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
+    return _read(Extent, value).opened_at_ms
 
 
-def _tail_message(tail: TailCopy) -> storage_pb2.StoredTail:
-    batches = [storage_pb2.StoredBatch(header=batch.header.raw, body=batch.body) for batch in tail.batches]
-    return storage_pb2.StoredTail(
-        segment=tail.segment_no, from_index=tail.from_index, length=tail.length, batches=batches
-    )
-
-
-def _tail_of(stored: storage_pb2.StoredTail) -> TailCopy:
+def _read(kind: type[_T], value: bytes, **of_key: Any) -> _T:
+    """The value of that kind whose key says the same of it."""
     try:
-        batches = tuple(Batch(parse_header(batch.header), batch.body) for batch in stored.batches)
-    except HeaderError as error:
-        raise CorruptionError(f"a batch of a tail copy cannot be read: {error}") from error
-    return TailCopy(stored.segment, stored.from_index, stored.length, batches)
-
-
-def _write_members(members: Iterable[MemberId]) -> list[common_pb2.Member]:
-    return [common_pb2.Member(broker=member.broker, incarnation=member.incarnation) for member in members]
-
-
-def _read_members(stored: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
-    return _shared(tuple(MemberId(member.broker, member.incarnation) for member in stored))
-
-
-@lru_cache(4096)
-def _shared(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
-    """One shared object for all equal tuples, because thousands of segments name the same few members."""
-    return members
-
-
-def _dump(message: object) -> bytes:
-    data: bytes = message.SerializeToString()  # type: ignore[attr-defined] # every generated class has it
-    return data
-
-
-def _load(kind: type[_Message], value: bytes) -> _Message:
-    try:
-        return kind.FromString(value)  # type: ignore[attr-defined,no-any-return] # every generated class has it
-    except DecodeError as error:
-        raise CorruptionError(f"a {kind.__name__} on disk cannot be read") from error
+        found = forms.decode(kind, value)
+    except forms.FormError as error:
+        raise CorruptionError(f"a {kind.__name__} on disk cannot be read: {error}") from error
+    for name, expected in of_key.items():
+        if getattr(found, name) != expected:
+            raise CorruptionError(f"a {kind.__name__} on disk is of another {name} than its key")
+    return found

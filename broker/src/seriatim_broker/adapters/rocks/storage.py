@@ -367,12 +367,12 @@ class RocksStorage:
 
     def _put_segment(self, group: WriteGroup, write: PutSegment) -> None:
         key = keys.meta_key(write.partition, keys.SEGMENT, write.segment.no)
-        self._put(group, META, key, codec.write_segment(write.segment))
+        self._put(group, META, key, codec.write(write.segment))
 
     def _put_preparation(self, group: WriteGroup, write: PutPreparation) -> None:
         preparation = write.preparation
         key = keys.meta_key(write.partition, keys.PREPARATION, preparation.segment_no, preparation.switch_attempt)
-        self._put(group, META, key, codec.write_preparation(preparation))
+        self._put(group, META, key, codec.write(preparation))
         self._copies.put(write.partition, key, preparation.tail, self._writer.ticket + 1)
 
     def _drop_preparation(self, group: WriteGroup, write: DropPreparation) -> None:
@@ -390,18 +390,18 @@ class RocksStorage:
     def _put_tail_copy(self, group: WriteGroup, write: PutTailCopy) -> None:
         tail = write.tail
         key = keys.tail_key(write.partition, tail.segment_no, write.place)
-        self._put(group, META, key, codec.write_tail(tail))
+        self._put(group, META, key, codec.write(tail))
         self._copies.put(write.partition, key, tail, self._writer.ticket + 1)
 
     def _put_cursor(self, group: WriteGroup, write: PutCursor) -> None:
         key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.consumer_group)
-        self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
+        self._put(group, CURSOR, key, codec.write(write.cursor))
 
     def _put_ledger(self, group: WriteGroup, write: PutLedger) -> None:
         place = (write.partition, write.cursor.segment_no, write.cursor.consumer_group)
         if write.change.is_full:
             self._delete_range(group, CURSOR, keys.ledger_range(*place))
-        self._put(group, CURSOR, keys.cursor_key(*place), codec.write_cursor(write.cursor))
+        self._put(group, CURSOR, keys.cursor_key(*place), codec.write(write.cursor))
         prefix = keys.ledger_key(*place, b"")
         for name, value in write.change.puts:
             self._put(group, CURSOR, prefix + name, value)
@@ -412,7 +412,7 @@ class RocksStorage:
     def _put_handover(self, group: WriteGroup, write: PutHandOver) -> None:
         handover = write.handover
         key = keys.handover_key(write.partition, handover.segment_no, handover.consumer_group)
-        self._put(group, CURSOR, key, codec.write_handover(handover))
+        self._put(group, CURSOR, key, codec.write(handover))
 
     def _drop_cursor(self, group: WriteGroup, write: DropCursor) -> None:
         place = (write.partition, write.segment_no, write.consumer_group)
@@ -427,7 +427,7 @@ class RocksStorage:
             segment = chain.segment(no)
             assert segment is not None, (write.partition, no)
             key = keys.meta_key(write.partition, keys.CHAIN, no)
-            self._put(group, META, key, codec.write_chain_segment(segment))
+            self._put(group, META, key, codec.write(segment))
         for no in write.gone:
             key = keys.meta_key(write.partition, keys.CHAIN, no)
             group.add((DELETE, self._engine.family(META), key, None), len(key))
@@ -561,7 +561,7 @@ class RocksStorage:
 
     def _begin_extent(self, group: WriteGroup) -> Extent:
         extent = self._table.begin(self._floor.now_ms())
-        self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(extent.opened_at_ms))
+        self._put(group, INDEX, keys.extent_key(extent.number), codec.write(codec.Extent(extent.opened_at_ms)))
         self._housekeeper.wake()
         return extent
 

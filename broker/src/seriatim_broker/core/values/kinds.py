@@ -82,15 +82,11 @@ class WriteOwner(enum.StrEnum):
 
 
 class _Told(enum.StrEnum):
-    """A reason in a message between brokers, which may be of different versions."""
+    """A reason in a message between brokers, which may be of different versions. One that is not known is `OTHER`."""
 
     @classmethod
-    def told(cls, text: str) -> Self:
-        """The reason that a message names; `OTHER` if this version does not know it."""
-        try:
-            return cls(text)
-        except ValueError:
-            return cls("other")
+    def _missing_(cls, _: object) -> Self:
+        return cls("other")
 
 
 class PrepareRefusal(_Told):

@@ -565,6 +565,7 @@ class Standing(enum.IntEnum):
     UNKNOWN, WHOLE and PARTIAL are about any segment. The others come from the master of an open segment, in the member
     run that opened it. IN_STEP: every other member has all below the commit, and the segment could move to another
     broker group. OUT_OF_STEP: a member lacks messages. NOWHERE_TO_GO: no other broker group could take the segment.
+    An answer of a newer version that this one does not know proves nothing: it is UNKNOWN.
     """
 
     UNKNOWN = 0
@@ -573,6 +574,10 @@ class Standing(enum.IntEnum):
     IN_STEP = 3
     OUT_OF_STEP = 4
     NOWHERE_TO_GO = 5
+
+    @classmethod
+    def _missing_(cls, _: object) -> Standing:
+        return cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
