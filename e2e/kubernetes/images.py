@@ -31,8 +31,9 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "8dca170d62f531ec7094e6c2fe3951b1b1cdeda0"
-"""The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085).
+PREVIOUS: Final = "88fa0c90a492d68508e12b93bc78e0a653b158d6"
+"""The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085)
+whose messages and control records are arrays (ADR 0087). The numbers were not released before.
 
 A tag would not do, because a clone may have no tags. No version has been released.
 """
