@@ -11,10 +11,10 @@ from seriatim_broker.core.values.effects import WriteCursor
 from seriatim_broker.core.values.events import CursorRead, CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState, HandOverId
-from seriatim_broker.core.values.messages import ReplicateLedger
+from seriatim_broker.core.values.messages import ReplicateCursors, ReplicateLedger
 
 from .keyed_support import KeyedServing
-from .support import GROUP, M01, M20, M21, TOPIC, P, control_record, first_chain, sealed_chain
+from .support import GROUP, M01, M20, M21, TOPIC, P, Serving, control_record, first_chain, sealed_chain
 
 SECOND = sealed_chain(first_chain(), 5, 7)
 
@@ -162,6 +162,24 @@ def test_server_without_the_rows_that_another_disk_has_goes_back(
     bench.deliver()
     assert not bench.granted(), "nothing is granted before that is written"
     assert not bench.sent(ReplicateLedger, M01), "nor does an empty table replace the rows of the other member"
+
+
+@pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED, ConsumerMode.EXCLUSIVE])
+@pytest.mark.parametrize("start", [2, 5])
+def test_place_of_a_group_that_acknowledged_nothing(start: int, mode: ConsumerMode) -> None:
+    """Since its first consumer joined, its place is on the disks of all eligible members, also at the end."""
+
+    class Begun(KeyedServing if mode.is_keyed else Serving):  # type: ignore[misc]
+        def cursor(self, no: int = 1, epoch: int = 1, _start: int = 0, revision: int = 5) -> None:
+            super().cursor(no, epoch, start, revision)
+
+    bench = Begun("abcde", mode=mode) if mode.is_keyed else Begun()
+    bench.begin()
+    (told,) = bench.part.cursors.values()
+    assert bench.sent(ReplicateLedger if mode.is_keyed else ReplicateCursors, M01)
+    planned = plan_cursor([told], None, TOPIC, chain_epoch=20)
+    assert planned is not None
+    assert (planned.segment_no, planned.group_epoch, planned.start_index, planned.mode) == (1, 1, start, mode)
 
 
 def test_server_that_has_the_rows_goes_on_after_a_rebuild() -> None:
