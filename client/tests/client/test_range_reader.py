@@ -27,6 +27,7 @@ class RangeScript:
     Attributes:
         asked: From which offset on it was asked, each time.
         give: So many batches a stream; then it breaks.
+        left: So many batches in all streams together; then each breaks.
         silent: It sends nothing.
         hole: It leaves out the second batch.
         done: It says at once that the range is read.
@@ -37,7 +38,7 @@ class RangeScript:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.asked: list[int] = []
-        self.give = 1 << 30
+        self.give = self.left = 1 << 30
         self.silent = self.hole = self.done = self.no_end = False
         self.elsewhere: list[str] = []
 
@@ -80,9 +81,10 @@ class RangeScript:
                     continue
                 if self.no_end and count == 2:
                     return
-                if count == self.give:
+                if count == self.give or not self.left:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "it breaks")
                 count += 1
+                self.left -= 1
                 if self.hole and count == 2:
                     continue
                 event = ranges_pb2.RangeEvent()
@@ -145,10 +147,9 @@ async def test_a_stream_that_breaks_is_gone_on_with_exactly_there() -> None:
 async def test_a_reader_over_a_rebuild_of_the_coordinator(is_replaced: bool) -> None:
     """Rule `rebuilt-is-the-same`: the coordinator had lost the topic's record. A replaced cluster has another id."""
     async with scripted() as (client, cluster, scripts, values):
-        scripts[0].give = scripts[1].give = 2
-        async with client.read_range(TOPIC, 0, read_timeout_s=5.0) as reader:
-            found = [message.value for message in await reader.fetch()]
-            scripts[0].give = scripts[1].give = 0  # so the reader asks for its topic
+        scripts[0].left = scripts[1].left = 2
+        async with client.read_range(TOPIC, 0, read_timeout_s=60.0) as reader:
+            found = [message.value for message in await reader.fetch()]  # what is left then, no broker gives
             cluster.topics[TOPIC].incarnation = "rebuilt"
             rest = asyncio.create_task(_rest_of(reader))
             if is_replaced:
@@ -158,7 +159,7 @@ async def test_a_reader_over_a_rebuild_of_the_coordinator(is_replaced: bool) -> 
                 return
             cluster.behind_count = 2
             await until(lambda: cluster.behind_count == 0)
-            scripts[0].give = scripts[1].give = 10
+            scripts[0].left = scripts[1].left = 1 << 30
             assert found + await rest == values
 
 
