@@ -6,12 +6,16 @@
     release     the chart in that namespace
     traffic     producer and reader of a case, their judgement, and the gap between acknowledgements
     machines    nodes and containers: kills them, freezes them, and brings them back
+    coordinator the chart's etcd
+    balancers   a provider of load balancers
     sight       what people and Prometheus see at one moment, as text
     outsider    a client outside of Kubernetes
     stage       all that a case may use
     cases       the cases, in the order in which they run
     run         the suite: health before and after each case, evidence after a failure, and clearing up
+    evidence    what is kept of a failed case
     report      figures, the table, JSON, the last line
+    reading     types the commands of the Kubernetes pages: `make e2e-pages`
 
 The traffic is that of the fault suite (`e2e.faults.client`). `seriatim.history` judges it, as in all suites.
 """

@@ -24,6 +24,14 @@ to I14 are the protocol's invariants. Where each rule is:
     calm             CALM
     keyed            K1 to K6, J2, J3
     ledgers          J1, J2, J5
+    parked           J2
+    forwarding       J4
+    modes            S1 to S3, O1, O2
+    told_once        TOLD
+
+What the rules stand on: `judge` passes the observations to them, and `rules` has them all. `seen` is the record, with
+`views` of messages and consumer groups, `disks`, `losses` and `lost_tables`. `chain_records` finds what changed in a
+chain. `excuses` names what is forgiven.
 
 Other modules call `Judge.fail` for what only they see:
 

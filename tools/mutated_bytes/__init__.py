@@ -14,4 +14,5 @@ A test gives a few inputs to all decoders, in one process, because most of the t
     draws      how inputs are made: bytes that are mutated, messages of protobuf with odd fields
     decoders   the decoders, each with its inputs and its typed errors
     child      decodes inputs, in its own process
+    planted    decoders that do what none may do, to see that it is seen
 """

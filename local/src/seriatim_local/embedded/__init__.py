@@ -7,6 +7,7 @@ both, and `etcdctl` can read it. It imports nothing from the broker except `bugs
     service   gRPC to store              lease     time left, and keys
     store     durability, group commit   mvcc      versions of keys
     requests  Range, Put, Delete, Txn    disk      RocksDB
+    refusal   what it does not carry out
 """
 
 from seriatim_local.embedded.server import EmbeddedCoordinator, serve
