@@ -55,6 +55,7 @@ FIXED: Final = {
 FIRST_MAX: Final = 1_000_000
 RUNS: Final = {"cores": 600, "brokers": 120, "disks": 60, "groups": 40}
 """About so many runs in worlds of each kind, shared among the profiles that were chosen."""
+DAY_S: Final = 86_400
 SEEDS_MAX: Final = 40
 """Of one profile in one kind of world."""
 
@@ -110,7 +111,7 @@ def _pairs(families: tuple[str, ...], worlds: tuple[str, ...]) -> Iterator[tuple
 
 
 def of_this_checkout() -> Choice:
-    """The worlds for what this checkout has changed since it left the main branch; on it, since the commit before."""
+    """The worlds for what this checkout has changed since it left the main branch, or on it in the last day."""
     if os.environ.get("SIM_FIRST"):
         first = int(os.environ["SIM_FIRST"])
     else:
@@ -126,7 +127,8 @@ def _base() -> str | None:
         base = _git("merge-base", "HEAD", main)
         if base is not None and base != newest:
             return base
-    return _git("rev-parse", "--verify", "--quiet", "HEAD~1")
+    committed = _git("show", "-s", "--format=%ct", "HEAD")
+    return None if committed is None else _git("rev-list", "-1", f"--before={int(committed) - DAY_S}", "HEAD") or None
 
 
 def _git(*arguments: str) -> str | None:
