@@ -1,70 +1,8 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the client, removed one at a time: those of its ordering core, which runs in every simulated world."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from seriatim._core import producer
-from seriatim._core.producer_runs import ProducerRun
-from seriatim._core.producer_types import Effect, Send
-from seriatim._core.send_attempts import Batch
-
-from .. import clients
-from .mutation import Mutation, Patch
 from .rows import mutations
 
-_ORDER = ("GAP", "I1", "I2", "I9", "RT", "CORE")
-
-
-def _cut_anew() -> list[Patch]:
-    real_attempt = ProducerRun.begin_send_attempt
-    real_send = producer.PartitionProducer._send
-    real_carry = clients.SimProducer._attempt
-    again: set[tuple[int, int, int]] = set()
-
-    def attempt(self: ProducerRun, batch: Batch, stream: int, route_epoch: int) -> Send:
-        if batch.unknown_end and batch.message_count > 1:
-            again.add((batch.batch_id, self.number, batch.base_sequence))
-        return real_attempt(self, batch, stream, route_epoch)
-
-    def send(self: producer.PartitionProducer, now_us: int, effects: list[Effect]) -> None:
-        """What has an unknown end goes out again in two parts: the last message for itself."""
-        before = len(effects)
-        real_send(self, now_us, effects)
-        cut: list[Effect] = []
-        for effect in effects[before:]:
-            if isinstance(effect, Send) and (effect.batch_id, effect.producer_run, effect.base_sequence) in again:
-                first_part = effect.message_count - 1
-                cut.append(replace(effect, message_count=first_part))
-                cut.append(
-                    replace(
-                        effect,
-                        batch_id=effect.batch_id + first_part,
-                        message_count=1,
-                        base_sequence=effect.base_sequence + first_part,
-                        starts_run=False,
-                    )
-                )
-            else:
-                cut.append(effect)
-        effects[before:] = cut
-
-    def carry(self: clients.SimProducer, effect: Send) -> None:
-        # A body is the id of its first message, and those of a batch follow one another.
-        self._bodies.setdefault(effect.batch_id, effect.batch_id.to_bytes(8, "big"))
-        real_carry(self, effect)
-
-    return [
-        (ProducerRun, "begin_send_attempt", attempt),
-        (producer.PartitionProducer, "_send", send),
-        (clients.SimProducer, "_attempt", carry),
-    ]
-
-
-MUTATIONS: dict[str, Mutation] = {
-    "client-cut-anew": Mutation("a batch is never cut anew", _cut_anew, _ORDER, layer="client"),
-} | mutations("""
+MUTATIONS = mutations("""
 [GAP I1 I2 I9 RT CORE impatient client]
 client-resend-order [anything]: resent batches go out in the original order
 @ seriatim._core.producer.PartitionProducer._send
@@ -74,6 +12,20 @@ client-resend-order [anything]: resent batches go out in the original order
 +     for batch in reversed([each for each in queue.batches if each.epoch == epoch]):
 +         effects.append(run.begin_send_attempt(batch, stream, route.epoch))
 + while run.sent_count < len(queue.batches):
+client-cut-anew [anything]: a batch is never cut anew
+@ seriatim._core.producer.PartitionProducer._send
+- effects.append(run.begin_send_attempt(batch, stream, route.epoch))
++ from dataclasses import replace
++ is_again = batch.unknown_end and batch.message_count > 1
++ sent = run.begin_send_attempt(batch, stream, route.epoch)
++ if is_again:  # the last message goes for itself
++     last, base = sent.message_count - 1, sent.base_sequence
++     effects.append(replace(sent, message_count=last))
++     sent = replace(sent, batch_id=sent.batch_id + last, message_count=1, base_sequence=base + last, starts_run=False)
++ effects.append(sent)
+@ sim.clients.SimProducer._attempt
+- body = self._bodies[effect.batch_id]
++ body = self._bodies.setdefault(effect.batch_id, effect.batch_id.to_bytes(8, "big"))  # the id of its first message
 client-forgets [anything]: a producer run begins with the oldest unacknowledged batch
 @ seriatim._core.producer_runs.ProducerRun.start
 - self.sent_count = self.in_flight_count = self.in_flight_bytes = 0
