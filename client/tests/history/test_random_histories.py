@@ -253,7 +253,7 @@ RANDOMS = st.randoms(use_true_random=False, note_method_calls=False)
 STEPS = st.integers(min_value=0, max_value=80)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(random=RANDOMS, steps=STEPS)
 def test_kept_promises_pass(random: Random, steps: int) -> None:
     report = check_events(Model(random).run(steps))
@@ -261,7 +261,7 @@ def test_kept_promises_pass(random: Random, steps: int) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(random=RANDOMS, steps=st.integers(min_value=30, max_value=80))
 def test_one_fault_is_found(fault: Any, random: Random, steps: int) -> None:
     events = copy.deepcopy(Model(random).run(steps))
