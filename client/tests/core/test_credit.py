@@ -144,6 +144,9 @@ def test_far_streams_together_stay_within_the_pool() -> None:
     for account in accounts:
         account.close()
     assert pool.left_bytes == 100 * MIB, "the ends of streams give all of it back"
+    for number in range(40):
+        accounts[0].free(4 * MIB, now_us + number)
+    assert pool.left_bytes == 100 * MIB, "what the application takes after the end takes nothing of it"
 
 
 def test_the_shortest_of_the_newest_round_trips_counts() -> None:

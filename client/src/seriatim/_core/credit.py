@@ -129,8 +129,13 @@ class CreditAccount(State):
         return more
 
     def close(self) -> None:
-        """The stream has ended: others may have what it had of the pool."""
+        """The stream has ended: others may have what it had of the pool.
+
+        The application may still take what came before. Without the last line: 1. It takes that after the end. 2. The
+        window grows, and has bytes of the pool again. 3. Nothing gives them back, and in time far readers are slow.
+        """
         self._resize(min(self.window_bytes, self._least_bytes))
+        self._pool = None
 
     def free(self, size_bytes: int, now_us: int) -> int:
         """Note that the application took bytes, or that the client dropped them. Returns the bytes to grant now.
