@@ -1,4 +1,4 @@
-"""Planted bugs that are a change of text: which function, the text there, and what stands there instead.
+"""Planted bugs that are a change of text: which function, its text, and the text that replaces it.
 
     name [promises profile]: the rule that is left out
     @ core.module.Class.function
