@@ -18,6 +18,7 @@ from seriatim._settings import ProducerSettings
 from seriatim._topics import topic_of
 from seriatim._transport.append import AppendLinks
 from seriatim_api import errors
+from seriatim_api.ids import make_offset
 from seriatim_api.v1 import broker_pb2, publications_pb2
 
 from ..fake_broker import FakePartition
@@ -260,5 +261,25 @@ def test_staging_ends_with_the_first_rows_that_are_not_stored(monkeypatch: pytes
             await stager.stage(rows, 0, "key", "nightly")
         assert time.monotonic() - begun_at <= TIMEOUT_S + 0.1
         await links.close()
+
+    run(scenario(), monkeypatch)
+
+
+def test_staged_rows_of_each_partition_are_a_batch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them wait for the first connection. A manifest names a batch by its place and its number of rows."""
+
+    async def scenario() -> None:
+        place = _Place(1)
+        place.cluster.create_topic("t", 5)
+        place.cluster.create_topic("stage")
+        links = AppendLinks(place, "test")  # type: ignore[arg-type]
+        stager = Stager("t", ProducerSettings(), place, place, links, "test")  # type: ignore[arg-type]
+        rows = pa.table({"value": [b"%d" % number for number in range(50)]})
+        chunk = await stager.stage(rows, [number % 5 for number in range(50)], "key", "nightly")
+        await links.close()
+        named = sorted((batch.offset, batch.rows) for part in chunk.parts for batch in part.batches)
+        headers = [batch.header for segment in place.cluster.partition("stage").segments for batch in segment.batches]
+        assert named == [(make_offset(h.segment, h.base_index), h.message_count) for h in headers]
+        assert len(named) == 5
 
     run(scenario(), monkeypatch)

@@ -51,6 +51,18 @@ def test_tables_that_wait_leave_in_one_batch() -> None:
 
 
 @pytest.mark.parametrize("fills", [False, True])
+def test_tables_that_are_staged_leave_one_by_one(fills: bool) -> None:
+    pending = Pending(TIMEOUT_S, 0.005, joins_tables=False)
+    for number in range(3):
+        add(pending, table(100 * number, [50] * 100))
+    for _ in range(3):
+        cut = pending.peek(9_000, None, fills=fills)
+        assert cut.body.message_count == 100
+        pending.drop(cut)
+    assert not pending
+
+
+@pytest.mark.parametrize("fills", [False, True])
 def test_joined_tables_lose_no_row_and_no_receipt(fills: bool) -> None:
     rng, pending, limit = random.Random(3), Pending(TIMEOUT_S, 0.005), 20_000
     sent, waiting = 0, []

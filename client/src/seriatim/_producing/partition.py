@@ -106,7 +106,8 @@ class PartitionSender:
         self.number = number
         self.partition_id = partition_id
         self.core = PartitionProducer(config, route if route.master_address else None)
-        self.pending = Pending(shared.settings.delivery_timeout_ms / 1000, shared.settings.linger_ms / 1000)
+        timeout_s, linger_s = shared.settings.delivery_timeout_ms / 1000, shared.settings.linger_ms / 1000
+        self.pending = Pending(timeout_s, linger_s, joins_tables=not shared.stage)
         self.is_ready = False  # queued for the next turn
         self.batch_count = 0
         self._links: dict[int, AppendLink] = {}  # by stream; there may be several while the partition moves

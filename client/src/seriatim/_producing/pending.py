@@ -237,14 +237,19 @@ class Pending:
     Args:
         timeout_s: The delivery timeout, in seconds.
         linger_s: How long a batch may wait for more messages, in seconds.
+        joins_tables: Whether tables may leave in one batch. Not if they are staged: a manifest names each as a batch.
+            Without it: 1. Two tables wait for the first connection, and leave in one batch. 2. The manifest names each
+            by its place and its number of rows. 3. The publication is decided. No master finds these batches, and all
+            of these rows are lost.
     """
 
-    __slots__ = ("_joined_s", "_parts", "_timeout_s", "payload_bytes")
+    __slots__ = ("_joined_s", "_joins_tables", "_parts", "_timeout_s", "payload_bytes")
 
-    def __init__(self, timeout_s: float, linger_s: float) -> None:
+    def __init__(self, timeout_s: float, linger_s: float, *, joins_tables: bool = True) -> None:
         self._parts: deque[_Columns | _Table | _Encoded] = deque()
         self._timeout_s = timeout_s
         self._joined_s = max(timeout_s / JOINED_SHARE, linger_s, JOINED_S_MIN)
+        self._joins_tables = joins_tables
         self.payload_bytes = 0
 
     def __bool__(self) -> bool:
@@ -340,7 +345,8 @@ class Pending:
         if isinstance(part, _Encoded):
             return Cut(part.body, part.all_sinks(), None, None, part.payload_bytes)
         if isinstance(part, _Table):
-            return _cut_tables(self._joined(part, size_bytes_max, fills=fills), compression)
+            parts = self._joined(part, size_bytes_max, fills=fills) if self._joins_tables else [part]
+            return _cut_tables(parts, compression)
         return part.peek(size_bytes_max, compression)
 
     def _joined(self, first: _Table, size_bytes_max: int, *, fills: bool) -> list[_Table]:
