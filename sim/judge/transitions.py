@@ -68,8 +68,9 @@ class Transitions:
         """A segment was opened behind an unsettled one: the master's run has ended, and a certificate says so."""
         if not _proves(certificate, old) and not self._suspects(old):
             self._seen.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
-        if certificate is not None and self._seen.runs(certificate):
-            self._seen.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
+        seen = self._seen
+        if certificate is not None and certificate not in seen.certified_falsely and seen.runs(certificate):
+            seen.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
 
     def _suspects(self, segment: Segment) -> bool:
         brokers = self._seen.brokers
