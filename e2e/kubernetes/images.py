@@ -31,7 +31,7 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "88fa0c90a492d68508e12b93bc78e0a653b158d6"
+PREVIOUS: Final = "e1a0e3646189dfb3c66c45180bad6d584d7689eb"
 """The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085)
 whose messages and control records are arrays (ADR 0087). The numbers were not released before.
 
