@@ -138,13 +138,14 @@ class LoopThread:
                 return (item,)
             return ()
 
-        try:
-            while found := self.run(next_one()):
+        while found := self.run(next_one()):
+            try:
                 yield found[0]
-        finally:
-            if isinstance(items, AsyncGenerator):
-                with suppress(PreconditionError):  # closed or forked; or garbage is collected in the loop's thread
-                    self.run(items.aclose())
+            except GeneratorExit:  # an interrupt in `run` has ended it already, and may not have come through yet
+                if isinstance(items, AsyncGenerator):
+                    with suppress(PreconditionError):  # closed or forked; or garbage is collected in the loop's thread
+                        self.run(items.aclose())
+                raise
 
     def is_here(self) -> bool:
         """Whether the client can be called, in this process."""

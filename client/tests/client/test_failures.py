@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -359,3 +359,30 @@ def test_closing_the_synchronous_client_ends_a_call_of_another_thread() -> None:
     thread.close()
     assert ended.wait(10)
     other.join()
+
+
+def test_an_interrupt_of_a_synchronous_iteration_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was waited for takes some turns of the loop to end. Meanwhile nothing else may ask the iteration to end."""
+    from seriatim._waiting import LoopThread
+
+    begun = threading.Event()
+
+    async def items() -> AsyncIterator[int]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+        yield 1
+
+    def interrupt(_future: object, _timeout: float | None = None) -> None:
+        assert begun.wait(10)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    thread = LoopThread()
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(thread.each(items()))
+    thread.close()
