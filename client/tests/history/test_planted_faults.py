@@ -2,514 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
-from seriatim.history import Finding, MemoryHistory, Report, check_events, render
+from seriatim.history import check_events, render
 
-TOPIC = "flights"
+from .stories import AT, GROUP, Row, Story, rows
+
+STORIES = """
+a clean history of two groups: ok
+    each 3; reads 0 1 2; reads 0 1 2 group=h
+    and sent 3; ok 3; delivered 6; says OK
+lost: lost
+    each 3; reads 0 2; ends g
+    and message 1; group g; topic orders; partition 0; kinds send outcome end; offsets None 1:1 None; lines 3 4 9
+lost to one group only: lost
+    each 1; reads 0; ends g; ends h orders
+    and group h
+unknown, and lost to the one of two groups that did not get it: lost
+    together 2; sent 2; outcome 2 unknown; reads 0 1; reads 0 1 group=h; reads 2
+    and message 2; group h; kinds send outcome deliver end
+a declared gap excuses: ok
+    each 3; reads 0; gone 1:1 1:2; reads 2
+    and in_gaps 1
+a skip excuses nothing: lost
+    each 3; reads 0; skips 1:1 1:2; reads 2
+    and kinds send outcome skip end
+a gap ends before its end: lost
+    each 3; reads 0; gone 1:1 1:2 none; ends g
+    and message 2
+a gap of another group excuses nothing: lost
+    each 2; reads 0; gone 1:1 1:2 h; ends g
+what retention dropped is excused if it was said: ok
+    each 2; sent 2; ok 2; sent 3; ok 3 2:0; sent 4; ok 4 2:1; reads 0; gone 1:1 2:1; came 4 2:1; ends g
+    and in_gaps 3
+a silent jump over segments: lost 3
+    each 2; sent 2; ok 2; sent 3; ok 3 2:0; sent 4; ok 4 2:1; reads 0; came 4 2:1; ends g
+a drop that is said excuses nothing that a group gets twice behind it: repeated
+    each 2; sent 2; ok 2; sent 3; ok 3 2:0; sent 4; ok 4 2:1; reads 0; gone 1:1 2:1; came 4 2:1; came 4 2:1; ends g
+repeated: repeated
+    each 2; reads 0 1 1
+    and kinds deliver deliver; lines 6 7
+repeats that are flagged or later attempts: ok
+    each 2; reads 0; came 0 again; reads 1; came 1 attempt=2
+    and redelivered 2
+a frozen consumer wakes up with what was given to its successor, flagged: ok
+    each 1; came 0 again; came 0
+a resend that was not recognised, stored at two places: repeated misplaced
+    each 1; came 0; came 0 2:0
+one offset with two messages: repeated misplaced
+    sent 0; sent 1; outcome 0 ok; outcome 1 ok; came 0; came 1 1:0
+stored in the wrong order, and nothing sent after an acknowledgement: reordered_producer
+    sent 0; sent 1; ok 1 1:0; ok 0 1:1; came 1 1:0; came 0 1:1
+    and messages 0 1 1 0; kinds send send deliver deliver; reordered 1
+epochs order before sequences: reordered_producer
+    sent 0 5; sent 1 0 epoch=1; outcome 0 unknown; ok 1 1:0; came 1 1:0; came 0 1:1
+    and message 0
+reordered against offsets: reordered_offset
+    sent 0 producer=p; sent 1 0 producer=q; ok 0; ok 1; reads 1 0
+    and message 0; offsets 1:1 1:0
+reordered against another group: reordered_group reordered_offset
+    sent 0 producer=p; sent 1 0 producer=q; ok 0; ok 1; reads 0 1; reads 1 0 group=h
+    and reordered 1; messages 0 1 1 0; groups g g h h
+another producer's message, sent after the acknowledgement, stored before: reordered_realtime
+    sent 0 producer=p; ok 0 1:1; sent 1 0 producer=q; ok 1 1:0; came 1 1:0; came 0 1:1
+    and messages 0 1 1 0; kinds outcome send deliver deliver
+concurrent messages in any order: ok
+    sent 0 producer=p; sent 1 0 producer=q; ok 0 1:1; ok 1 1:0; came 1 1:0; came 0 1:1
+one message that came late is found once for each way: reordered_offset reordered_producer
+    together 6; reads 0 2 3 4 5 1
+    and reordered 1
+failed but delivered: failed_delivered
+    each 1; sent 1; outcome 1 failed; reads 0 1
+    and message 1; kinds send outcome deliver
+no outcome: stuck
+    each 1; sent 1; reads 0
+    and message 1; unknown_share 0.5
+a group that did not drain says what it waits for: stuck
+    each 3; reads 0; acks 0; stays g UNSETTLED
+    and message 1; kinds send outcome deliver ack end; says waits for 2 messages; says up to 1:0
+        says segment 1 is UNSETTLED
+a group that has everything and says that it does not: stuck
+    each 1; reads 0; stays g
+    and group g
+delivered elsewhere than acknowledged: misplaced
+    each 1; came 0 1:7
+    and offsets 1:0 1:7
+stored twice, and the second place skipped: ok
+    sent 0; ok 0 2:0; came 0 1:7; skips 2:0 2:1
+stored twice, and another place skipped: misplaced
+    sent 0; ok 0 2:0; came 0 1:7; skips 2:1 2:2; ends g
+    and message 0
+stored twice, and another group told to skip: misplaced
+    sent 0; ok 0 2:0; came 0 1:7; skips 2:0 2:2 h; ends g
+    and message 0
+delivered from another partition: misplaced
+    each 1; came 0 partition=1
+    and kinds send deliver
+two outcomes: contradicted
+    each 1; outcome 0 failed; reads 0
+    and kinds outcome outcome
+delivered and never sent: unsent
+    each 1; reads 0; came 99 1:1
+    and message 99
+unknown, which may come or not: ok
+    sent 0; outcome 0 unknown; sent 1; outcome 1 unknown; came 1 1:0
+    and unknown_share 1.0
+the last fault before a finding is cited: lost
+    fault kill b1-0; sent 0; ok 0; fault cut b2-0; ends g orders; fault heal b2-0 phase=heal
+    and fault.name cut; says last fault before
+"""
 
 
-class Story(MemoryHistory):
-    """A history told step by step; each step takes a second, so that every `at` is another."""
-
-    def __init__(self) -> None:
-        self.second = 0.0
-        super().__init__("test", self._tick)
-
-    def _tick(self) -> float:
-        self.second += 1.0
-        return self.second
-
-    def sent(self, message: int, *, sequence: int, partition: int = 0, producer: str = "p1", epoch: int = 0) -> None:
-        self.send(message, producer=producer, topic=TOPIC, partition=partition, sequence=sequence, epoch=epoch)
-
-    def came(
-        self, message: int, offset: str, *, group: str = "g", partition: int = 0, maybe_repeated: bool = False
-    ) -> None:
-        self.deliver(
-            message, group=group, consumer="c1", topic=TOPIC, partition=partition, offset=offset,
-            maybe_repeated=maybe_repeated,
-        )  # fmt: skip
-
-
-def sent_and_acknowledged(count: int = 3) -> Story:
-    """Messages 10, 11, 12, … sent one after the other, each after the acknowledgement of the one before."""
-    story = Story()
-    for n in range(count):
-        story.sent(10 + n, sequence=n)
-        story.outcome(10 + n, "ok", offset=f"1:{n}")
-    return story
-
-
-def sent_at_once(count: int = 3) -> Story:
-    """The same, but all sent before the first acknowledgement."""
-    story = Story()
-    for n in range(count):
-        story.sent(10 + n, sequence=n)
-    for n in range(count):
-        story.outcome(10 + n, "ok", offset=f"1:{n}")
-    return story
-
-
-def judged(story: Story) -> Report:
-    return check_events(story.events)
-
-
-def only(report: Report, kind: str) -> Finding:
-    """The one finding; nothing else may have been found."""
-    assert [finding.kind for finding in report.findings] == [kind], render(report)
-    assert report.counts[kind] == 1
-    assert not report.ok
-    return report.findings[0]
-
-
-def kinds_of(finding: Finding) -> list[object]:
-    return [evidence.event["kind"] for evidence in finding.events]
-
-
-def messages_of(finding: Finding) -> list[object]:
-    return [evidence.event.get("message") for evidence in finding.events]
-
-
-def test_clean_history_passes() -> None:
-    story = sent_and_acknowledged()
-    for group in ("g", "h"):
-        for n in range(3):
-            story.came(10 + n, f"1:{n}", group=group)
-            story.ack(group=group, topic=TOPIC, partition=0, offset=f"1:{n}")
-    story.end()
-    report = judged(story)
-    assert report.ok, render(report)
-    assert report.findings == ()
-    assert report.counts["sent"] == report.counts["ok"] == 3
-    assert report.counts["delivered"] == 6
-    assert report.groups == ("g", "h")
-    assert "OK" in render(report)
-
-
-def test_lost() -> None:
-    story = sent_and_acknowledged()
-    story.came(10, "1:0")
-    story.came(12, "1:2")
-    story.end("g")
-    finding = only(judged(story), "lost")
-    assert finding.message == 11
-    assert finding.group == "g"
-    assert (finding.topic, finding.partition) == (TOPIC, 0)
-    assert kinds_of(finding) == ["send", "outcome", "end"]
-    assert finding.events[1].event["offset"] == "1:1"
-    assert [evidence.line for evidence in finding.events] == [3, 4, 9]
-
-
-def test_lost_to_one_group_only() -> None:
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0", group="g")
-    story.end("g")
-    story.end("h", topic=TOPIC)
-    finding = only(judged(story), "lost")
-    assert finding.group == "h"
-
-
-def test_unknown_that_another_group_received_is_lost_to_the_one_that_did_not() -> None:
-    story = sent_at_once(2)
-    story.sent(12, sequence=2)
-    story.outcome(12, "unknown")
-    for n in range(2):
-        story.came(10 + n, f"1:{n}", group="g")
-        story.came(10 + n, f"1:{n}", group="h")
-    story.came(12, "1:2", group="g")
-    story.end()
-    finding = only(judged(story), "lost")
-    assert (finding.message, finding.group) == (12, "h")
-    assert kinds_of(finding) == ["send", "outcome", "deliver", "end"]
+@pytest.mark.parametrize("row", rows(STORIES), ids=attrgetter("name"))
+def test_a_story_is_judged(row: Row) -> None:
+    row.check()
 
 
 def test_a_group_that_must_appear_and_received_nothing() -> None:
-    story = sent_and_acknowledged(1)
-    story.end("h")
+    story = Story("each 1; ends h")
     assert check_events(story.events, groups=["h"]).counts["lost"] == 1
     assert check_events(story.events, groups=["other"]).counts["stuck"] == 1
 
 
-def test_a_declared_gap_excuses_and_a_skip_does_not() -> None:
-    for excuse in ("gap", "skip"):
-        story = sent_and_acknowledged()
-        story.came(10, "1:0")
-        declare = story.gap if excuse == "gap" else story.skip
-        declare(topic=TOPIC, partition=0, first="1:1", end="1:2", why="segment 1 is LOST", group="g")
-        story.came(12, "1:2")
-        story.end()
-        report = judged(story)
-        if excuse == "gap":
-            assert report.ok, render(report)
-            assert report.counts["in_gaps"] == 1
-        else:
-            assert kinds_of(only(report, "lost")) == ["send", "outcome", "skip", "end"]
-
-
-def test_a_gap_ends_before_its_end() -> None:
-    story = sent_and_acknowledged()
-    story.came(10, "1:0")
-    story.gap(topic=TOPIC, partition=0, first="1:1", end="1:2", why="LOST")
-    story.end("g")
-    assert only(judged(story), "lost").message == 12
-
-
-def _over_what_was_dropped(*, is_said: bool) -> Story:
-    """Of two segments a group gets the first message and the last one."""
-    story = Story()
-    for n, offset in enumerate(("1:0", "1:1", "1:2", "2:0", "2:1")):
-        story.sent(10 + n, sequence=n)
-        story.outcome(10 + n, "ok", offset=offset)
-    story.came(10, "1:0")
-    if is_said:
-        story.gap(topic=TOPIC, partition=0, first="1:1", end="2:1", why="dropped by retention", group="g")
-    story.came(14, "2:1")
-    story.end("g")
-    return story
-
-
-def test_what_retention_dropped_is_excused_if_it_was_said() -> None:
-    report = judged(_over_what_was_dropped(is_said=True))
-    assert report.ok, render(report)
-    assert report.counts["in_gaps"] == 3
-
-
-def test_a_silent_jump_over_segments_is_lost_messages() -> None:
-    report = judged(_over_what_was_dropped(is_said=False))
-    assert (report.ok, report.counts["lost"]) == (False, 3)
-
-
-def test_a_drop_that_is_said_excuses_nothing_that_a_group_gets_twice_behind_it() -> None:
-    story = _over_what_was_dropped(is_said=True)
-    story.came(14, "2:1")
-    assert not judged(story).ok
-
-
-def test_a_gap_of_another_group_excuses_nothing() -> None:
-    story = sent_and_acknowledged(2)
-    story.came(10, "1:0")
-    story.gap(topic=TOPIC, partition=0, first="1:1", end="1:2", why="", group="h")
-    story.end("g")
-    only(judged(story), "lost")
-
-
-def test_repeated() -> None:
-    story = sent_and_acknowledged(2)
-    story.came(10, "1:0")
-    story.came(11, "1:1")
-    story.came(11, "1:1")
-    story.end()
-    finding = only(judged(story), "repeated")
-    assert kinds_of(finding) == ["deliver", "deliver"]
-    assert [evidence.line for evidence in finding.events] == [6, 7]
-
-
-def test_repeats_that_are_flagged_or_later_attempts_pass() -> None:
-    story = sent_and_acknowledged(2)
-    story.came(10, "1:0")
-    story.came(10, "1:0", maybe_repeated=True)
-    story.came(11, "1:1")
-    story.deliver(11, group="g", consumer="c", topic=TOPIC, partition=0, offset="1:1", attempt=2)
-    story.end()
-    report = judged(story)
-    assert report.ok, render(report)
-    assert report.counts["redelivered"] == 2
-
-
-def test_a_late_unflagged_twin_of_a_flagged_delivery_passes() -> None:
-    """A frozen consumer wakes up with what it was given before its successor got it flagged."""
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0", maybe_repeated=True)
-    story.came(10, "1:0")
-    story.end()
-    assert judged(story).ok
-
-
-def test_stored_twice() -> None:
-    """A resend that was not recognised: two offsets, two first attempts."""
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0")
-    story.came(10, "2:0")
-    story.end()
-    report = judged(story)
-    assert {finding.kind for finding in report.findings} == {"repeated", "misplaced"}
-
-
-def test_one_offset_two_messages() -> None:
-    story = Story()
-    for n in range(2):
-        story.sent(10 + n, sequence=n)
-    for n in range(2):
-        story.outcome(10 + n, "ok")
-    story.came(10, "1:0")
-    story.came(11, "1:0")
-    story.end()
-    report = judged(story)
-    assert report.counts["misplaced"] == 1
-    assert report.counts["repeated"] == 1
-    assert report.findings[-1].events[0].event["message"] == 10
-
-
-def test_reordered_for_its_producer() -> None:
-    """Stored in the wrong order: offsets rise, and nothing was sent after an acknowledgement."""
-    story = Story()
-    for n in range(2):
-        story.sent(10 + n, sequence=n)
-    story.outcome(11, "ok", offset="1:0")
-    story.outcome(10, "ok", offset="1:1")
-    story.came(11, "1:0")
-    story.came(10, "1:1")
-    story.end()
-    finding = only(judged(story), "reordered_producer")
-    assert messages_of(finding) == [10, 11, 11, 10]
-    assert kinds_of(finding) == ["send", "send", "deliver", "deliver"]
-    assert judged(story).counts["reordered"] == 1
-
-
-def test_epochs_order_before_sequences() -> None:
-    story = Story()
-    story.sent(10, sequence=5, epoch=0)
-    story.sent(11, sequence=0, epoch=1)
-    story.outcome(10, "unknown")
-    story.outcome(11, "ok", offset="1:0")
-    story.came(11, "1:0")
-    story.came(10, "1:1")
-    story.end()
-    assert only(judged(story), "reordered_producer").message == 10
-
-
-def test_reordered_against_offsets() -> None:
-    story = Story()
-    for n in range(2):
-        story.sent(10 + n, sequence=0, producer=f"p{n}")
-    for n in range(2):
-        story.outcome(10 + n, "ok", offset=f"1:{n}")
-    story.came(11, "1:1")
-    story.came(10, "1:0")
-    story.end()
-    finding = only(judged(story), "reordered_offset")
-    assert finding.message == 10
-    assert [evidence.event["offset"] for evidence in finding.events] == ["1:1", "1:0"]
-
-
-def test_reordered_against_another_group() -> None:
-    story = Story()
-    for n in range(2):
-        story.sent(10 + n, sequence=0, producer=f"p{n}")
-    for n in range(2):
-        story.outcome(10 + n, "ok", offset=f"1:{n}")
-    for n in (0, 1):
-        story.came(10 + n, f"1:{n}", group="g")
-    for n in (1, 0):
-        story.came(10 + n, f"1:{n}", group="h")
-    story.end()
-    report = judged(story)
-    assert report.counts["reordered_group"] == report.counts["reordered_offset"] == report.counts["reordered"] == 1
-    finding = next(finding for finding in report.findings if finding.kind == "reordered_group")
-    assert messages_of(finding) == [10, 11, 11, 10]
-    assert [evidence.event["group"] for evidence in finding.events] == ["g", "g", "h", "h"]
-
-
-def test_reordered_in_real_time() -> None:
-    """Another producer's message, sent after the acknowledgement, was stored before."""
-    story = Story()
-    story.sent(10, sequence=0, producer="p1")
-    story.outcome(10, "ok", offset="1:1")
-    story.sent(11, sequence=0, producer="p2")
-    story.outcome(11, "ok", offset="1:0")
-    story.came(11, "1:0")
-    story.came(10, "1:1")
-    story.end()
-    finding = only(judged(story), "reordered_realtime")
-    assert messages_of(finding) == [10, 11, 11, 10]
-    assert kinds_of(finding) == ["outcome", "send", "deliver", "deliver"]
-
-
-def test_concurrent_messages_may_come_in_any_order() -> None:
-    story = Story()
-    story.sent(10, sequence=0, producer="p1")
-    story.sent(11, sequence=0, producer="p2")
-    story.outcome(10, "ok", offset="1:1")
-    story.outcome(11, "ok", offset="1:0")
-    story.came(11, "1:0")
-    story.came(10, "1:1")
-    story.end()
-    assert judged(story).ok
-
-
-def test_failed_but_delivered() -> None:
-    story = sent_and_acknowledged(1)
-    story.sent(11, sequence=1)
-    story.outcome(11, "failed")
-    story.came(10, "1:0")
-    story.came(11, "1:1")
-    story.end()
-    finding = only(judged(story), "failed_delivered")
-    assert finding.message == 11
-    assert kinds_of(finding) == ["send", "outcome", "deliver"]
-
-
-def test_no_outcome() -> None:
-    story = sent_and_acknowledged(1)
-    story.sent(11, sequence=1)
-    story.came(10, "1:0")
-    story.end()
-    finding = only(judged(story), "stuck")
-    assert finding.message == 11
-    assert judged(story).unknown_share == 0.5
-
-
-def test_group_that_did_not_drain_says_what_it_waits_for() -> None:
-    story = sent_and_acknowledged()
-    story.came(10, "1:0")
-    story.ack(group="g", topic=TOPIC, partition=0, offset="1:0")
-    story.end("g", drained=False, waiting="segment 1 is UNSETTLED")
-    finding = only(judged(story), "stuck")
-    assert finding.message == 11
-    assert "waits for 2 messages" in finding.text
-    assert "up to 1:0" in finding.text
-    assert "UNSETTLED" in finding.text
-    assert kinds_of(finding) == ["send", "outcome", "deliver", "ack", "end"]
-
-
-@pytest.mark.parametrize("says", [True, False])
-def test_group_that_has_everything_but_does_not_say_so(says: bool) -> None:
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0")
-    if says:
-        story.end("g", drained=False)
-    assert only(judged(story), "stuck").group == "g"
-
-
-def test_delivered_elsewhere_than_acknowledged() -> None:
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:7")
-    story.end()
-    finding = only(judged(story), "misplaced")
-    assert [evidence.event["offset"] for evidence in finding.events] == ["1:0", "1:7"]
-
-
-def acknowledged_at_its_second_place() -> Story:
-    story = Story()
-    story.sent(10, sequence=0)
-    story.outcome(10, "ok", offset="2:0")
-    story.came(10, "1:7")
-    return story
-
-
-def test_stored_twice_and_the_second_place_skipped() -> None:
-    story = acknowledged_at_its_second_place()
-    story.skip(topic=TOPIC, partition=0, first="2:0", end="2:1", why="a repeat", group="g")
-    story.end()
-    report = judged(story)
-    assert report.ok, render(report)
-
-
-def test_stored_twice_and_another_place_or_another_group_told_to_skip() -> None:
-    for first, group in (("2:1", "g"), ("2:0", "h")):
-        story = acknowledged_at_its_second_place()
-        story.skip(topic=TOPIC, partition=0, first=first, end="2:2", why="a repeat", group=group)
-        story.end("g")
-        assert only(judged(story), "misplaced").message == 10
-
-
-def test_delivered_from_another_partition() -> None:
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0", partition=1)
-    story.end()
-    assert kinds_of(only(judged(story), "misplaced")) == ["send", "deliver"]
-
-
-def test_contradicted() -> None:
-    story = sent_and_acknowledged(1)
-    story.outcome(10, "failed")
-    story.came(10, "1:0")
-    story.end()
-    assert kinds_of(only(judged(story), "contradicted")) == ["outcome", "outcome"]
-
-
-def test_unsent() -> None:
-    story = sent_and_acknowledged(1)
-    story.came(10, "1:0")
-    story.came(99, "1:1")
-    story.end()
-    assert only(judged(story), "unsent").message == 99
-
-
-def test_unknown_may_come_or_not() -> None:
-    story = Story()
-    for n in range(2):
-        story.sent(10 + n, sequence=n)
-        story.outcome(10 + n, "unknown")
-    story.came(11, "1:0")
-    story.end()
-    report = judged(story)
-    assert report.ok
-    assert report.unknown_share == 1.0
-
-
-def test_findings_cite_the_last_fault() -> None:
-    story = Story()
-    story.fault("kill", "b1-0")
-    story.sent(10, sequence=0)
-    story.outcome(10, "ok", offset="1:0")
-    story.fault("cut", "b2-0")
-    story.end("g", topic=TOPIC)
-    story.fault("heal", "b2-0", phase="heal")
-    finding = only(judged(story), "lost")
-    assert finding.fault is not None
-    assert finding.fault.event["name"] == "cut"
-    assert "last fault before" in render(judged(story))
+def test_group_that_has_everything_and_does_not_say_so() -> None:
+    (finding,) = check_events(Story("each 1; reads 0").events).findings
+    assert (finding.kind, finding.group) == ("stuck", GROUP)
 
 
 def test_findings_are_limited_and_counts_are_not() -> None:
-    story = sent_at_once(50)
-    story.end("g", topic=TOPIC)
-    report = check_events(story.events, limit=3)
+    report = check_events(Story("together 50; ends g orders").events, limit=3)
     assert report.counts["lost"] == 50
     assert len(report.findings) == 3
     assert "and 47 more" in render(report)
     assert report.to_dict()["ok"] is False
 
 
-def test_one_message_that_came_late_is_one_finding() -> None:
-    story = sent_at_once(6)
-    for n in (0, 2, 3, 4, 5, 1):
-        story.came(10 + n, f"1:{n}")
-    story.end()
-    report = judged(story)
-    assert report.counts["reordered_offset"] == report.counts["reordered_producer"] == report.counts["reordered"] == 1
-
-
 def test_a_history_without_consumers_says_so() -> None:
-    report = judged(sent_and_acknowledged())
+    report = check_events(Story("each 3").events)
     assert report.ok
     assert "nothing is known of deliveries" in render(report)
-    assert "nothing is shown" in render(judged(Story()))
+    assert "nothing is shown" in render(check_events([]))
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda story: story.came(10, "1:0"),
-        lambda story: story.outcome(11, "failed"),
-    ],
-)
-def test_batches_and_single_lines_are_judged_alike(spoil: Callable[[Story], None]) -> None:
-    single, batch = Story(), Story()
-    for n in range(3):
-        single.sent(10 + n, sequence=n)
-        single.outcome(10 + n, "ok", offset=f"1:{n}")
-        single.came(10 + n, f"1:{n}")
-    batch.sends(range(10, 13), producer="p1", topic=TOPIC, partition=0, sequence=0)
-    batch.outcomes([10, 11, 12], "ok", offset="1:0")
-    batch.deliveries([10, 11, 12], group="g", consumer="c1", topic=TOPIC, partition=0, offset="1:0")
+@pytest.mark.parametrize("spoiled", ["came 0", "outcome 1 failed"])
+def test_batches_and_single_lines_are_judged_alike(spoiled: str) -> None:
+    single = Story("sent 0; ok 0; came 0; sent 1; ok 1; came 1; sent 2; ok 2; came 2; ends")
+    batch = Story()
+    batch.sends(range(3), producer="p", sequence=0, **AT)
+    batch.outcomes([0, 1, 2], "ok", offset="1:0")
+    batch.deliveries([0, 1, 2], group=GROUP, consumer="c1", offset="1:0", **AT)
+    batch.ends()
     for story in (single, batch):
-        story.end()
-        assert judged(story).ok
-        spoil(story)
-    assert judged(single).counts == judged(batch).counts
-    events = judged(batch).findings[0].events
-    assert events[0].event["message"] == judged(batch).findings[0].message
+        assert check_events(story.events).ok
+        story.tell(spoiled)
+    assert check_events(single.events).counts == check_events(batch.events).counts
+    finding = check_events(batch.events).findings[0]
+    assert finding.events[0].event["message"] == finding.message
