@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -41,6 +42,8 @@ from seriatim_broker.interfaces.coordinator import (
     WatchBatch,
 )
 
+_Answer = TypeVar("_Answer")
+
 DEADLINE_S = 5.0
 TTL_S_MIN = 2
 """Shortest lease, as in etcd."""
@@ -64,6 +67,9 @@ class _Lease:
 class MemoryStore:
     """The coordinator's data.
 
+    Args:
+        now_s: The clock by which leases end; None: that of the running event loop.
+
     Attributes:
         is_away: While true, the store answers nothing.
         revision: The newest revision.
@@ -74,7 +80,8 @@ class MemoryStore:
         leases: The leases that have not ended, by id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
+        self._now_s = now_s or (lambda: asyncio.get_running_loop().time())
         self.is_away = False
         self.revision = 1
         self.compacted = 0
@@ -104,10 +111,11 @@ class MemoryStore:
             if loop.time() >= until:
                 raise CoordinatorUnavailableError("the coordinator is away")
             await asyncio.sleep(0.005)
-        self.expire(loop.time())
+        self.expire()
 
-    def expire(self, now_s: float) -> None:
+    def expire(self) -> None:
         """End the leases whose time is up."""
+        now_s = self._now_s()
         for lease_id in [lease_id for lease_id, lease in self.leases.items() if lease.ends_s <= now_s]:
             self.end_lease(lease_id)
 
@@ -119,12 +127,8 @@ class MemoryStore:
 
     def restart(self) -> None:
         """Restart the coordinator's process: leases count anew."""
-        self.restart_at(asyncio.get_running_loop().time())
-
-    def restart_at(self, now_s: float) -> None:
-        """Restart the coordinator's process at the given time: leases count anew."""
         for lease in self.leases.values():
-            lease.ends_s = now_s + lease.ttl_s
+            lease.ends_s = self._now_s() + lease.ttl_s
         self._wake()
 
     def copy(self) -> StoreCopy:
@@ -146,19 +150,19 @@ class MemoryStore:
 
     # ---- leases -------------------------------------------------------------------------------------
 
-    def grant(self, ttl_s: int, now_s: float) -> Lease:
+    def grant(self, ttl_s: int) -> Lease:
         """Make a lease of at least `TTL_S_MIN` seconds."""
         self._lease_serial += 1
         ttl_s = max(ttl_s, TTL_S_MIN)
-        self.leases[self._lease_serial] = _Lease(ttl_s, now_s + ttl_s)
+        self.leases[self._lease_serial] = _Lease(ttl_s, self._now_s() + ttl_s)
         return Lease(self._lease_serial, ttl_s)
 
-    def keep_alive(self, lease_id: int, now_s: float) -> int:
+    def keep_alive(self, lease_id: int) -> int:
         """Renew a lease. Returns the seconds that it has again; 0 if it has ended."""
         lease = self.leases.get(lease_id)
         if lease is None:
             return 0
-        lease.ends_s = now_s + lease.ttl_s
+        lease.ends_s = self._now_s() + lease.ttl_s
         return lease.ttl_s
 
     def end_lease(self, lease_id: int) -> None:
@@ -290,16 +294,18 @@ class MemoryCoordinator:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self._closed = False
+        self._txn, self._grant, self._keep_alive = store.txn, store.grant, store.keep_alive
 
-    async def _answer(self, deadline_s: float | None) -> None:
+    async def _ask(self, carry_out: Callable[[], _Answer], deadline_s: float | None, *, is_write: bool) -> _Answer:
+        """Send a request to the store, which carries it out. `is_write`: it may change the store."""
         if self._closed:
             raise CoordinatorUnavailableError("this client is closed")
         await self.store.answer(deadline_s)
+        return carry_out()
 
     async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
         """Read one key."""
-        await self._answer(deadline_s)
-        return self.store.items.get(key)
+        return await self._ask(lambda: self.store.items.get(key), deadline_s, is_write=False)
 
     async def list(
         self,
@@ -312,8 +318,10 @@ class MemoryCoordinator:
     ) -> Listing:
         """Read all keys under a prefix."""
         assert limit_per_page > 0
-        await self._answer(deadline_s)
-        return Listing(tuple(self.store.under(prefix, after)[:count_max]), self.store.revision)
+        store = self.store
+        return await self._ask(
+            lambda: Listing(tuple(store.under(prefix, after)[:count_max]), store.revision), deadline_s, is_write=False
+        )
 
     async def txn(
         self,
@@ -324,23 +332,20 @@ class MemoryCoordinator:
         deadline_s: float | None = None,
     ) -> TxnResult:
         """Carry out a transaction."""
-        await self._answer(deadline_s)
-        return self.store.txn(compares, then, otherwise)
+        is_write = any(isinstance(operation, Put | Delete | DeletePrefix) for operation in (*then, *otherwise))
+        return await self._ask(lambda: self._txn(compares, then, otherwise), deadline_s, is_write=is_write)
 
     async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
         """Make a lease."""
-        await self._answer(deadline_s)
-        return self.store.grant(ttl_s, asyncio.get_running_loop().time())
+        return await self._ask(lambda: self._grant(ttl_s), deadline_s, is_write=True)
 
     async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
         """Renew a lease."""
-        await self._answer(deadline_s)
-        return self.store.keep_alive(lease, asyncio.get_running_loop().time())
+        return await self._ask(lambda: self._keep_alive(lease), deadline_s, is_write=False)
 
     async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
         """End a lease."""
-        await self._answer(deadline_s)
-        self.store.end_lease(lease)
+        await self._ask(lambda: self.store.end_lease(lease), deadline_s, is_write=True)
 
     async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
         """Follow a key, or all keys under a prefix."""
@@ -363,7 +368,7 @@ class MemoryCoordinator:
                     yield WatchBatch(events, batch.revision)
             if changed is store.changed:
                 await _either(changed, 0.02)
-                store.expire(asyncio.get_running_loop().time())
+                store.expire()
 
     async def close(self) -> None:
         """End the watches. The client answers nothing any more."""

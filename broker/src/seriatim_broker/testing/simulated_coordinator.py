@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,20 +24,17 @@ from seriatim_api.errors import (
 )
 
 from seriatim_broker.interfaces.coordinator import (
-    PAGE_ITEM_COUNT,
     Compare,
     Delete,
     DeletePrefix,
-    KeyValue,
     Lease,
-    Listing,
     Operation,
     Put,
     TxnResult,
     WatchBatch,
 )
 
-from .memory_coordinator import DEADLINE_S, MemoryStore, StoreCopy
+from .memory_coordinator import DEADLINE_S, MemoryCoordinator, MemoryStore, StoreCopy
 from .virtual_time import Timers
 
 WATCH_RETRY_US = 50_000
@@ -84,7 +82,7 @@ class CoordinatorServer:
     """
 
     def __init__(self, timers: Timers, chance: Random, faults: CoordinatorFaults) -> None:
-        self.store = MemoryStore()
+        self.store = MemoryStore(lambda: timers.now_us / 1e6)
         self.isolated: dict[str, int] = {}
         self._restore_count = 0
         self.is_faulty = False
@@ -125,7 +123,7 @@ class CoordinatorServer:
 
     def restart(self) -> None:
         """Go on as another process: leases count anew, and each client resumes its watches."""
-        self.store.restart_at(self._timers.now_us / 1e6)
+        self.store.restart()
         for lease in self.store.leases.values():
             self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
         for watch in self._watches:
@@ -226,20 +224,20 @@ class CoordinatorServer:
 
     def grant(self, ttl_s: int) -> Lease:
         """Make a lease, and set a timer for its end."""
-        lease = self.store.grant(ttl_s, self._timers.now_us / 1e6)
+        lease = self.store.grant(ttl_s)
         self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
         return lease
 
-    def keep_alive(self, lease: int) -> int:
+    def keep_alive(self, lease_id: int) -> int:
         """Renew a lease. Returns the seconds that it has again; 0 if it has ended."""
-        left_s = self.store.keep_alive(lease, self._timers.now_us / 1e6)
+        left_s = self.store.keep_alive(lease_id)
         if left_s:
             self._timers.after(left_s * 1_000_000 + 1, self._expire)
         return left_s
 
     def _expire(self) -> None:
         if not self._is_down:
-            self.store.expire(self._timers.now_us / 1e6)
+            self.store.expire()
 
     # ---- watches ------------------------------------------------------------------------------------
 
@@ -317,37 +315,24 @@ class _Call:
             self.answer.set_result(answer)
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """A client's watch, and its place."""
 
-    __slots__ = (
-        "_key",
-        "_prefix",
-        "arrived",
-        "client",
-        "is_due",
-        "is_lost",
-        "is_scheduled",
-        "loop",
-        "next_revision",
-        "queue",
-    )
-
-    def __init__(self, client: SimulatedCoordinator, key: str, start_revision: int, *, prefix: bool) -> None:
-        self._key = key
-        self._prefix = prefix
-        self.client = client
-        self.loop = asyncio.get_running_loop()
-        self.next_revision = start_revision
-        self.is_due = False
-        self.is_lost = False
-        self.is_scheduled = False
-        self.queue: list[WatchBatch | SeriatimError] = []
-        self.arrived = asyncio.Event()
+    client: SimulatedCoordinator
+    key: str
+    next_revision: int
+    prefix: bool = field(kw_only=True)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    is_due: bool = False
+    is_lost: bool = False
+    is_scheduled: bool = False
+    queue: list[WatchBatch | SeriatimError] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def matches(self, key: str) -> bool:
         """Whether the watch follows this key."""
-        return key.startswith(self._key) if self._prefix else key == self._key
+        return key.startswith(self.key) if self.prefix else key == self.key
 
     def concerns(self, batch: WatchBatch) -> bool:
         """Whether the watch follows a key of this batch."""
@@ -362,16 +347,17 @@ class _Watch:
         self.arrived.set()
 
 
-class SimulatedCoordinator:
+class SimulatedCoordinator(MemoryCoordinator):
     """A process's client, as an `interfaces.coordinator.Coordinator`.
 
     If the process is killed, its requests go on, and their answers go nowhere.
     """
 
     def __init__(self, server: CoordinatorServer, name: str) -> None:
+        super().__init__(server.store)
         self.name = name
         self._server = server
-        self._closed = False
+        self._txn, self._grant, self._keep_alive = partial(server.txn, name), server.grant, server.keep_alive
 
     async def _ask(self, carry_out: Callable[[], _Answer], deadline_s: float | None, *, is_write: bool) -> _Answer:
         if self._closed:
@@ -384,52 +370,6 @@ class SimulatedCoordinator:
                 return answer
         except TimeoutError as exc:
             raise CoordinatorUnavailableError("no answer in time") from exc
-
-    async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
-        """Read one key."""
-        return await self._ask(lambda: self._server.store.items.get(key), deadline_s, is_write=False)
-
-    async def list(
-        self,
-        prefix: str,
-        *,
-        after: str = "",
-        count_max: int | None = None,
-        limit_per_page: int = PAGE_ITEM_COUNT,
-        deadline_s: float | None = None,
-    ) -> Listing:
-        """Read all keys under a prefix."""
-        assert limit_per_page > 0
-        store = self._server.store
-        return await self._ask(
-            lambda: Listing(tuple(store.under(prefix, after)[:count_max]), store.revision), deadline_s, is_write=False
-        )
-
-    async def txn(
-        self,
-        compares: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation] = (),
-        *,
-        deadline_s: float | None = None,
-    ) -> TxnResult:
-        """Carry out a transaction."""
-        is_write = any(isinstance(operation, Put | Delete | DeletePrefix) for operation in (*then, *otherwise))
-        return await self._ask(
-            lambda: self._server.txn(self.name, compares, then, otherwise), deadline_s, is_write=is_write
-        )
-
-    async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
-        """Make a lease."""
-        return await self._ask(lambda: self._server.grant(ttl_s), deadline_s, is_write=True)
-
-    async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
-        """Renew a lease."""
-        return await self._ask(lambda: self._server.keep_alive(lease), deadline_s, is_write=False)
-
-    async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
-        """End a lease."""
-        await self._ask(lambda: self._server.store.end_lease(lease), deadline_s, is_write=True)
 
     async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
         """Follow a key, or all keys under a prefix."""
@@ -451,6 +391,6 @@ class SimulatedCoordinator:
 
     async def close(self) -> None:
         """End the watches. The client answers nothing any more."""
-        self._closed = True
+        await super().close()
         for watch in self._server.watches_of(self):
             watch.arrived.set()
