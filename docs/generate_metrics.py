@@ -17,10 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from seriatim_broker.cluster_metrics import ClusterMeter
-from seriatim_broker.composition import Broker
 from seriatim_broker.consumer_group_counts import ConsumerGroupTally
 from seriatim_broker.consumer_group_metrics import ConsumerGroupMeter
-from seriatim_broker.metrics import BrokerCollector, Counters
+from seriatim_broker.metrics import GAUGES, BrokerCollector, Counters
 from seriatim_broker.topic_metrics import TopicMeter
 from seriatim_operator.metrics import OperatorMetrics
 from seriatim_operator.reconcile.cache import Cache
@@ -109,10 +108,8 @@ def _cluster() -> ClusterMeter:
 
 
 def _broker() -> list[Exported]:
-    stub = SimpleNamespace(_storage=object(), _disk_stall_s=float)  # no gauge is read
-    described = Broker.gauges(cast(Any, stub))
-    gauges = [Exported(f"seriatim_{name}", "gauge", ("broker",), text) for name, (text, _) in described.items()]
-    return sorted([*_listed(BrokerCollector("b", Counters(), {}, dict).collect()), *gauges])
+    gauges = dict.fromkeys((name for name, _ in GAUGES), float)
+    return _listed(BrokerCollector("b", Counters(), gauges, dict).collect())
 
 
 def _operator() -> list[Exported]:

@@ -704,114 +704,43 @@ class Broker:
     def _count_adopted(self, size_bytes: int) -> None:
         self.counters.adopted_bytes += size_bytes
 
-    def gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
-        """The gauges of this broker: for each name the description, and a function that reads it."""
+    def gauges(self) -> dict[str, Callable[[], float]]:
+        """What reads each gauge of `metrics.GAUGES`."""
         assert self._storage is not None
-        storage = self._storage
+        storage, runtime, room = self._storage, self._runtime, self._room
+        core, services, election = self._core, self._services, self._controller.election
         return {
-            "partitions": ("Partitions that this broker keeps in memory", lambda: len(self._core.partitions)),
-            "producers": (
-                "Producers in the producer tables of this broker's open segments",
-                lambda: sum(self._producer_counts()),
-            ),
-            "producers_max": (
-                "Producers in the largest producer table of this broker's open segments",
-                lambda: max(self._producer_counts(), default=0),
-            ),
-            "streams": ("Append, consume and range streams", lambda: self._services.stream_count),
-            "tcp_streams": (
-                "Append and consume streams over TCP; the other streams go over gRPC",
-                lambda: self._streams.count if self._streams is not None else 0,
-            ),
-            "in_flight_bytes": (
-                "Bytes of batches that this broker took and has not answered",
-                lambda: self._services.in_flight_bytes,
-            ),
-            "links_up": ("Links to other brokers that are up", lambda: self._links.up_count),
-            "storage_queue": (
-                "Writes that were handed to the storage and are not durable yet",
-                lambda: self._driver.unflushed_count,
-            ),
-            "storage_saturated": (
-                "1 while this broker refuses appends because the disk cannot keep up, otherwise 0",
-                lambda: float(storage.is_saturated),
-            ),
-            "kept_scans": ("Places of sequential readers that the storage keeps", lambda: storage.reader.scan_count),
-            "read_ahead_bytes": (
-                "Bytes that the storage has read ahead for sequential readers, or is reading",
-                lambda: storage.reader.bytes_ahead,
-            ),
-            "retained_bytes": (
-                "Bytes kept, on one disk, in the partitions with retention that this broker leads",
-                lambda: self._runtime.retention.figures.retained_bytes,
-            ),
-            "retained_seconds": (
-                "Age of the oldest message kept in the partitions with retention that this broker leads",
-                lambda: self._runtime.retention.figures.retained_s,
-            ),
-            "retention_unread_ratio": (
-                "How near retention is to the oldest message that a consumer group has not read; 1: it is dropped",
-                lambda: self._runtime.retention.figures.unread_ratio,
-            ),
-            "retention_unread_seconds": (
-                "Seconds until age drops the oldest message that a consumer group has not read; infinite: never",
-                lambda: self._runtime.retention.figures.unread_s,
-            ),
-            "publications_waiting": (
-                "Publications that are decided and not finished, as the controller sees them",
-                lambda: self._runtime.taking_up.waiting_count,
-            ),
-            "publications_waiting_seconds": (
-                "Seconds since the oldest of the waiting publications was decided",
-                lambda: self._runtime.taking_up.waiting_s,
-            ),
-            "publication_bytes": (
-                "Bytes of staged batches that this broker has in memory for publications until they are committed",
-                lambda: self._core.state.carried_bytes,
-            ),
-            "disk_full": (
-                "1 while the disk has reached its reserve, otherwise 0",
-                lambda: float(self._core.is_disk_full),
-            ),
-            "disk_size_bytes": ("Bytes of the file system that has the data directory", lambda: self._room.size_bytes),
-            "disk_free_bytes": ("Free bytes on the disk", lambda: self._room.free_bytes),
-            "disk_reserve_bytes": (
-                "Bytes on the disk that are kept free of new messages",
-                lambda: self._room.reserve_bytes,
-            ),
-            "quarantined_segments": (
-                "Segments that this broker keeps and does not serve, because the chain contradicts its disk",
-                lambda: len(self._core.quarantined),
-            ),
-            "disk_stall_seconds": (
-                "Seconds for which the disk has completed no write although one waits",
-                self._disk_stall_s,
-            ),
-            "posted_events": (
-                "Events that wait until the event loop gives them to the core",
-                lambda: self._driver.posted_count,
-            ),
-            "coordinator_behind": (
-                "1 if the coordinator has lost decisions that this broker knows, otherwise 0",
-                lambda: float(bool(self._core.state.coordinator.behind)),
-            ),
-            "coordinator_refuses": (
-                "1 while the coordinator answers but refuses to write, otherwise 0",
-                lambda: float(self._runtime.refusals.is_refusing),
-            ),
-            "coordinator_transactions": (
-                "Transactions that this broker sent to the coordinator and that have no answer yet",
-                lambda: self._runtime.work.pending_count,
-            ),
-            "balance_excess": (
-                "How much the busiest broker group was above the mean, as a ratio, when the controller last measured",
-                lambda: self._controller.balancer.excess,
-            ),
-            "controller": (
-                "1 if this broker is the controller, otherwise 0",
-                lambda: float(self._controller.election.is_controller),
-            ),
-            "ready": ("1 if this broker is admitted and serving, otherwise 0", lambda: float(not self.not_ready())),
+            "partitions": lambda: len(core.partitions),
+            "producers": lambda: sum(self._producer_counts()),
+            "producers_max": lambda: max(self._producer_counts(), default=0),
+            "streams": lambda: services.stream_count,
+            "tcp_streams": lambda: self._streams.count if self._streams is not None else 0,
+            "in_flight_bytes": lambda: services.in_flight_bytes,
+            "links_up": lambda: self._links.up_count,
+            "storage_queue": lambda: self._driver.unflushed_count,
+            "storage_saturated": lambda: float(storage.is_saturated),
+            "kept_scans": lambda: storage.reader.scan_count,
+            "read_ahead_bytes": lambda: storage.reader.bytes_ahead,
+            "retained_bytes": lambda: runtime.retention.figures.retained_bytes,
+            "retained_seconds": lambda: runtime.retention.figures.retained_s,
+            "retention_unread_ratio": lambda: runtime.retention.figures.unread_ratio,
+            "retention_unread_seconds": lambda: runtime.retention.figures.unread_s,
+            "publications_waiting": lambda: runtime.taking_up.waiting_count,
+            "publications_waiting_seconds": lambda: runtime.taking_up.waiting_s,
+            "publication_bytes": lambda: core.state.carried_bytes,
+            "disk_full": lambda: float(core.is_disk_full),
+            "disk_size_bytes": lambda: room.size_bytes,
+            "disk_free_bytes": lambda: room.free_bytes,
+            "disk_reserve_bytes": lambda: room.reserve_bytes,
+            "quarantined_segments": lambda: len(core.quarantined),
+            "disk_stall_seconds": self._disk_stall_s,
+            "posted_events": lambda: self._driver.posted_count,
+            "coordinator_behind": lambda: float(bool(core.state.coordinator.behind)),
+            "coordinator_refuses": lambda: float(runtime.refusals.is_refusing),
+            "coordinator_transactions": lambda: runtime.work.pending_count,
+            "balance_excess": lambda: self._controller.balancer.excess,
+            "controller": lambda: float(election.is_controller),
+            "ready": lambda: float(not self.not_ready()),
         }
 
     def _leads(self, partition: PartitionId) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final, Protocol
 
@@ -51,66 +52,38 @@ class Histogram:
             yield bound, total
 
 
+@dataclass(slots=True, eq=False)
 class Counters:
     """All counts of a broker. Each attribute has the name of its metric, without the prefix `seriatim_`.
 
     `groups` has those of consumer groups.
     """
 
-    __slots__ = (
-        "adopted_bytes",
-        "appended_batches",
-        "appended_bytes",
-        "appended_messages",
-        "balance_moves",
-        "committed_batches",
-        "coordinator_writes",
-        "delivered_batches",
-        "delivered_bytes",
-        "events",
-        "flush_s",
-        "groups",
-        "loop_lag_s",
-        "notes",
-        "publications_decided",
-        "published_rows",
-        "range_batches",
-        "range_bytes",
-        "refused",
-        "retention_dropped_bytes",
-        "retention_dropped_messages",
-        "retention_trims",
-        "step_s",
-        "switch_gap_s",
-        "switches",
-    )
-
-    def __init__(self) -> None:
-        self.adopted_bytes = 0
-        self.appended_batches = 0
-        self.appended_messages = 0
-        self.appended_bytes = 0
-        self.committed_batches = 0
-        self.delivered_batches = 0
-        self.delivered_bytes = 0
-        self.publications_decided = 0
-        self.published_rows = 0
-        self.range_batches = 0
-        self.range_bytes = 0
-        self.retention_trims = 0
-        self.retention_dropped_messages = 0
-        self.retention_dropped_bytes = 0
-        self.events = 0
-        self.groups = ConsumerGroupTally()
-        self.refused: dict[str, int] = {}
-        self.notes: dict[str, int] = {}
-        self.switches: dict[str, int] = {}
-        self.balance_moves: dict[str, int] = {}
-        self.coordinator_writes: dict[str, int] = {}
-        self.loop_lag_s = Histogram()
-        self.step_s = Histogram()
-        self.flush_s = Histogram()
-        self.switch_gap_s = Histogram()
+    adopted_bytes: int = 0
+    appended_batches: int = 0
+    appended_messages: int = 0
+    appended_bytes: int = 0
+    committed_batches: int = 0
+    delivered_batches: int = 0
+    delivered_bytes: int = 0
+    publications_decided: int = 0
+    published_rows: int = 0
+    range_batches: int = 0
+    range_bytes: int = 0
+    retention_trims: int = 0
+    retention_dropped_messages: int = 0
+    retention_dropped_bytes: int = 0
+    events: int = 0
+    groups: ConsumerGroupTally = field(default_factory=ConsumerGroupTally)
+    refused: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    switches: dict[str, int] = field(default_factory=dict)
+    balance_moves: dict[str, int] = field(default_factory=dict)
+    coordinator_writes: dict[str, int] = field(default_factory=dict)
+    loop_lag_s: Histogram = field(default_factory=Histogram)
+    step_s: Histogram = field(default_factory=Histogram)
+    flush_s: Histogram = field(default_factory=Histogram)
+    switch_gap_s: Histogram = field(default_factory=Histogram)
 
     def add(self, family: dict[str, int], label: str, count: int = 1) -> None:
         """Count under a label. The set of labels must be small and fixed."""
@@ -134,6 +107,54 @@ _COUNTERS: Final = (
     ("retention_dropped_bytes", "Bytes of the dropped messages on one disk, headers included"),
     ("events", "Events that the core handled"),
 )
+GAUGES: Final = (
+    ("partitions", "Partitions that this broker keeps in memory"),
+    ("producers", "Producers in the producer tables of this broker's open segments"),
+    ("producers_max", "Producers in the largest producer table of this broker's open segments"),
+    ("streams", "Append, consume and range streams"),
+    ("tcp_streams", "Append and consume streams over TCP; the other streams go over gRPC"),
+    ("in_flight_bytes", "Bytes of batches that this broker took and has not answered"),
+    ("links_up", "Links to other brokers that are up"),
+    ("storage_queue", "Writes that were handed to the storage and are not durable yet"),
+    ("storage_saturated", "1 while this broker refuses appends because the disk cannot keep up, otherwise 0"),
+    ("kept_scans", "Places of sequential readers that the storage keeps"),
+    ("read_ahead_bytes", "Bytes that the storage has read ahead for sequential readers, or is reading"),
+    ("retained_bytes", "Bytes kept, on one disk, in the partitions with retention that this broker leads"),
+    ("retained_seconds", "Age of the oldest message kept in the partitions with retention that this broker leads"),
+    (
+        "retention_unread_ratio",
+        "How near retention is to the oldest message that a consumer group has not read; 1: it is dropped",
+    ),
+    (
+        "retention_unread_seconds",
+        "Seconds until age drops the oldest message that a consumer group has not read; infinite: never",
+    ),
+    ("publications_waiting", "Publications that are decided and not finished, as the controller sees them"),
+    ("publications_waiting_seconds", "Seconds since the oldest of the waiting publications was decided"),
+    (
+        "publication_bytes",
+        "Bytes of staged batches that this broker has in memory for publications until they are committed",
+    ),
+    ("disk_full", "1 while the disk has reached its reserve, otherwise 0"),
+    ("disk_size_bytes", "Bytes of the file system that has the data directory"),
+    ("disk_free_bytes", "Free bytes on the disk"),
+    ("disk_reserve_bytes", "Bytes on the disk that are kept free of new messages"),
+    (
+        "quarantined_segments",
+        "Segments that this broker keeps and does not serve, because the chain contradicts its disk",
+    ),
+    ("disk_stall_seconds", "Seconds for which the disk has completed no write although one waits"),
+    ("posted_events", "Events that wait until the event loop gives them to the core"),
+    ("coordinator_behind", "1 if the coordinator has lost decisions that this broker knows, otherwise 0"),
+    ("coordinator_refuses", "1 while the coordinator answers but refuses to write, otherwise 0"),
+    ("coordinator_transactions", "Transactions that this broker sent to the coordinator and that have no answer yet"),
+    (
+        "balance_excess",
+        "How much the busiest broker group was above the mean, as a ratio, when the controller last measured",
+    ),
+    ("controller", "1 if this broker is the controller, otherwise 0"),
+    ("ready", "1 if this broker is admitted and serving, otherwise 0"),
+)
 _FAMILIES: Final = (
     ("refused", "number", "Batches refused, by error number"),
     ("notes", "name", "Notes that the core wrote to the log, by name"),
@@ -149,27 +170,21 @@ _HISTOGRAMS: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class BrokerCollector:
     """Makes samples of a broker's counters and gauges. It reads the gauges when Prometheus reads the page.
 
     Args:
         broker: The value of the label `broker`.
         counters: The broker's counts.
-        gauges: By name, without the prefix: the description, and a function that returns the value.
+        gauges: A function for each of `GAUGES`, which returns the value.
         certificate_ends: Returns when each certificate ends, as Unix times in seconds; nothing without TLS.
     """
 
-    def __init__(
-        self,
-        broker: str,
-        counters: Counters,
-        gauges: dict[str, tuple[str, Callable[[], float]]],
-        certificate_ends: Callable[[], dict[str, float]],
-    ) -> None:
-        self._broker = broker
-        self._counters = counters
-        self._gauges = gauges
-        self._certificate_ends = certificate_ends
+    _broker: str
+    _counters: Counters
+    _gauges: dict[str, Callable[[], float]]
+    _certificate_ends: Callable[[], dict[str, float]]
 
     def collect(self) -> Iterable[Metric]:
         """All samples of this broker. The registry calls it."""
@@ -192,9 +207,9 @@ class BrokerCollector:
         )
         longest.add_metric([self._broker], self._counters.loop_lag_s.max_s)
         yield longest
-        for name, (text, read) in self._gauges.items():
+        for name, text in GAUGES:
             gauge = GaugeMetricFamily(f"seriatim_{name}", text, labels=["broker"])
-            gauge.add_metric([self._broker], read())
+            gauge.add_metric([self._broker], self._gauges[name]())
             yield gauge
         ends = GaugeMetricFamily(
             "seriatim_certificate_end_timestamp_seconds",
