@@ -113,7 +113,7 @@ class Way:
             sock.setblocking(False)
         self.ends: list[object] = []
         self.direction = Direction(
-            PATH, reader, writer, latency=self._latency, done=lambda: self.ends.append("done"), broken=self.ends.append
+            PATH, reader, writer, self._latency, lambda: self.ends.append("done"), self.ends.append
         )
         self.arrivals = Arrivals(receiver)
         self.direction.go()
@@ -300,9 +300,9 @@ class Line:
             accepted,
             Address(*self.target.getsockname()),
             PATH,
-            held=lambda path: False,
-            latency=lambda path: self.latency,
-            closed=self.closed.append,
+            lambda path: False,
+            lambda path: self.latency,
+            self.closed.append,
         )
         self.connection.apply()
 

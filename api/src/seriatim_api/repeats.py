@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 LINES_MAX: Final = 500
 """At most so many lines are remembered. Above it the oldest one is forgotten, and would be written again."""
 
 
+@dataclass(slots=True, eq=False)
 class WithoutRepeats:
     """A processor of structlog that drops a line if the same one was written a moment ago. The next line that is
     written has their count as `repeated`. Lines with different exceptions are different lines.
@@ -21,13 +23,10 @@ class WithoutRepeats:
         clock: A monotonic clock, in seconds.
     """
 
-    def __init__(
-        self, within_s: float, dropped: type[BaseException], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._within_s = within_s
-        self._dropped = dropped
-        self._clock = clock
-        self._written: dict[tuple[tuple[str, str], ...], tuple[float, int]] = {}
+    _within_s: float
+    _dropped: type[BaseException]
+    _clock: Callable[[], float] = time.monotonic
+    _written: dict[tuple[tuple[str, str], ...], tuple[float, int]] = field(default_factory=dict)
 
     def __call__(self, _logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Return the line to write.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -54,6 +55,7 @@ class Members(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class ClusterMeter:
     """Shows the state of the cluster, if this broker is the controller.
 
@@ -66,24 +68,15 @@ class ClusterMeter:
         clock: Tells how long the page was not read.
     """
 
-    def __init__(
-        self,
-        broker: str,
-        feed: TopicFeed,
-        members: Members,
-        is_there: Callable[[MemberId], bool],
-        is_controller: Callable[[], bool],
-        clock: Clock,
-    ) -> None:
-        self._broker = broker
-        self._feed = feed
-        self._members = members
-        self._is_there = is_there
-        self._is_controller = is_controller
-        self._clock = clock
-        self._is_read = asyncio.Event()
-        self._read_at_us = 0
-        self._followed: WatchedTopics | None = None
+    _broker: str
+    _feed: TopicFeed
+    _members: Members
+    _is_there: Callable[[MemberId], bool]
+    _is_controller: Callable[[], bool]
+    _clock: Clock
+    _is_read: asyncio.Event = field(default_factory=asyncio.Event)
+    _read_at_us: int = 0
+    _followed: WatchedTopics | None = None
 
     async def run(self) -> None:
         """Follow the cluster while this broker is the controller and the page is read, until cancelled."""

@@ -6,36 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from seriatim_api.ids import PartitionId
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerGroupCounts:
     """Counts of one consumer group on one partition. Each attribute has the name of its metric."""
 
-    __slots__ = (
-        "acked_messages",
-        "dead_letters",
-        "delivered_messages",
-        "expired_grants",
-        "failed_attempts",
-        "grants",
-        "joined",
-        "keys_parked",
-        "repeated_grants",
-    )
-
-    def __init__(self) -> None:
-        self.acked_messages = 0
-        self.dead_letters = 0
-        self.delivered_messages = 0
-        self.expired_grants = 0
-        self.failed_attempts = 0
-        self.grants = 0
-        self.keys_parked = 0
-        self.repeated_grants = 0
-        self.joined = 0  # subscriptions that add to it
+    acked_messages: int = 0
+    dead_letters: int = 0
+    delivered_messages: int = 0
+    expired_grants: int = 0
+    failed_attempts: int = 0
+    grants: int = 0
+    keys_parked: int = 0
+    repeated_grants: int = 0
+    joined: int = 0  # subscriptions that add to it
 
     def take(self) -> tuple[int, ...]:
         """All counts since the last call."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -178,6 +178,7 @@ _COUNTERS: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerGroupMeter:
     """Measures consumer groups when Prometheus reads the page, and shows them.
 
@@ -191,29 +192,21 @@ class ConsumerGroupMeter:
         series_max: How many consumer groups have series of their own.
     """
 
-    def __init__(
-        self,
-        broker: str,
-        core: Served,
-        storage: Finds,
-        wall_ms: Callable[[], int],
-        tally: ConsumerGroupTally,
-        unread: Callable[[], Mapping[tuple[str, str], Unread]],
-        series_max: int,
-    ) -> None:
-        self._broker = broker
-        self._core = core
-        self._storage = storage
-        self._wall_ms = wall_ms
-        self._tally = tally
-        self._unread = unread
-        self._series_max = series_max
-        self._is_read = asyncio.Event()
-        self._shown: dict[ConsumerGroupName, _Sums] = {}
-        self._totals: dict[ConsumerGroupName, list[int]] = {}
-        self._measured_ms = 0
-        self._turn = 0
-        self._oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}  # an offset and its append time
+    _broker: str
+    _core: Served
+    _storage: Finds
+    _wall_ms: Callable[[], int]
+    _tally: ConsumerGroupTally
+    _unread: Callable[[], Mapping[tuple[str, str], Unread]]
+    _series_max: int
+    _is_read: asyncio.Event = field(default_factory=asyncio.Event)
+    _shown: dict[ConsumerGroupName, _Sums] = field(default_factory=dict)
+    _totals: dict[ConsumerGroupName, list[int]] = field(default_factory=dict)
+    _measured_ms: int = 0
+    _turn: int = 0
+    _oldest: dict[tuple[PartitionId, str], tuple[int, int]] = field(
+        default_factory=dict
+    )  # an offset and its append time
 
     async def run(self) -> None:
         """Measure each time after the page was read, until cancelled."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from seriatim_api.errors import PreconditionError
@@ -26,6 +27,7 @@ CONNECTION_COUNT_MAX = 64
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class AdminPort:
     """The HTTP server of the admin port. It serves from `start` to `close`.
 
@@ -38,21 +40,13 @@ class AdminPort:
             there is nothing.
     """
 
-    def __init__(
-        self,
-        metrics: Callable[[], bytes],
-        not_ready: Callable[[], str],
-        not_alive: Callable[[], str],
-        tls: ssl.SSLContext | None = None,
-        warnings: Callable[[], str] = lambda: "",
-    ) -> None:
-        self._warnings = warnings
-        self._metrics = metrics
-        self._not_ready = not_ready
-        self._not_alive = not_alive
-        self._tls = tls
-        self._server: asyncio.Server | None = None
-        self._connections = 0
+    _metrics: Callable[[], bytes]
+    _not_ready: Callable[[], str]
+    _not_alive: Callable[[], str]
+    _tls: ssl.SSLContext | None = None
+    _warnings: Callable[[], str] = lambda: ""
+    _server: asyncio.Server | None = None
+    _connections: int = 0
 
     async def start(self, address: str) -> None:
         """Open the port and serve in the background.

@@ -272,7 +272,7 @@ async def test_each_read_of_the_page_asks_for_a_measurement(monkeypatch: pytest.
     async def measure() -> None:
         measured.put_nowait(None)
 
-    monkeypatch.setattr(page.meter, "measure", measure)
+    monkeypatch.setattr(type(page.meter), "measure", lambda _meter: measure())
     monkeypatch.setattr("seriatim_broker.consumer_group_metrics.MEASURE_S_MIN", 0)
     running = asyncio.create_task(page.meter.run())
     for _ in range(3):

@@ -392,7 +392,7 @@ async def test_pages_are_read_at_the_revision_of_their_record(desk: Desk, coordi
 
 def test_readyz_says_what_needs_a_person() -> None:
     warnings = ""
-    port = AdminPort(lambda: b"", lambda: "", lambda: "", warnings=lambda: warnings)
+    port = AdminPort(lambda: b"", lambda: "", lambda: "", None, lambda: warnings)
     assert port._answer(b"GET /readyz HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nready\n")
     warnings = "the coordinator refuses"
     answer = port._answer(b"GET /readyz HTTP/1.1\r\n\r\n")

@@ -20,6 +20,10 @@ def _ignore(_: Event) -> None:
     pass
 
 
+def _no_run(_: RunId) -> bool:
+    return False
+
+
 class Silence:
     """Dials a peer that never answers; the peer is known anew when it was dialled so often."""
 
@@ -64,7 +68,7 @@ def test_a_bug_in_the_upkeep_of_a_link_is_told_to_who_ends_the_process() -> None
         raise AssertionError("a rule is broken")
 
     async def live() -> None:
-        links = Links("a", Silence(known_anew_after=9), fails, _ignore, _ignore, clock, Random(1), failed=told.append)
+        links = Links("a", Silence(known_anew_after=9), fails, _ignore, _ignore, clock, Random(1), _no_run, told.append)
         links.connect("b")
 
     process.create_task(live())

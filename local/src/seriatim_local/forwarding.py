@@ -23,6 +23,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from seriatim_local.plan import Address
@@ -59,6 +60,7 @@ _VIEW = memoryview(_BUFFER)
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
+@dataclass(slots=True, eq=False)
 class Direction:
     """Bytes of one connection on their way from `reader` to `writer`.
 
@@ -76,56 +78,26 @@ class Direction:
         forwarded_bytes: Bytes that the receiver's socket took, or that wait in `_rest`.
     """
 
-    __slots__ = (
-        "_broken",
-        "_done",
-        "_due_last",
-        "_latency",
-        "_loop",
-        "_reading",
-        "_rest",
-        "_shut",
-        "_timer",
-        "_under_way",
-        "_under_way_bytes",
-        "_under_way_bytes_max",
-        "_writing",
-        "finished",
-        "forwarded_bytes",
-        "held",
-        "path",
-        "reader",
-        "writer",
-    )
-
-    def __init__(
-        self,
-        path: tuple[str, str],
-        reader: socket.socket,
-        writer: socket.socket,
-        *,
-        latency: Callable[[tuple[str, str]], float],
-        done: Callable[[], None],
-        broken: Callable[[socket.socket], None],
-    ) -> None:
-        self.path = path
-        self.reader = reader
-        self.writer = writer
-        self.held = True
-        self.finished = False
-        self.forwarded_bytes = 0
-        self._latency = latency
-        self._done = done
-        self._broken = broken
-        self._rest = b""
-        self._under_way: deque[tuple[float, bytes]] = deque()  # with the time of arrival; no bytes: the sender's end
-        self._under_way_bytes = 0
-        self._under_way_bytes_max = UNDER_WAY_SIZE_BYTES_MIN
-        self._due_last = 0.0
-        self._shut = False  # nothing more is read
-        self._reading = self._writing = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+    path: tuple[str, str]
+    reader: socket.socket
+    writer: socket.socket
+    _latency: Callable[[tuple[str, str]], float]
+    _done: Callable[[], None]
+    _broken: Callable[[socket.socket], None]
+    held: bool = True
+    finished: bool = False
+    forwarded_bytes: int = 0
+    _rest: bytes = b""
+    # with the time of arrival; no bytes: the sender's end
+    _under_way: deque[tuple[float, bytes]] = field(default_factory=deque)
+    _under_way_bytes: int = 0
+    _under_way_bytes_max: int = UNDER_WAY_SIZE_BYTES_MIN
+    _due_last: float = 0.0
+    _shut: bool = False  # nothing more is read
+    _reading: bool = False
+    _writing: bool = False
+    _timer: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def is_under_way(self) -> bool:
@@ -262,6 +234,7 @@ class Direction:
         self._done()
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One accepted connection, and its continuation to the target.
 
@@ -277,48 +250,23 @@ class Connection:
         stalled: The paths on which it carries nothing any more, as if the machines between its ends had forgotten it.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_breaking",
-        "_closed",
-        "_connecting",
-        "_held",
-        "_latency",
-        "_lingering",
-        "_loop",
-        "_lost",
-        "_target",
-        "_upstream",
-        "directions",
-        "stalled",
-        "there",
-    )
+    _accepted: socket.socket
+    _target: Address
+    there: tuple[str, str]
+    _held: Callable[[tuple[str, str]], bool]
+    _latency: Callable[[tuple[str, str]], float]
+    _closed: Callable[[Connection], None]
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _upstream: socket.socket | None = None
+    _connecting: asyncio.TimerHandle | None = None
+    _lingering: asyncio.TimerHandle | None = None
+    _breaking: asyncio.TimerHandle | None = None
+    _lost: bool = False
+    stalled: tuple[tuple[str, str], ...] = ()
+    directions: tuple[Direction, ...] = ()
 
-    def __init__(
-        self,
-        accepted: socket.socket,
-        target: Address,
-        there: tuple[str, str],
-        *,
-        held: Callable[[tuple[str, str]], bool],
-        latency: Callable[[tuple[str, str]], float],
-        closed: Callable[[Connection], None],
-    ) -> None:
-        self._accepted = accepted
-        self._target = target
-        self.there = there
-        self._held = held
-        self._latency = latency
-        self._closed = closed
-        self._loop = asyncio.get_running_loop()
-        self._upstream: socket.socket | None = None
-        self._connecting: asyncio.TimerHandle | None = None
-        self._lingering: asyncio.TimerHandle | None = None
-        self._breaking: asyncio.TimerHandle | None = None
-        self._lost = False
-        self.stalled: tuple[tuple[str, str], ...] = ()
-        self.directions: tuple[Direction, ...] = ()
-        _prepare(accepted)
+    def __post_init__(self) -> None:
+        _prepare(self._accepted)
 
     @property
     def forwarded_bytes(self) -> int:
@@ -395,7 +343,7 @@ class Connection:
         assert self._upstream is not None
         ends = (self._accepted, self._upstream)
         self.directions = tuple(
-            Direction(path, *sockets, latency=self._latency, done=self._one_done, broken=self._broke)
+            Direction(path, *sockets, self._latency, self._one_done, self._broke)
             for path, sockets in ((self.there, ends), (self.there[::-1], ends[::-1]))
         )
         self.apply()

@@ -172,9 +172,7 @@ class Proxy:
             except OSError:  # no caller waits any more, or it has gone again
                 return
             there = (link.source, link.destination)
-            connection = Connection(
-                accepted, link.target, there, held=self._is_cut, latency=self._latency, closed=self._closed
-            )
+            connection = Connection(accepted, link.target, there, self._is_cut, self._latency, self._closed)
             self._connections[connection] = None
             if len(self._connections) > CONNECTION_COUNT_MAX or self._is_reset(connection):
                 connection.reset()

@@ -7,6 +7,7 @@ has servicers of its own, which share everything else of the broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from seriatim_api.v1 import broker_pb2, common_pb2
 
@@ -15,6 +16,7 @@ from ..core.values.effects import RouteInfo
 from ..runtime.directory import Directory
 
 
+@dataclass(slots=True, eq=False)
 class Addresses:
     """What clients of one port are told about where brokers are.
 
@@ -33,15 +35,9 @@ class Addresses:
         stream_port_of: `directory.stream_port`; None: these clients reach no port for streams over TCP.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        address_of: Callable[[str], str],
-        stream_port_of: Callable[[str], int] | None = None,
-    ) -> None:
-        self._directory = directory
-        self._address_of = address_of
-        self._stream_port_of = stream_port_of
+    _directory: Directory
+    _address_of: Callable[[str], str]
+    _stream_port_of: Callable[[str], int] | None = None
 
     def of(self, broker: str) -> str:
         """The address of a broker; empty if there is no such broker, or if it has no address for these clients."""

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -129,6 +130,7 @@ async def bind(address: str, what: str) -> Bound:
     return Bound(f"{host}:{sockets[0].getsockname()[1]}", sockets)
 
 
+@dataclass(slots=True, eq=False)
 class Listening:
     """Accepts connections, and has a task for each.
 
@@ -139,21 +141,14 @@ class Listening:
         tls: Makes the contexts of TLS; None: plain text.
     """
 
-    def __init__(
-        self,
-        what: str,
-        serve: Callable[[Accepted], Awaitable[None]],
-        waiting_count_max: int,
-        tls: TlsContexts | None = None,
-    ) -> None:
-        self.tls = tls
-        self._what = what
-        self._serve = serve
-        self.waiting_count_max = waiting_count_max
-        self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[Accepted, asyncio.Task[None]] = {}  # in the order in which they came
-        self._is_crowded = False
+    _what: str
+    _serve: Callable[[Accepted], Awaitable[None]]
+    waiting_count_max: int
+    tls: TlsContexts | None = None
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _waiting: dict[Accepted, asyncio.Task[None]] = field(default_factory=dict)  # in the order in which they came
+    _is_crowded: bool = False
 
     @property
     def waiting_count(self) -> int:

@@ -6,6 +6,7 @@ Any broker answers. The controller follows what is written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from seriatim_api.errors import BadRequestError
@@ -28,20 +29,14 @@ GATE_S_MAX = 5.0
 """After this time the gate answers UNKNOWN, whatever the caller's deadline is."""
 
 
+@dataclass(slots=True, eq=False)
 class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     """Serves `seriatim.v1.Operations`."""
 
-    def __init__(
-        self,
-        services: Services,
-        groups: BrokerGroups,
-        gate: RestartGate,
-        known: Callable[[int], operations_pb2.TellKnownResponse],
-    ) -> None:
-        self._known = known
-        self._services = services
-        self._groups = groups
-        self._gate = gate
+    _services: Services
+    _groups: BrokerGroups
+    _gate: RestartGate
+    _known: Callable[[int], operations_pb2.TellKnownResponse]
 
     @typed_errors
     async def TellKnown(  # noqa: N802

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from seriatim_api.errors import (
@@ -43,6 +44,7 @@ PARTITIONS_PER_BROKER: Final = 2
 WRITERS_PER_PAGE_MAX: Final = 1000
 
 
+@dataclass(slots=True, eq=False)
 class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     """Serves `seriatim.v1.Publications`.
 
@@ -55,23 +57,13 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         names: Checks the certificates of brokers; None without TLS.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        controller: Controller,
-        calls: BrokerCalls,
-        publisher: Publisher,
-        staging: Staging,
-        names: PeerNames | None,
-        addresses: Addresses,
-    ) -> None:
-        self._services = services
-        self._addresses = addresses
-        self._controller = controller
-        self._calls = calls
-        self._publisher = publisher
-        self._staging = staging
-        self._names = names
+    _services: Services
+    _controller: Controller
+    _calls: BrokerCalls
+    _publisher: Publisher
+    _staging: Staging
+    _names: PeerNames | None
+    _addresses: Addresses
 
     # ---- staging ----
 

@@ -72,6 +72,7 @@ def _broker_group_of(member: MemberId, broker_group_of: Mapping[str, str]) -> st
     return broker_group_of.get(member.broker) or broker_group_in(member.broker)
 
 
+@dataclass(slots=True, eq=False)
 class BrokerGroups:
     """See the module.
 
@@ -82,13 +83,10 @@ class BrokerGroups:
         min_copies: How many copies a segment should have.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, keys: Keys, is_there: Callable[[MemberId], bool], min_copies: int
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._is_there = is_there
-        self._min_copies = min_copies
+    _coordinator: Coordinator
+    _keys: Keys
+    _is_there: Callable[[MemberId], bool]
+    _min_copies: int
 
     # ---- looking ----
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -28,26 +29,17 @@ RETRY_S = 0.1
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Controller:
     """Runs in every broker, and does its duties in the elected one."""
 
-    def __init__(
-        self,
-        election: Election,
-        topics: Topics,
-        caretaker: Caretaker,
-        drainer: Drainer,
-        balancer: Balancer,
-        tidying: Tidying,
-        taking_up: TakingUp,
-    ) -> None:
-        self.election = election
-        self.topics = topics
-        self.balancer = balancer
-        self._caretaker = caretaker
-        self._drainer = drainer
-        self._tidying = tidying
-        self._taking_up = taking_up
+    election: Election
+    topics: Topics
+    _caretaker: Caretaker
+    _drainer: Drainer
+    balancer: Balancer
+    _tidying: Tidying
+    _taking_up: TakingUp
 
     async def run(self) -> None:
         """Stand for election, and do the duties while elected, until cancelled."""

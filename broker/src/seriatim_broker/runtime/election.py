@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -40,6 +41,7 @@ VACANCY_LOOK_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Election:
     """Stands for election. While it is elected it does the duties.
 
@@ -48,17 +50,14 @@ class Election:
         controller: The broker that is elected, as far as this one knows; empty if none is.
     """
 
-    def __init__(
-        self, identity: Identity, coordinator: Coordinator, keys: Keys, directory: Directory, lease: LeaseKeeper
-    ) -> None:
-        self._identity = identity
-        self._coordinator = coordinator
-        self._keys = keys
-        self._directory = directory
-        self._lease = lease
-        self._revision = 0  # of the key's creation, when it was ours
-        self.is_controller = False
-        self.controller = ""
+    _identity: Identity
+    _coordinator: Coordinator
+    _keys: Keys
+    _directory: Directory
+    _lease: LeaseKeeper
+    _revision: int = 0  # of the key's creation, when it was ours
+    is_controller: bool = False
+    controller: str = ""
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stand for election, and run `lead` while elected, until cancelled. Losing the election cancels `lead`."""

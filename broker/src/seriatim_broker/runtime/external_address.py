@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -26,6 +27,7 @@ WRITE_DEADLINE_S: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class ExternalAddress:
     """The external address of this broker, as registered.
 
@@ -39,21 +41,13 @@ class ExternalAddress:
             was registered, a rebuild of the coordinator has written the record, and the address is registered again.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Keys,
-        identity: Identity,
-        read: Callable[[], str],
-        mirrored: Callable[[], str],
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._identity = identity
-        self._read = read
-        self._mirrored = mirrored
-        self._problem = ""
-        self._registered: str | None = None  # None: not known
+    _coordinator: Coordinator
+    _keys: Keys
+    _identity: Identity
+    _read: Callable[[], str]
+    _mirrored: Callable[[], str]
+    _problem: str = ""
+    _registered: str | None = None  # None: not known
 
     async def run(self) -> None:
         """Follow the address until cancelled."""

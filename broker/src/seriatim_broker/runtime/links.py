@@ -78,6 +78,7 @@ class _Peer:
         self.ended.set()
 
 
+@dataclass(slots=True, eq=False)
 class Links:
     """All links of one broker.
 
@@ -95,32 +96,20 @@ class Links:
             ended is never made anew.
     """
 
-    def __init__(
-        self,
-        broker: str,
-        dialer: Dialer,
-        resolve: Callable[[str], str | None],
-        emit: Callable[[Event], None],
-        post: Callable[[Event], None],
-        clock: Clock,
-        chance: Random,
-        is_dismissed: Callable[[RunId], bool] = lambda _: False,
-        failed: Callable[[BaseException], None] = lambda _: None,
-    ) -> None:
-        self._failed = failed
-        self._broker = broker
-        self._is_dismissed = is_dismissed
-        self._clock = clock
-        self._chance = chance
-        self._dialer = dialer
-        self._resolve = resolve
-        self._emit = emit
-        self._post = post
-        self._peers: dict[str, _Peer] = {}
-        self._session = 0
-        self._closing = False
-        self._loop = asyncio.get_running_loop()
-        self._carriers: set[asyncio.Task[None]] = set()
+    _broker: str
+    _dialer: Dialer
+    _resolve: Callable[[str], str | None]
+    _emit: Callable[[Event], None]
+    _post: Callable[[Event], None]
+    _clock: Clock
+    _chance: Random
+    _is_dismissed: Callable[[RunId], bool] = lambda _: False
+    _failed: Callable[[BaseException], None] = lambda _: None
+    _peers: dict[str, _Peer] = field(default_factory=dict)
+    _session: int = 0
+    _closing: bool = False
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _carriers: set[asyncio.Task[None]] = field(default_factory=set)
 
     # ---- what the core asks for ----
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from seriatim_api.errors import OldDiskError, SeriatimError
@@ -33,18 +34,16 @@ NOTE_DEADLINE_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Watermarks:
     """The duty of one broker."""
 
-    def __init__(
-        self, coordinator: Coordinator, keys: Keys, run: RunId, durable_sequence: Callable[[], int], clock: Clock
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._run = run
-        self._durable_sequence = durable_sequence
-        self._clock = clock
-        self._noted = 0
+    _coordinator: Coordinator
+    _keys: Keys
+    _run: RunId
+    _durable_sequence: Callable[[], int]
+    _clock: Clock
+    _noted: int = 0
 
     async def run(self) -> None:
         """Note every 10 s, until cancelled. A note that is under way then may still be carried out."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from .cache import Cache
@@ -30,6 +30,7 @@ class _Seen(Generic[_Claim]):
     claim: _Claim
 
 
+@dataclass(slots=True, eq=False)
 class Claims(Generic[_Claim]):
     """The objects of one kind of one cluster, by what they claim.
 
@@ -42,25 +43,18 @@ class Claims(Generic[_Claim]):
         claim_of: Returns what an object claims.
     """
 
-    def __init__(
-        self,
-        cache: Cache,
-        departed: Departed,
-        kind: str,
-        namespace: str,
-        cluster: str,
-        claim_of: Callable[[Manifest], _Claim],
-    ) -> None:
-        self._cache = cache
-        self._departed = departed
-        self._kind = kind
-        self._namespace = namespace
-        self._cluster = cluster
-        self._claim_of = claim_of
-        self._seen: dict[str, _Seen[_Claim]] = {}  # by UID, because a new object may have the name of a departed one
-        self._claimants: defaultdict[_Claim, set[str]] = defaultdict(set)
-        self._due: dict[_Claim, float] = {}
-        self._failures: dict[_Claim, int] = {}
+    _cache: Cache
+    _departed: Departed
+    _kind: str
+    _namespace: str
+    _cluster: str
+    _claim_of: Callable[[Manifest], _Claim]
+    _seen: dict[str, _Seen[_Claim]] = field(
+        default_factory=dict
+    )  # by UID, because a new object may have the name of a departed one
+    _claimants: defaultdict[_Claim, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _due: dict[_Claim, float] = field(default_factory=dict)
+    _failures: dict[_Claim, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._seen)

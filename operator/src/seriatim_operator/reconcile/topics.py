@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -40,6 +41,7 @@ _FINALIZERS: Final = {TOPIC.kind: TOPIC_FINALIZER, CONSUMER_GROUP.kind: CONSUMER
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class TopicsReconciler:
     """Makes passes over Topics and ConsumerGroups, and keeps a stream open to the brokers of each cluster.
 
@@ -56,26 +58,16 @@ class TopicsReconciler:
         clock: Returns monotonic seconds.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        brokers_of: Callable[[str, str], TopicBrokers],
-        add: Callable[[Hashable, float], None],
-        known: Known,
-        home: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._cache = cache
-        self._brokers_of = brokers_of
-        self._add = add
-        self._known = known
-        self._home = home
-        self._clock = clock
-        self._departed = Departed()
-        self._unclaimed: defaultdict[tuple[str, str], Unclaimed] = defaultdict(Unclaimed)
-        self._clusters: dict[tuple[str, str], _ClusterTopics] = {}
+    _api: Api
+    _cache: Cache
+    _brokers_of: Callable[[str, str], TopicBrokers]
+    _add: Callable[[Hashable, float], None]
+    _known: Known
+    _home: str
+    _clock: Callable[[], float] = time.monotonic
+    _departed: Departed = field(default_factory=Departed)
+    _unclaimed: defaultdict[tuple[str, str], Unclaimed] = field(default_factory=lambda: defaultdict(Unclaimed))
+    _clusters: dict[tuple[str, str], _ClusterTopics] = field(default_factory=dict)
 
     def see_deleted(self, kind: Kind, manifest: dict[str, Any]) -> None:
         """Note that a watch reported the deletion of an object.

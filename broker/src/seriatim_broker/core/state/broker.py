@@ -42,64 +42,41 @@ class OwnDisk(State):
     quarantined: dict[tuple[PartitionId, int], int] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class BrokerState(State):
     """Shared by all parts of one `BrokerCore`."""
 
-    __slots__ = (
-        "carried_bytes",
-        "checksum",
-        "config",
-        "coordinator",
-        "copies_asked",
-        "directory",
-        "disk",
-        "ended_by",
-        "forwarding_bytes",
-        "links",
-        "member",
-        "member_run",
-        "nonce",
-        "now",
-        "out",
-        "reads",
-        "serial",
-        "shared",
-        "started_us",
-        "streams",
-        "suspect_before_run",
-        "switch_attempts",
-        "timers",
-    )
+    config: BrokerConfig
+    member: MemberId
+    member_run: int
+    nonce: bytes
+    checksum: Checksum
+    now: Moment = field(default_factory=lambda: Moment(0, 0))
+    started_us: int = 0
+    suspect_before_run: int = 0  # writes that earlier ones did not flush may be gone
+    ended_by: RunOverError | None = None  # why this member run must end; once it is set, steps do nothing
+    serial: int = 0
+    out: Outbox = field(default_factory=Outbox)
+    timers: TimerQueue = field(default_factory=TimerQueue)
+    links: LinkTable = field(default_factory=LinkTable)
+    directory: BrokerDirectory = field(default_factory=BrokerDirectory)
+    coordinator: CoordinatorState = field(default_factory=CoordinatorState)
+    streams: ConsumerStreams = field(default_factory=ConsumerStreams)
+    disk: OwnDisk = field(default_factory=OwnDisk)
+    # names and members that many partitions share
+    shared: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    # These are here and not in the partitions, because most partitions never need them:
+    # switch attempts of this broker, oldest first
+    switch_attempts: dict[PartitionId, tuple[SwitchAttempt, ...]] = field(default_factory=dict)
+    reads: dict[int, Read] = field(default_factory=dict)  # serial -> the read of the disk
+    # request -> the member asked, how many segments
+    copies_asked: dict[int, tuple[MemberId, int]] = field(default_factory=dict)
+    # what the forwarders have of bodies in memory, by partition and consumer group: bytes, and until when it counts
+    forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = field(default_factory=dict)
+    carried_bytes: int = 0  # of staged batches in memory, for publications under way
 
-    def __init__(self, config: BrokerConfig, member: MemberId, run: int, nonce: bytes, checksum: Checksum) -> None:
-        assert len(nonce) == 12
-        self.config = config
-        self.member = member
-        self.member_run = run
-        self.nonce = nonce
-        self.checksum = checksum
-        self.now = Moment(0, 0)
-        self.started_us = 0
-        self.suspect_before_run = 0  # writes that earlier ones did not flush may be gone
-        self.ended_by: RunOverError | None = None  # why this member run must end; once it is set, steps do nothing
-        self.serial = 0
-        self.out = Outbox()
-        self.timers = TimerQueue()
-        self.links = LinkTable()
-        self.directory = BrokerDirectory()
-        self.coordinator = CoordinatorState()
-        self.streams = ConsumerStreams()
-        self.disk = OwnDisk()
-        self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions share
-        # These are here and not in the partitions, because most partitions never need them:
-        self.switch_attempts: dict[
-            PartitionId, tuple[SwitchAttempt, ...]
-        ] = {}  # switch attempts of this broker, oldest first
-        self.reads: dict[int, Read] = {}  # serial -> the read of the disk
-        self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> the member asked, how many segments
-        # what the forwarders have of bodies in memory, by partition and consumer group: bytes, and until when it counts
-        self.forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = {}
-        self.carried_bytes = 0  # of staged batches in memory, for publications under way
+    def __post_init__(self) -> None:
+        assert len(self.nonce) == 12
 
     # ---- ids and time ----
 

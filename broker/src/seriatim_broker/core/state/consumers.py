@@ -86,6 +86,7 @@ class Beginning(NamedTuple):
     mode: ConsumerMode
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerGroup(State):
     """What this broker knows of one consumer group on one partition.
 
@@ -93,52 +94,28 @@ class ConsumerGroup(State):
     dispatcher count only while it is served here.
     """
 
-    __slots__ = (
-        "begins",
-        "chain_reads",
-        "consumers",
-        "crossing_serial",
-        "cursor",
-        "cursor_revision",
-        "dispatcher",
-        "forwards_alone",
-        "group_epoch",
-        "key_requests",
-        "keyed",
-        "ledger",
-        "name",
-        "operations",
-        "passes_alone",
-        "phase",
-        "questions",
-        "reads_chain_first",
-        "segment_no",
-        "server_epoch",
-        "tokens_from",
-    )
-
-    def __init__(self, group: str, begins: Beginning | None = None) -> None:
-        self.name = group
-        self.begins = begins  # if it has no cursor; None: no consumer has said so
-        self.phase = ConsumerGroupPhase.LOADING
-        self.consumers: list[Consumer] = []
-        self.questions: list[Question] = []
-        self.segment_no = 0
-        self.group_epoch = 0
-        self.server_epoch = 0
-        self.cursor: CursorRecord | None = None  # as this broker read or wrote it last
-        self.cursor_revision = 0
-        self.ledger = Ledger()
-        self.dispatcher = Dispatcher()
-        self.keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
-        self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
-        self.forwards_alone = False  # it is loaded only because dead letters are on their way; until its keys are read
-        self.tokens_from = 0  # the counter of tokens of this member run when the present term began
-        self.crossing_serial = 0  # of the transaction on the cursor that is under way
-        self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
-        self.chain_reads = (-1, 0)  # a revision of the cursor, and how many reads of the chain must end after that one
-        self.operations: list[Operation] = []  # oldest first; the first one may be under way
-        self.key_requests: list[KeyRequest] = []  # oldest first
+    name: str
+    begins: Beginning | None = None  # if it has no cursor; None: no consumer has said so
+    phase: ConsumerGroupPhase = ConsumerGroupPhase.LOADING
+    consumers: list[Consumer] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    segment_no: int = 0
+    group_epoch: int = 0
+    server_epoch: int = 0
+    cursor: CursorRecord | None = None  # as this broker read or wrote it last
+    cursor_revision: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
+    dispatcher: Dispatcher = field(default_factory=Dispatcher)
+    keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
+    passes_alone: bool = False  # the consumer group leaves a segment without messages, even without consumers
+    forwards_alone: bool = False  # it is loaded only because dead letters are on their way; until its keys are read
+    tokens_from: int = 0  # the counter of tokens of this member run when the present term began
+    crossing_serial: int = 0  # of the transaction on the cursor that is under way
+    reads_chain_first: bool = False  # a transaction found that the cursor or the chain had changed
+    # a revision of the cursor, and how many reads of the chain must end after that one
+    chain_reads: tuple[int, int] = (-1, 0)
+    operations: list[Operation] = field(default_factory=list)  # oldest first; the first one may be under way
+    key_requests: list[KeyRequest] = field(default_factory=list)  # oldest first
 
     @property
     def term(self) -> int:

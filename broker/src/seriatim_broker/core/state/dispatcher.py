@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from seriatim_api.ids import PartitionId
@@ -176,41 +176,25 @@ class ReservationPace(State):
         self._durable_us = self._durable_us or now_us
 
 
+@dataclass(slots=True, eq=False)
 class Dispatcher(State):
     """What the active consumer was given under its token, and what was read for it."""
 
-    __slots__ = (
-        "active",
-        "changed_us",
-        "delivered",
-        "given",
-        "held_back",
-        "reading",
-        "reservation",
-        "returns_until_us",
-        "silent_count",
-        "token",
-        "works_until",
-        "yield_again_us",
-        "yielding",
-        "yields_failed",
-    )
-
-    def __init__(self) -> None:
-        self.active: Consumer | None = None
-        self.token = 0
-        self.delivered = 0  # the active consumer was given all below this index
-        self.given: Given | None = None  # set when this broker serves
-        self.reading = 0  # serial of the read under way
-        self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
-        self.reservation = ReservationPace()
-        self.changed_us = 0  # when a consumer came, went, fell silent or was heard again
-        self.silent_count = 0  # consumers that were silent when they were looked at last
-        self.returns_until_us = 0  # no consumer is active until the one that was has joined, or until then; 0: no wait
-        self.works_until = (-1, 0)  # index and time: it may work so long on dropped messages if it acknowledges no more
-        self.yielding: Yielding | None = None
-        self.yields_failed = 0  # attempts of the active consumer to yield
-        self.yield_again_us = 0  # not before this time
+    active: Consumer | None = None
+    token: int = 0
+    delivered: int = 0  # the active consumer was given all below this index
+    given: Given | None = None  # set when this broker serves
+    reading: int = 0  # serial of the read under way
+    held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
+    reservation: ReservationPace = field(default_factory=ReservationPace)
+    changed_us: int = 0  # when a consumer came, went, fell silent or was heard again
+    silent_count: int = 0  # consumers that were silent when they were looked at last
+    returns_until_us: int = 0  # no consumer is active until the one that was has joined, or until then; 0: no wait
+    # index and time: it may work so long on dropped messages if it acknowledges no more
+    works_until: tuple[int, int] = (-1, 0)
+    yielding: Yielding | None = None
+    yields_failed: int = 0  # attempts of the active consumer to yield
+    yield_again_us: int = 0  # not before this time
 
     def grant(self, consumer: Consumer, token: int, begin_index: int) -> None:
         """Give a consumer everything from `begin_index` on, under a new token."""

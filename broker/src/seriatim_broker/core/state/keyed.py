@@ -144,6 +144,7 @@ class Key(State):
         self.given_below = max(self.given_below, offset + 1)
 
 
+@dataclass(slots=True, eq=False)
 class Grant(State):
     """A grant: messages of one key that one consumer works on, in order, under one token.
 
@@ -162,32 +163,16 @@ class Grant(State):
         deadline_us: When it ends.
     """
 
-    __slots__ = (
-        "consumer",
-        "deadline_us",
-        "done",
-        "is_aside",
-        "is_given",
-        "is_passed",
-        "is_started",
-        "key",
-        "offsets",
-        "token",
-    )
-
-    def __init__(
-        self, token: int, key: Key, consumer: Consumer, offsets: tuple[int, ...], *, is_aside: bool, deadline_us: int
-    ) -> None:
-        self.token = token
-        self.key = key
-        self.consumer = consumer
-        self.offsets = offsets
-        self.is_aside = is_aside
-        self.done = 0
-        self.is_started = False
-        self.is_given = False
-        self.is_passed = False
-        self.deadline_us = deadline_us
+    token: int
+    key: Key
+    consumer: Consumer
+    offsets: tuple[int, ...]
+    is_aside: bool = field(kw_only=True)
+    deadline_us: int = field(kw_only=True)
+    done: int = 0
+    is_started: bool = False
+    is_given: bool = False
+    is_passed: bool = False
 
     @property
     def left(self) -> int:
@@ -351,6 +336,7 @@ class Forward(State):
     tries: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class KeyedDispatcher(State):
     """Which keys have messages, and which consumer works on which.
 
@@ -412,114 +398,61 @@ class KeyedDispatcher(State):
         refusal: Why the dead-letter topic takes nothing; empty: it takes dead letters, as far as is known.
     """
 
-    __slots__ = (
-        "absent",
-        "aside_count",
-        "average_bytes",
-        "changed",
-        "chunks",
-        "deadlines",
-        "delayed",
-        "delayed_count",
-        "doing",
-        "fetches",
-        "first_asides",
-        "forwards",
-        "frame_deadlines",
-        "frames",
-        "frozen",
-        "frozen_rows",
-        "granted",
-        "handed",
-        "handover",
-        "is_begun",
-        "is_common",
-        "is_full",
-        "is_full_noted",
-        "is_number_new",
-        "is_sated",
-        "keys",
-        "list_count",
-        "live_count",
-        "looks_from_us",
-        "lost_epoch",
-        "lost_lists",
-        "next_number",
-        "numbers",
-        "phase_counts",
-        "read_index",
-        "reading",
-        "ready",
-        "refusal",
-        "rests_until_us",
-        "rows",
-        "segment_no",
-        "send_from_us",
-        "send_pause_us",
-        "sending",
-        "sent",
-        "singles",
-        "turn",
-        "unread",
-        "unreadable",
-        "unsent",
-        "waiting_bytes",
-        "window",
-    )
+    segment_no: int
+    window: Window
+    keys: dict[bytes, Key] = field(default_factory=dict)
+    singles: dict[bytes, int] = field(default_factory=dict)
+    granted: dict[int, Frame] = field(default_factory=dict)
+    frames: dict[int, Frame] = field(default_factory=dict)
+    frame_deadlines: list[tuple[int, int]] = field(default_factory=list)
+    ready: deque[bytes] = field(default_factory=deque)
+    delayed: list[tuple[int, int, bytes]] = field(default_factory=list)
+    delayed_count: int = 0
+    doing: dict[int, Grant] = field(default_factory=dict)
+    deadlines: list[tuple[int, int]] = field(default_factory=list)
+    read_index: int = field(init=False)
+    live_count: int = 0
+    aside_count: int = 0
+    list_count: int = 0
+    waiting_bytes: int = 0
+    phase_counts: list[int] = field(default_factory=lambda: [0] * (max(KeyPhase) + 1))
+    looks_from_us: int = 0
+    first_asides: list[tuple[int, bytes]] = field(default_factory=list)
+    lost_epoch: int = 0
+    lost_lists: list[bytes] = field(default_factory=list)
+    changed: dict[bytes, None] = field(default_factory=dict)
+    chunks: dict[bytes, dict[int, None]] = field(default_factory=dict)
+    reading: int = 0
+    rows: dict[int, Frame] = field(default_factory=dict)
+    average_bytes: int = 0
+    is_full: bool = False
+    is_full_noted: bool = False
+    turn: int = 0
+    is_sated: bool = False
+    is_begun: bool = True
+    frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
+    frozen_rows: int = 0
+    handover: HandingOver | None = None
+    rests_until_us: int = 0
+    unreadable: dict[int, None] = field(default_factory=dict)
+    absent: dict[str, Consumer] = field(default_factory=dict)
+    fetches: dict[int, Fetch] = field(default_factory=dict)
+    numbers: int = 0
+    unsent: list[Unsent] = field(default_factory=list)
+    forwards: dict[bytes, Forward] = field(default_factory=dict)
+    next_number: int = 1
+    is_number_new: bool = False
+    unread: UnreadRows | None = None
+    handed: tuple[tuple[bytes, bytes], ...] | None = None
+    is_common: bool = False
+    sending: int = 0
+    sent: tuple[tuple[bytes, int], ...] = ()
+    send_from_us: int = 0
+    send_pause_us: int = 0
+    refusal: str = ""
 
-    def __init__(self, segment_no: int, window: Window) -> None:
-        self.segment_no = segment_no
-        self.window = window
-        self.keys: dict[bytes, Key] = {}
-        self.singles: dict[bytes, int] = {}
-        self.granted: dict[int, Frame] = {}
-        self.frames: dict[int, Frame] = {}
-        self.frame_deadlines: list[tuple[int, int]] = []
-        self.ready: deque[bytes] = deque()
-        self.delayed: list[tuple[int, int, bytes]] = []
-        self.delayed_count = 0
-        self.doing: dict[int, Grant] = {}
-        self.deadlines: list[tuple[int, int]] = []
-        self.read_index = window.floor
-        self.live_count = 0
-        self.aside_count = 0
-        self.list_count = 0
-        self.waiting_bytes = 0
-        self.phase_counts = [0] * (max(KeyPhase) + 1)
-        self.looks_from_us = 0
-        self.first_asides: list[tuple[int, bytes]] = []
-        self.lost_epoch = 0
-        self.lost_lists: list[bytes] = []
-        self.changed: dict[bytes, None] = {}
-        self.chunks: dict[bytes, dict[int, None]] = {}
-        self.reading = 0
-        self.rows: dict[int, Frame] = {}
-        self.average_bytes = 0
-        self.is_full = False
-        self.is_full_noted = False
-        self.turn = 0
-        self.is_sated = False
-        self.is_begun = True
-        self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
-        self.frozen_rows = 0
-        self.handover: HandingOver | None = None
-        self.rests_until_us = 0
-        self.unreadable: dict[int, None] = {}
-        self.absent: dict[str, Consumer] = {}
-        self.fetches: dict[int, Fetch] = {}
-        self.numbers = 0
-        self.unsent: list[Unsent] = []
-        self.forwards: dict[bytes, Forward] = {}
-        self.next_number = 1
-        self.is_number_new = False
-        self.unread: UnreadRows | None = None
-        self.handed: tuple[tuple[bytes, bytes], ...] | None = None
-        self.is_common = False
-        self.sending = 0
-        self.sent: tuple[tuple[bytes, int], ...] = ()
-        self.send_from_us = 0
-        self.send_pause_us = 0
-        self.refusal = ""
+    def __post_init__(self) -> None:
+        self.read_index = self.window.floor
 
     # ---- messages come -------------------------------------------------------------------------------
 

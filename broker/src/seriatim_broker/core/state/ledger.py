@@ -6,7 +6,7 @@ The server keeps the ledger. Its durable part is the control record, which every
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seriatim_api.ids import INDEX_MAX, MemberId
 
@@ -26,6 +26,7 @@ class CursorReplication(State):
     confirms: tuple[tuple[int, int, int], ...] = ()  # (stream, subscription, number) of requests that it has
 
 
+@dataclass(slots=True, eq=False)
 class Ledger(State):
     """What a consumer group has acknowledged and may have been given, here and on every eligible member.
 
@@ -33,38 +34,20 @@ class Ledger(State):
     `reserved` may have been delivered.
     """
 
-    __slots__ = (
-        "acked",
-        "dirty",
-        "dropped_from",
-        "dropped_position",
-        "eligible",
-        "found_acked",
-        "repeated_below",
-        "replications",
-        "reserved",
-        "safe_acked",
-        "safe_reserved",
-        "told",
-        "untold_token",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.acked = 0  # acknowledged here
-        self.safe_acked = 0  # acknowledged, and durable on every eligible member
-        self.found_acked = 0  # acknowledged on this member's disk when it began to serve; others may lack a part
-        self.reserved = 0
-        self.safe_reserved = 0
-        self.repeated_below = 0  # another server may have delivered messages below
-        self.dropped_from = 0  # an offset, as in the cursor's record, until a message behind it is acknowledged
-        self.dropped_position = 0
-        self.untold_token = 0  # not in exclusive mode: the drop is told when a later token than this acknowledges
-        self.dirty = False  # a change is not in any control record yet
-        self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
-        self.replications: dict[int, CursorReplication] = {}  # by serial
-        self.version = 0  # of the rows, counted by this server; 0: it has sent none
-        self.told: dict[MemberId, None] = {}  # members that were sent all rows
+    acked: int = 0  # acknowledged here
+    safe_acked: int = 0  # acknowledged, and durable on every eligible member
+    found_acked: int = 0  # acknowledged on this member's disk when it began to serve; others may lack a part
+    reserved: int = 0
+    safe_reserved: int = 0
+    repeated_below: int = 0  # another server may have delivered messages below
+    dropped_from: int = 0  # an offset, as in the cursor's record, until a message behind it is acknowledged
+    dropped_position: int = 0
+    untold_token: int = 0  # not in exclusive mode: the drop is told when a later token than this acknowledges
+    dirty: bool = False  # a change is not in any control record yet
+    eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
+    replications: dict[int, CursorReplication] = field(default_factory=dict)  # by serial
+    version: int = 0  # of the rows, counted by this server; 0: it has sent none
+    told: dict[MemberId, None] = field(default_factory=dict)  # members that were sent all rows
 
     def begin(self, known: CursorState | None, record: CursorRecord) -> None:
         """Begin at the control record of this disk, or without one where the cursor's record says.

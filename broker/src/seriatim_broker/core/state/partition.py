@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -28,7 +29,7 @@ from ..values.log import (
 )
 from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
-from ..values.states import NOTHING, State, drop, put
+from ..values.states import State, drop, nothing, put
 from .broker import BrokerState
 from .consumers import ConsumerGroup, Handing, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
@@ -95,112 +96,67 @@ class Pace(NamedTuple):
 FULL_PACE: Final = Pace()
 
 
+@dataclass(slots=True, eq=False)
 class Partition(State):
     """The state of one partition on one broker."""
 
-    __slots__ = (
-        "asked",
-        "awaited",
-        "awaiting",
-        "before_tables",
-        "blocks",
-        "blocks_found",
-        "carryings",
-        "chain",
-        "consumer_groups",
-        "copies",
-        "cursors",
-        "fence_turn",
-        "fenced_at_us",
-        "gaps",
-        "given",
-        "handing",
-        "handovers",
-        "id",
-        "kept",
-        "ledger_rows",
-        "ledger_versions",
-        "left_revision",
-        "logs",
-        "offer",
-        "pace",
-        "preparations",
-        "probe_wanted",
-        "probed",
-        "quiescence",
-        "range_waits",
-        "read_epoch",
-        "read_floor",
-        "read_pause_us",
-        "repairs",
-        "revision",
-        "rights",
-        "safe_cursors",
-        "settling",
-        "steps",
-        "surveys",
-        "switch",
-        "table_waits",
-        "tail_copies",
-        "unsealed",
-        "waiters",
-        "wanted_rights",
-        "writes",
-    )
-
-    def __init__(self, partition: PartitionId) -> None:
-        self.id = partition
-        self.chain: Chain | None = None
-        self.revision = 0
-        self.awaited = NO_FLOOR  # another member said that a record as new as this exists
-        self.steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
-        self.logs: dict[int, SegmentLog] = {}
-        self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
-        self.blocks: Mapping[bytes, IdleBlock] = NOTHING  # on the disk, or in a write of this step
-        self.blocks_found: tuple[bytes, ...] = ()  # found at the start: kept for `block_keep_us` without a name
-        self.offer: Offer | None = None
-        self.awaiting: tuple[Awaiting, ...] = ()
-        self.asked: Asked | None = None
-        self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of undecided switch attempts
-        self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # by segment; copies that touch are joined
-        self.cursors: Mapping[str, CursorState] = NOTHING  # each consumer group's newest place in its newest epoch
-        # of consumer groups that this member serves, or has served: what every eligible member has on its disk
-        self.safe_cursors: Mapping[str, SafeCursor] = NOTHING
-        # the rows beside each of these control records, by name; none of an exclusive consumer group
-        self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
-        # the rows that a server sent last, by consumer group
-        self.ledger_versions: Mapping[str, LedgerVersion] = NOTHING
-        # the newest revision of the cursors of consumer groups that were forgotten here; 0: none was
-        self.left_revision = 0
-        self.handovers: Mapping[str, HandOverState] = NOTHING  # the newest one of each consumer group
-        # hand-overs that other members must keep, by consumer group, and the members that have not said so
-        self.handing: Mapping[str, Handing] = NOTHING
-        self.kept: Chain | None = None  # the record as it is on the disk
-        self.read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
-        self.read_epoch: int | None = None  # of the first record that this member run read in the coordinator
-        self.read_pause_us = 0
-        self.probed: Probed | None = None
-        self.probe_wanted: int | None = None  # the segment to probe when the chain is read
-        self.waiters: tuple[Waiter, ...] = ()
-        self.quiescence: Quiescence | None = None
-        self.fenced_at_us: int | None = None
-        self.fence_turn: FenceTurn | None = None
-        self.gaps: Mapping[int, int] = NOTHING  # segment -> the request to declare it lost
-        self.switch: Switch | None = None
-        self.settling: Mapping[int, Settlement] = NOTHING
-        self.copies: Mapping[int, Copying] = NOTHING
-        self.repairs: Mapping[int, Repair] = NOTHING
-        self.before_tables: KnownTables = NOTHING
-        self.table_waits: tuple[TableWait, ...] = ()
-        self.consumer_groups: Mapping[str, ConsumerGroup] = NOTHING
-        self.given: Mapping[str, Given] = NOTHING  # of consumer groups that were served here, even if no longer
-        self.rights: Mapping[int, Right] = NOTHING
-        self.wanted_rights: Mapping[int, int] = NOTHING  # that this member wants to take -> server epoch of the other
-        self.pace = FULL_PACE
-        self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
-        self.surveys: tuple[SurveyPartition, ...] = ()
-        self.carryings: Mapping[tuple[bytes, int], Carrying] = NOTHING  # by producer and sequence
-        self.writes: Mapping[int, tuple[WriteOwner, int, Chain]] = NOTHING
+    id: PartitionId
+    chain: Chain | None = None
+    revision: int = 0
+    awaited: Floor = NO_FLOOR  # another member said that a record as new as this exists
+    steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
+    logs: dict[int, SegmentLog] = field(default_factory=dict)
+    unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
+    blocks: Mapping[bytes, IdleBlock] = field(default_factory=nothing)  # on the disk, or in a write of this step
+    blocks_found: tuple[bytes, ...] = ()  # found at the start: kept for `block_keep_us` without a name
+    offer: Offer | None = None
+    awaiting: tuple[Awaiting, ...] = ()
+    asked: Asked | None = None
+    # of undecided switch attempts
+    preparations: Mapping[tuple[int, bytes], Preparation] = field(default_factory=nothing)
+    # by segment; copies that touch are joined
+    tail_copies: Mapping[int, tuple[TailCopy, ...]] = field(default_factory=nothing)
+    # each consumer group's newest place in its newest epoch
+    cursors: Mapping[str, CursorState] = field(default_factory=nothing)
+    # of consumer groups that this member serves, or has served: what every eligible member has on its disk
+    safe_cursors: Mapping[str, SafeCursor] = field(default_factory=nothing)
+    # the rows beside each of these control records, by name; none of an exclusive consumer group
+    ledger_rows: Mapping[str, dict[bytes, bytes]] = field(default_factory=nothing)
+    # the rows that a server sent last, by consumer group
+    ledger_versions: Mapping[str, LedgerVersion] = field(default_factory=nothing)
+    # the newest revision of the cursors of consumer groups that were forgotten here; 0: none was
+    left_revision: int = 0
+    handovers: Mapping[str, HandOverState] = field(default_factory=nothing)  # the newest one of each consumer group
+    # hand-overs that other members must keep, by consumer group, and the members that have not said so
+    handing: Mapping[str, Handing] = field(default_factory=nothing)
+    kept: Chain | None = None  # the record as it is on the disk
+    read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
+    read_epoch: int | None = None  # of the first record that this member run read in the coordinator
+    read_pause_us: int = 0
+    probed: Probed | None = None
+    probe_wanted: int | None = None  # the segment to probe when the chain is read
+    waiters: tuple[Waiter, ...] = ()
+    quiescence: Quiescence | None = None
+    fenced_at_us: int | None = None
+    fence_turn: FenceTurn | None = None
+    gaps: Mapping[int, int] = field(default_factory=nothing)  # segment -> the request to declare it lost
+    switch: Switch | None = None
+    settling: Mapping[int, Settlement] = field(default_factory=nothing)
+    copies: Mapping[int, Copying] = field(default_factory=nothing)
+    repairs: Mapping[int, Repair] = field(default_factory=nothing)
+    before_tables: KnownTables = field(default_factory=nothing)
+    table_waits: tuple[TableWait, ...] = ()
+    consumer_groups: Mapping[str, ConsumerGroup] = field(default_factory=nothing)
+    # of consumer groups that were served here, even if no longer
+    given: Mapping[str, Given] = field(default_factory=nothing)
+    rights: Mapping[int, Right] = field(default_factory=nothing)
+    # that this member wants to take -> server epoch of the other
+    wanted_rights: Mapping[int, int] = field(default_factory=nothing)
+    pace: Pace = FULL_PACE
+    range_waits: Mapping[int, RangeWait] = field(default_factory=nothing)  # by request
+    surveys: tuple[SurveyPartition, ...] = ()
+    carryings: Mapping[tuple[bytes, int], Carrying] = field(default_factory=nothing)  # by producer and sequence
+    writes: Mapping[int, tuple[WriteOwner, int, Chain]] = field(default_factory=nothing)
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
         """Take up everything that the disk has of the partition, at the start.
