@@ -13,7 +13,7 @@ from seriatim_operator.plan.observed import ANNOTATION_PLACE_ANEW
 from seriatim_operator.plan.rolling import ANNOTATION_APPROVE
 from seriatim_operator.resources.names import FORMER
 
-from .world import World, annotated, new_world
+from .world import World, annotated, begun_once, new_world
 
 NOWHERE, BROKEN, BETTER = (f"seriatim.dev/broker:{word}" for word in ("nowhere", "broken", "better"))
 HEALED_PASSES = 30
@@ -27,6 +27,7 @@ def _world(**spec: object) -> World:
     return world
 
 
+@begun_once
 def _serving(**spec: object) -> World:
     world = _world(**spec)
     world.run()

@@ -25,9 +25,10 @@ from seriatim_operator.plan.observed import (
 from seriatim_operator.plan.spread import PAUSE_IF_USELESS_S, Mending, unevenness
 from seriatim_operator.spec.broker import BrokerStatus
 
-from .world import World, annotated, new_world
+from .world import World, annotated, begun_once, new_world
 
 
+@begun_once
 def started(**spec: object) -> World:
     """A world whose cluster serves, with a head and a segment on each group."""
     world = new_world(**spec)  # type: ignore[arg-type]
@@ -509,6 +510,7 @@ def _ask_anew(world: World, name: str, *, is_asked: bool = True) -> None:
     world.groups[name] = annotated(world.groups[name], {ANNOTATION_PLACE_ANEW: "true"} if is_asked else {})
 
 
+@begun_once
 def _unspread(**spec: object) -> World:
     """A world whose third node was lost with its disks and came back empty, after two others took its disks."""
     world = started(**spec)
@@ -545,7 +547,7 @@ def _pass_for(world: World, seconds: float) -> list[PlaceAnew]:
     before, until_s = len(world.done), world.now_s + seconds
     while world.now_s < until_s:
         world.a_pass()
-        world.settle(max(10, seconds / 200))
+        world.settle(max(10, seconds / 100))
     return [action for action in world.done[before:] if isinstance(action, PlaceAnew)]
 
 
@@ -783,6 +785,7 @@ def test_the_only_group_is_not_placed_anew() -> None:
 BAD = {"heal_after": "90"}
 
 
+@begun_once
 def with_bad_settings(**spec: object) -> World:
     world = started(**spec)
     world.edit(settings=BAD)

@@ -23,9 +23,10 @@ from seriatim_operator.status.cluster import (
 from seriatim_operator.status.disk_remedies import disk_remedy
 from seriatim_operator.status.reasons import BROKER, CLUSTER, GROUP
 
-from .world import World, new_world
+from .world import World, begun_once, new_world
 
 
+@begun_once
 def started() -> World:
     world = new_world()
     world.run()

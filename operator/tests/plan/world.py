@@ -7,8 +7,11 @@ on an empty disk, and is refused if the slot has another disk and no person allo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import groupby
 from typing import TypeVar
 
@@ -99,6 +102,11 @@ class World:
     """What the brokers were given last."""
     grace_s: dict[str, int] = field(default_factory=dict)
     """How long each pod may take to end, as its manifest says."""
+
+    def copy(self) -> World:
+        """One that is the same now, and goes its own way from here. What the tables hold never changes."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return World(**{k: type(v)(v) if isinstance(v, dict | set | list) else v for k, v in values.items()})
 
     def make(self) -> ClusterChildren:
         """The real builders."""
@@ -483,6 +491,16 @@ def annotated(item: Object, annotations: dict[str, str]) -> Object:
     """An object with these annotations, and no others."""
     metadata = item.metadata.model_copy(update={"annotations": annotations})
     return item.model_copy(update={"metadata": metadata})
+
+
+def begun_once(begin: Callable[..., World]) -> Callable[..., World]:
+    """Worlds of a specification begin alike: the first one is run, and the others are its copies."""
+
+    @cache
+    def first(text: str) -> World:
+        return begin(**json.loads(text))
+
+    return lambda **spec: first(json.dumps(spec)).copy()
 
 
 def new_world(groups: int = 3, nodes: int = 3, **spec: object) -> World:
