@@ -153,6 +153,18 @@ def keyed_restored(rng: random.Random, options: Options) -> Options:
     return with_keys(rng, restored(rng, options))
 
 
+def dropped_restored(rng: random.Random, options: Options) -> Options:
+    """The same, while retention drops messages and the consumers of a group are away: its cursor may be left behind."""
+    drawn = keyed_restored(rng, options)
+    return replace(
+        drawn,
+        kinds={**drawn.kinds, "restore": 2, "trim": 8, "group_leaves": 6, "plan": 4},
+        fault_count=rng.choice((14, 20)),
+        fault_span_us=2_400_000,
+        retention_ms=150,
+    )
+
+
 def keyed_halves(rng: random.Random, options: Options) -> Options:
     """Members that join again get half of a server's state; then the server ends."""
     drawn = serving(rng, options, {"half_state": 5}, 16)

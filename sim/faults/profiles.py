@@ -142,6 +142,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-words": Profile(keyed.keyed_words, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),
     "keyed-restored": Profile(keyed.keyed_restored, 0),
+    "dropped-restored": Profile(keyed.dropped_restored, 0),
     "fences": Profile(chains.fences, 0),
     "prepared": Profile(chains.prepared, 0),
     "two-servers": Profile(serving.two_servers, 0),

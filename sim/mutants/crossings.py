@@ -12,6 +12,11 @@ table-behind-loss [RETAIN TABLE I9]: a stub stays while readers behind a lost se
 @ core.control.retention.first_kept
 - is_needed = chain.reads_table_of(before.no)
 + is_needed = kept.incomplete_table
+missing-is-noted [I1 I13 dropped-restored brokers]: a cursor of an older coordinator, in a segment that has left the
+  record, says what is gone
+@ core.consumers.serving._pass_over_missing
+- moved = _noting_drop(chain, record, place, Place(chain.segments[0].no, 0))
++ moved = record.moved_to(chain.segments[0].no, new_epoch=True)
 jump-tells-drop [I1 I13]: a cursor that jumps over a lost segment still says what was dropped
 @ core.consumers.crossing.jump
 - consumer_group.ledger.acked = consumer_group.cursor.start_index
@@ -83,7 +88,7 @@ gone-has-no-attempts [K5 J2]: an attempt on a message that was dropped counts no
 + return True
 loss-told-once [TOLD]: a consumer is told of each lost message once
 @ core.consumers.gone.tell_lost
-+ tell(broker, consumer, Gap(place.segment_no, place.index, reason))
++ tell(broker, consumer, Gap(place.segment_no, place.index, "declared lost"))
 drops-told-once [TOLD]: a consumer is told of each dropped message once
 @ core.consumers.gone.tell_dropped
 + tell(broker, consumer, Dropped(first, end.segment_no, end.index, messages))

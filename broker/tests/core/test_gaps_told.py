@@ -21,6 +21,7 @@ from .support import (
     M00,
     M01,
     M20,
+    MS,
     SECOND,
     STREAM,
     TOPIC,
@@ -35,6 +36,8 @@ from .support import (
     unsettled_chain,
 )
 from .support import recovered as recovered_segment
+
+KEYED = ConsumerMode.KEY_ORDERED
 
 PARKED = 5
 """So many keys are parked, with a message each in segment 1."""
@@ -363,6 +366,54 @@ def test_note_of_a_drop_before_a_lost_segment_is_kept() -> None:
     bench.cursor()
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.segment_no, write.record.dropped_from) == (3, make_offset(1, 0))
+
+
+def test_segment_that_left_the_record_is_told_as_dropped() -> None:
+    """Rule `missing-is-noted`: the cursor is of an older copy of the coordinator; the group has passed segment 1."""
+    bench = Behind()
+    bench.chain = trim(bench.chain, 2, None, 2)
+    bench.read_chain(bench.chain)
+    bench.link(M01)
+    bench.join()
+    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
+    bench.cursor(no=1, start=1)
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.start_index, write.record.group_epoch) == (2, 0, 3)
+    assert (write.record.dropped_from, write.record.dropped_position) == (make_offset(1, 1), 1)
+    assert bench.delivered(fx.Gap) == [], "the server of segment 2 tells it, from the note"
+    bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.DONE, 10))
+    read = ev.CursorRead(P, GROUP, write.record, 10)
+    bench.do(read)
+    bench.written()
+    bench.persist()
+    bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
+    for _ in range(3):  # a read that was under way, and the one that the note asks for
+        bench.read_chain(bench.part.chain)
+        bench.do(read)
+    bench.deliver()
+    assert dropped(bench) == [(make_offset(1, 1), 0, 1)]
+    assert bench.indexes() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("record", "noted"),
+    [
+        (ev.CursorRecord(1, 4, 0, TOPIC), (make_offset(1, 0), 1)),
+        (ev.CursorRecord(2, 4, 1, TOPIC, mode=KEYED, oldest=make_offset(1, 1)), (make_offset(1, 1), 3)),
+        (ev.CursorRecord(2, 4, 0, TOPIC, dropped_from=make_offset(1, 1), dropped_position=1), (make_offset(1, 1), 1)),
+    ],
+    ids=["its place", "the oldest message in a list", "an older note"],
+)  # fmt: skip
+def test_cursor_of_a_missing_segment_notes_from_where_on(record: ev.CursorRecord, noted: tuple[int, int]) -> None:
+    bench = Behind()
+    first = record.segment_no + 1
+    bench.read_chain(trim(bench.chain, first, None, first))
+    bench.do(ev.ResolveConsumer(6, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + 10**6))
+    bench.read_chain(bench.part.chain)
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.group_epoch, write.record.oldest) == (first, 5, 0)
+    assert (write.record.dropped_from, write.record.dropped_position) == noted
 
 
 class Rebuilt(KeyedServing):

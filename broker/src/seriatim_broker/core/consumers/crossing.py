@@ -100,8 +100,8 @@ def next_no(partition: Partition, no: int) -> int:
     return following.no if following is not None else no + 1
 
 
-def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int, reason: str) -> None:
-    """The cursor segment is lost or dropped: tell the consumers of the gap, and cross in a new group epoch.
+def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int) -> None:
+    """The cursor segment is lost: tell the consumers of the gap, and cross in a new group epoch.
 
     Rule `jump-tells-drop` (I1): what the cursor says of dropped messages is told behind the gap. Without it:
       1. k:5 of segment 1 is handed over to segment 2, and retention drops segment 1. All disks of segment 2 are lost.
@@ -114,7 +114,7 @@ def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     consumer_group.ledger.acked = consumer_group.cursor.start_index
     consumer_group.ledger.take_up_dropped(consumer_group.cursor)
     for consumer in consumer_group.consumers:
-        tell_lost(broker, consumer, Place(consumer_group.segment_no, 0), reason)
+        tell_lost(broker, consumer, Place(consumer_group.segment_no, 0))
     move_on(broker, partition, consumer_group, next_no, new_epoch=True)
 
 

@@ -26,7 +26,7 @@ GONE_AT_ONCE_MAX: Final = 20_000
 """So many messages of lists that are gone are passed in one step: some milliseconds."""
 
 
-def tell_lost(broker: BrokerState, consumer: Consumer, place: Place, reason: str = "declared lost") -> None:
+def tell_lost(broker: BrokerState, consumer: Consumer, place: Place) -> None:
     """Tell a subscription that all of a segment from a place on is lost, but for what it was told before.
 
     Rule `loss-told-once` (TOLD): a gap reaches to the end of its segment. Without it:
@@ -37,7 +37,7 @@ def tell_lost(broker: BrokerState, consumer: Consumer, place: Place, reason: str
     consumer.told, parts = take(consumer.told, Told(make_offset(*place), end))
     for part in parts:
         to_index = split_offset(part.end)[1]  # 0 at the end of the segment
-        tell(broker, consumer, Gap(place.segment_no, split_offset(part.first)[1], reason, to_index))
+        tell(broker, consumer, Gap(place.segment_no, split_offset(part.first)[1], "declared lost", to_index))
 
 
 def tell_dropped(broker: BrokerState, consumer: Consumer, first: int, end: Place, messages: int) -> None:

@@ -240,13 +240,13 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         _pass_over_folded(broker, partition, consumer_group, chain, record)
         return
     if segment is None:
-        crossing.jump(broker, partition, consumer_group, chain.segments[0].no, "dropped by retention")
+        _pass_over_missing(broker, partition, consumer_group, chain, record)
         return
     if segment.state is SegmentState.LOST and record.oldest and not record.at_most_once:
         _begin_at_oldest(broker, partition, consumer_group, record)  # what was handed over to this segment is lost too
         return
     if segment.state is SegmentState.LOST:
-        crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no), "declared lost")
+        crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
         return
     if handover.was_carried_out(consumer_group, record):
         crossing.end_segment(broker, partition, consumer_group)
@@ -292,6 +292,26 @@ def _pass_over_folded(
     # The server epoch of the folded segment is not known any more. No token was given in it, and those that were given
     # before are of a term below its one.
     moved = record.moved_to(following.no).after_term(chain.epoch, following.server_epoch)
+    crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
+
+
+def _pass_over_missing(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, record: CursorRecord
+) -> None:
+    """The cursor segment has left the record: write the cursor to the first segment, in a new group epoch.
+
+    A segment stays in the record while a cursor is in it. So the cursor is of an older copy of the coordinator.
+
+    Rule `missing-is-noted` (I1): the cursor says that messages are gone from where it was. Without it:
+      1. A consumer group has read half of segment 1, and its consumers end. Retention drops segments 1 to 3. The cursor
+         moves on to segment 4, and says so. The segments leave the record.
+      2. The coordinator is restored as it was when the cursor was in segment 1. No disk has a control record of the
+         group in segment 4, so the rebuild writes the chain only.
+      3. The cursor moves to segment 4. A consumer comes, and is never told of the other half of segment 1.
+    """
+    place = Place(*split_offset(_before_place(record)))
+    moved = _noting_drop(chain, record, place, Place(chain.segments[0].no, 0))
+    moved = crossing.with_term(partition, consumer_group, moved)
     crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
 
 
@@ -565,8 +585,7 @@ def _begin_at_oldest(
         tail = partition.logs[record.segment_no].tail
         renewed = record.moved_to(record.segment_no, max(tail, record.start_index), new_epoch=True)
     elif record.oldest:
-        oldest = min(record.oldest, make_offset(record.segment_no, record.start_index))  # as in `_renew_epoch`
-        renewed = _back_at(partition.chain, record, Place(*split_offset(oldest)))
+        renewed = _back_at(partition.chain, record, Place(*split_offset(_before_place(record))))
         renewed = renewed.repeated_below(record.segment_no + 1, 0)
     renewed = crossing.with_term(partition, consumer_group, renewed)
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
@@ -577,10 +596,24 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
     first = first_kept(chain)
     if place >= first:
         return record.moved_to(*place, new_epoch=True)
+    return _noting_drop(chain, record, place, first)
+
+
+def _before_place(record: CursorRecord) -> int:
+    """The oldest offset that a consumer group may not have finished, if only its cursor is known.
+
+    Keys may be set aside before older messages are done with, as in `_renew_epoch`.
+    """
+    place = make_offset(record.segment_no, record.start_index)
+    return min(record.oldest or place, place)
+
+
+def _noting_drop(chain: Chain, record: CursorRecord, place: Place, to: Place) -> CursorRecord:
+    """The cursor at `to` in a new group epoch, with the note that messages are gone from a place on."""
     dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
     is_noted = dropped_from == record.dropped_from
     position = record.dropped_position if is_noted else position_of(chain, dropped_from)
-    moved = record.moved_to(*first, new_epoch=True)
+    moved = record.moved_to(*to, new_epoch=True)
     return replace(moved, dropped_from=dropped_from, dropped_position=position)
 
 
