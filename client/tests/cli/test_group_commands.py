@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 from seriatim import GroupKey
-from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 from seriatim_api.key_names import key_of_name, name_of_key, name_of_offset
 
-from .memory import MemoryCluster, message_at, place_of
+from .memory import MemoryCluster, message_at
 from .test_commands import Run, cluster, run
 from .test_recorded import letter_of
 
@@ -26,25 +23,6 @@ def read(run: Run, cluster: MemoryCluster) -> MemoryCluster:
     run("produce", "t", "--size", "10", "--count", "10")
     run("consume", "t", "-g", "g", "--count", "10")
     return cluster
-
-
-def test_a_dry_run_shows_what_would_happen_and_changes_nothing(run: Run, read: MemoryCluster) -> None:
-    status, out, _ = run("group", "rewind", "t", "g", "--to", "earliest", "--dry-run")
-    assert status == 0
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[1] == ["0", "3:5", "3:0", "5", "4", "c1"]
-    assert lines[2] == ["1", "3:5", "3:0", "5", "4", "-"]
-    assert "10 messages are delivered again; consumers read 1 of the partitions now" in out
-    assert read.operated == []
-    rows = json.loads(run("--output", "json", "group", "rewind", "t", "g", "--to", "earliest", "--dry-run")[1])
-    assert [row["messages"] for row in rows] == [5, 5]
-
-
-def test_nothing_is_done_unless_a_person_says_so(run: Run, read: MemoryCluster) -> None:
-    status, _, err = run("group", "skip", "t", "g", "--to", "latest")
-    assert status == 2
-    assert "--yes" in err
-    assert read.operated == []
 
 
 def test_it_is_carried_out_with_the_id_that_was_given(run: Run, read: MemoryCluster) -> None:
@@ -61,32 +39,6 @@ def test_a_partition_without_an_answer_is_told_with_the_way_to_repeat(run: Run, 
     assert "1 of 2" in err
     assert "partition 1: [600] silent" in err
     assert f"--request-id {'ab' * 16}" in err
-
-
-def test_what_cannot_be_is_refused_before_anything_is_done(run: Run, read: MemoryCluster) -> None:
-    status, _, err = run("group", "skip", "t", "g", "--to", "3:9", "-p", "0", "--yes")
-    assert status == 1
-    assert "error 125" in err
-    assert "nothing was changed" in err
-    status, _, err = run("group", "skip", "t", "g", "--to", "latest", "--yes", "--expected-epoch", "3")
-    assert status == 1
-    assert "error 502" in err
-    assert run("group", "skip", "t", "g", "--to", "3:1", "--yes")[0] == 2, "an offset without a partition"
-    assert run("group", "skip", "t", "g", "--to", "latest", "--yes", "--request-id", "xyz")[0] == 2
-    assert read.operated == []
-
-
-def test_a_pause_twice_says_so(run: Run, read: MemoryCluster) -> None:
-    assert run("group", "pause", "t", "g")[1] == "paused g on t: 2 partitions\n"
-    assert run("group", "pause", "t", "g", "-p", "1")[1] == "paused g on t: 1 partition (1 already were)\n"
-    assert run("group", "resume", "t", "g")[1] == "resumed g on t: 2 partitions\n"
-    assert run("group", "resume", "t", "g")[1] == "resumed g on t: 2 partitions (2 were not paused)\n"
-
-
-def test_a_paused_group_is_described_so() -> None:
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(render([place_of(0, 0, 7, 5, paused=True)]))
-    assert "c1 (paused)" in console.export_text()
 
 
 def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster: MemoryCluster) -> None:

@@ -1,151 +1,28 @@
-"""`seriatim consume` without a group, and `seriatim topic offsets`, over a cluster in memory."""
+"""Places and times as people write them. `recorded/plain.txt` has the commands that take them."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from seriatim.cli import _connect
 from seriatim.cli._places import parse
-from seriatim.cli._root import main
 from seriatim.cli._times import span, utc
 from seriatim_api.ids import make_offset
 
-from .memory import FIRST_S, MemoryCluster, message_at
+from .memory import FIRST_S, MemoryCluster
+from .test_commands import Run, cluster, run
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    """Topic `t` with partitions of 10 and 5 messages, a message a second."""
-    found = MemoryCluster()
-    monkeypatch.setattr(_connect, "client", found.client)
-    found.make("t", 2)
-    for partition, count in ((0, 10), (1, 5)):
-        for index in range(count):
-            found.logs["t", partition].append(message_at("t", partition, index, b"%d-%d" % (partition, index)))
-    return found
+__all__ = ["cluster", "run"]
 
 
-@pytest.fixture
-def run(cluster: MemoryCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Calls a command; its status, output and notes."""
-
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: str) -> tuple[int, str, str]:
-        status = 0
-        try:
-            main(list(words))
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-        captured = capfd.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
-def _values(out: str) -> list[str]:
-    return out.split()
-
-
-def test_without_a_group_all_partitions_are_printed_to_their_ends(run: Run) -> None:
-    status, out, err = run("consume", "t", "--output", "raw")
-    assert status == 0
-    assert _values(out) == [f"0-{n}" for n in range(10)] + [f"1-{n}" for n in range(5)]
-    assert "15 messages" in err
-
-
-def test_a_range_has_a_beginning_and_an_end(run: Run) -> None:
-    words = ("consume", "t", "--partition", "0", "--from", "3:2", "--until", "3:5", "--output", "raw")
-    assert _values(run(*words)[1]) == ["0-2", "0-3", "0-4"]
-    at = datetime.fromtimestamp(FIRST_S + 7, UTC).isoformat()
-    status, out, err = run("consume", "t", "-p", "0", "--from", at, "--output", "raw")
-    assert (status, _values(out)) == (0, ["0-7", "0-8", "0-9"])
-    assert "is 2023-11-14 22:13:27 UTC" in err
-    assert _values(run("consume", "t", "-p", "1", "--from", "latest", "--output", "raw")[1]) == []
-
-
-def test_a_time_without_a_zone_says_which_one_was_taken(run: Run) -> None:
+def test_a_time_without_a_zone_says_which_one_was_taken(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
     _, _, err = run("consume", "t", "--from", "2023-11-14T22:13:27", "--output", "raw")
     assert "is taken in this machine's zone" in err
     _, _, err = run("consume", "t", "--from", "-15m", "--output", "raw")
     assert "# -15m is 20" in err
-
-
-def test_the_last_messages_of_each_partition(run: Run, cluster: MemoryCluster) -> None:
-    assert _values(run("consume", "t", "--last", "2", "--output", "raw")[1]) == ["0-8", "0-9", "1-3", "1-4"]
-    status, out, err = run("consume", "t", "--last", "7", "--output", "raw")
-    assert (status, len(_values(out))) == (0, 12)
-    assert "partition 1 has only 5 messages" in err
-    words = ("consume", "t", "-p", "0", "--last", "2", "--until", "3:5", "--output", "raw")
-    assert _values(run(*words)[1]) == ["0-3", "0-4"]
-    cluster.dropped[0] = 9
-    status, out, err = run("consume", "t", "-p", "0", "--last", "3", "--output", "raw")
-    assert (status, _values(out)) == (0, ["0-9"])
-    assert "only 1 message" in err
-
-
-def test_what_retention_dropped_is_noted(run: Run, cluster: MemoryCluster) -> None:
-    cluster.dropped[0] = 4
-    status, out, err = run("consume", "t", "-p", "0", "--from", "3:1", "--output", "raw")
-    assert (status, _values(out)[0]) == (0, "0-4")
-    assert "from 3:1 to 3:4: dropped by retention" in err
-
-
-def test_a_count_ends_it(run: Run) -> None:
-    assert _values(run("consume", "t", "--count", "12", "--output", "raw")[1])[-1] == "1-1"
-
-
-def test_a_segment_in_the_way_of_the_end_is_told(run: Run, cluster: MemoryCluster) -> None:
-    cluster.blocked.add(1)
-    assert "partition 1: messages behind 3:5 cannot be read" in run("consume", "t")[2]
-    assert "3:5*" in run("topic", "offsets", "t")[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--from", "3:2"), "an offset is of one partition"),
-        (("--from", "yesterday"), "is none of"),
-        (("--from", "2026-13-01"), "is none of"),
-        (("--from", "-99999999999d"), "before 1970"),
-        (("--last", "3", "--from", "-1h"), "--last counts back"),
-        (("--last", "0"), "--last"),
-        (("--follow", "--until", "-1h"), "--follow has no end"),
-        (("--group", "g", "--last", "3"), "goes without --group"),
-        (("--group", "g", "--partition", "1"), "goes without --group"),
-        (("--group", "g", "--from", "1:5"), "an offset is of one partition"),
-        (("--history", "x"), "goes with --group"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(run: Run, words: tuple[str, ...], text: str) -> None:
-    status, out, err = run("consume", "t", *words)
-    assert status == 2
-    assert not out
-    assert text in " ".join(err.replace("│", " ").split())
-
-
-def test_a_beginning_behind_the_end_is_refused(run: Run) -> None:
-    status, _, err = run("consume", "t", "-p", "0", "--from", "3:5", "--until", "3:2")
-    assert status != 0
-    assert "behind its end at 3:2" in err
-
-
-def test_offsets_are_shown(run: Run) -> None:
-    status, out, _ = run("topic", "offsets", "t")
-    assert status == 0
-    assert out.splitlines()[1].split() == ["0", "3:0", "3:10", "10"]
-    at = datetime.fromtimestamp(FIRST_S + 7, UTC).isoformat()
-    out = run("topic", "offsets", "t", "--at", at)[1]
-    assert [line.split()[-1] for line in out.splitlines()[1:]] == ["3:7", "-"]
-    rows = json.loads(run("--output", "json", "topic", "offsets", "t", "--at", at)[1])
-    assert rows[1] == {"partition": 1, "earliest": "3:0", "end": "3:5", "messages": 5, "blocked": False, "at": None}
-    assert run("topic", "offsets", "t", "--at", "3:1")[0] == 2
 
 
 Zone = Callable[[str], None]

@@ -1,7 +1,9 @@
-"""Each form of a command, with its output and its exit status as recorded in `recorded/commands.txt`."""
+"""Each form of a command, with its output and its exit status as recorded in `recorded/`."""
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
 import re
 import shlex
@@ -33,12 +35,11 @@ from .test_commands import NEW, NIGHTLY, Run, cluster, run
 
 __all__ = ["cluster", "run"]
 
-RECORDED = Path(__file__).parent / "recorded" / "commands.txt"
+RECORDED = Path(__file__).parent / "recorded"
 
 
-@pytest.fixture
-def filled(cluster: MemoryCluster) -> MemoryCluster:
-    """A cluster in which each value that is not plain is there once."""
+def fill(cluster: MemoryCluster) -> None:
+    """Make the cluster one in which each value that is not plain is there once."""
     day_ms = 86_400_000
     cluster.make("flights", 2)
     kept = TopicSettings(False, 1 << 20, 0, day_ms, 3, 5 << 20, True, 7 * day_ms, 50 << 20)
@@ -103,32 +104,52 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
     loads = BrokerLoad("g0-0", "g0", 0, 0.0), BrokerLoad("g1-0", "g1", 2, 5e6)
     moved = BrokerLoad("g1-0", "g1", 1, 2.5e6), BrokerLoad("g0-0", "g0", 1, 2.5e6)
     cluster.balance = Balance(loads, moved, (HeadMove("flights", 1, 2, "g1", "g1-0", "g0", "g0-0", 2.5e6),), "")
-    return cluster
 
 
+@pytest.mark.parametrize("name", ["commands", "plain"])
 def test_each_command_prints_and_ends_as_recorded(
-    run: Run, filled: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """To record anew after a change: look at the new text, and write it with SERIATIM_RECORD=1.
 
     A line `$` is a command, with its input after `<`; `!` is a line on stderr; the exit status is last, unless it is 0.
+    A line `--` says why the commands below it are there. `commands` has a cluster that is filled, `plain` an empty one.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr("seriatim.cli.balance.LOOK_S", 0.001)
     monkeypatch.setattr("seriatim.cli.broker_group.LOOK_S", 0.001)
-    recorded = RECORDED.read_text()
+    if name == "commands":
+        fill(cluster)
+    path = RECORDED / f"{name}.txt"
+    recorded = path.read_text()
     text = ""
-    for line in re.findall(r"^\$ .*", recorded, re.MULTILINE):
-        words, _, stdin = line.removeprefix("$ seriatim ").partition(" < ")
-        status, out, err = run(*shlex.split(words), stdin=stdin.encode().decode("unicode_escape").encode())
-        if words.startswith(("produce", "--output json produce")):
-            out, err = without_times(out), without_times(err)
-        printed = [*out.splitlines(), *(f"! {row}" for row in err.splitlines()), *([f"[{status}]"] if status else [])]
+    for line in re.findall(r"^(?:\$|--) .*", recorded, re.MULTILINE):
+        printed = []
+        if line.startswith("$"):
+            words, _, stdin = line.removeprefix("$ seriatim ").partition(" < ")
+            status, out, err = run(*shlex.split(words), stdin=stdin.encode().decode("unicode_escape").encode())
+            if words.startswith(("produce", "--output json produce")):
+                out, err = without_times(out), without_times(err)
+            told = [f"! {row}" for row in err.splitlines()]
+            printed = [*out.splitlines(), *told, *([f"[{status}]"] if status else [])]
         text += "".join(f"{row.rstrip()}\n" for row in (line, *printed))
     if os.environ.get("SERIATIM_RECORD"):
-        RECORDED.write_text(text)
-    assert text == RECORDED.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
+    if name == "commands":
+        check_acts(cluster, tmp_path)
+
+
+def check_acts(cluster: MemoryCluster, directory: Path) -> None:
+    """What the commands did that they do not print: each act, once, with what it was given."""
+    me = getpass.getuser()
+    assert cluster.gaps == [("flights", 0, 3, me), ("flights", 0, 3, "you")]
+    assert cluster.dead == [("g0-0", 4, me), ("g0-0", 4, me, "reaped")]
+    assert cluster.removed == ["g0-1", "g0-1"]
+    assert cluster.balanced == 2
+    assert not cluster.writers
+    row = json.loads((directory / "kept").read_text())
+    assert (row["index"], row["key"], row["value"]) == (41, None, "dmFsdWU=")
 
 
 def letter_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -187,32 +186,6 @@ async def test_nothing_goes_of_what_is_within_all_limits(filled: MemoryCluster) 
     assert await losses(filled, keeping(NUMBER_MAX)) == []
 
 
-def test_a_shorter_retention_says_first_what_goes_and_asks(run: Run, filled: MemoryCluster) -> None:
-    before = filled.topics["t"].settings
-    status, out, err = run("topic", "alter", "t", "--retention", "1s")
-    assert status == 2
-    assert "nothing was changed: stdin is no terminal" in err
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[1] == ["0", "3:0", "3:10", "10", "2023-11-14", "22:13:20", "UTC", "g"]
-    assert "20 messages are dropped within minutes, and cannot be brought back; not read yet by g" in out
-    assert filled.topics["t"].settings == before
-    status, out, _ = run("topic", "alter", "t", "--retention", "1s", "--yes")
-    assert status == 0
-    assert out.splitlines()[-1] == "t has 2 partitions, kept: 1s"
-    assert "not read yet by g" in out
-    told = json.loads(run("--output", "json", "topic", "alter", "t", "--retention-size", "1MiB", "--yes")[2])
-    first = told["partitions"][0]
-    assert (first["start"], first["messages"], first["unread_by"]) == ("3:0", 10, ["g"])
-
-
-def test_nothing_is_asked_if_nothing_goes(run: Run, filled: MemoryCluster) -> None:
-    assert run("topic", "alter", "t", "--retention-size", "1GiB")[:2] == (
-        0,
-        "t has 2 partitions, kept: 1GiB a partition\n",
-    )
-    assert run("topic", "alter", "t", "--retention", "forever", "--retain-unread")[0] == 0
-
-
 def test_where_no_broker_says_what_goes_the_command_asks_all_the_same(run: Run, filled: MemoryCluster) -> None:
     filled.silent.add("t")
     status, _, err = run("topic", "alter", "t", "--retention", "7d")
@@ -221,38 +194,3 @@ def test_where_no_broker_says_what_goes_the_command_asks_all_the_same(run: Run, 
     status, out, err = run("topic", "describe", "t")
     assert (status, "# which messages are kept is not known now: no broker tells" in err) == (0, True)
     assert "kept: 7d" in out
-
-
-def test_what_is_kept_is_described(run: Run, filled: MemoryCluster) -> None:
-    filled.dropped[1] = 8
-    lines = [line.split() for line in run("topic", "describe", "t")[1].splitlines()]
-    assert ["0", "3:0", "2023-11-14", "22:13:20", "UTC", "10", "10MiB"] in lines
-    assert ["1", "3:8", "2023-11-14", "22:13:28", "UTC", "2", "2MiB"] in lines
-    told = json.loads(run("--output", "json", "topic", "describe", "t")[1])
-    assert [(row["offset"], row["messages"]) for row in told["retained"]] == [("3:0", 10), ("3:8", 2)]
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--retention", "soon"), "is no duration"),
-        (("--retention", "-1h"), "is no duration"),
-        (("--retention", "0.5s"), "too short: at least 1s"),
-        (("--retention-size", "10KiB"), "too small: at least 1MiB"),
-        (("--retention-size", "much"), "is no size"),
-        (("--unread-max", "7d"), "give it too"),
-    ],
-)
-def test_nonsense_is_refused_before_anything_is_made(
-    run: Run, cluster: MemoryCluster, words: tuple[str, ...], text: str
-) -> None:
-    status, _, err = run("topic", "create", "t", *words)
-    assert status == 2
-    assert text in " ".join(err.split())
-    assert not cluster.topics
-
-
-def test_groups_are_listed(run: Run, filled: MemoryCluster) -> None:
-    assert run("group", "list", "t") == (0, "group  lag\ng       16\n", "")
-    filled.cursors.clear()
-    assert run("group", "list", "t")[2] == "no consumer group has a position on t\n"

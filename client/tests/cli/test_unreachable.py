@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from seriatim import _admin, _client
+from seriatim import _admin, _client, _group_operations
 from seriatim._transport import silence
 from seriatim.cli import main
 
@@ -33,7 +33,8 @@ COMMANDS = [
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "NOTICE_S", 0)
     monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.3)
-    monkeypatch.setattr(_admin, "DEADLINE_S", 0.3)
+    for module in (_admin, _group_operations):
+        monkeypatch.setattr(module, "DEADLINE_S", 0.3)
 
 
 @pytest.fixture(autouse=True)
