@@ -26,6 +26,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
 from seriatim._consumer_group_keys import ConsumerGroupKeys
 from seriatim._consumer_group_settings import (
+    STARTS,
     GroupMode,
     GroupSettings,
     RetryPolicy,
@@ -51,9 +52,10 @@ from seriatim._descriptions import (
     Segment,
     TopicDescription,
 )
-from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
+from seriatim._group_operations import check_one_partition, target_to_proto
 from seriatim._records import Topic, TopicSettings
 from seriatim._topics import topic_of
+from seriatim._values import value_of
 from seriatim._writers import WriterAdmin
 
 if TYPE_CHECKING:
@@ -548,52 +550,28 @@ def _check_values(settings: Mapping[str, object]) -> None:
 
 def chain_of(record: records_pb2.ChainRecord) -> Chain:
     """The chain record as users see it, from the one that brokers send."""
-    return Chain(
-        record.topic,
-        record.partition,
-        record.partition_id,
-        record.epoch,
-        tuple(record.send_chain),
-        tuple(map(_segment_of, record.segments)),
-        record.flush,
-        record.page_count,
-    )
+    return value_of(Chain, record, segments=tuple(map(_segment_of, record.segments)))
 
 
 def _segment_of(record: records_pb2.SegmentRecord) -> Segment:
-    def optional(name: Any) -> int | None:
-        return cast("int", getattr(record, name)) if record.HasField(name) else None
-
-    return Segment(
-        no=record.no,
-        group=record.group,
+    return value_of(
+        Segment,
+        record,
         members=tuple(member.broker for member in record.members),
-        state=cast("Any", _STATES.get(record.state, "OPEN")),
-        base=optional("base"),
-        sealed_len=optional("sealed_len"),
-        sealed_checksum=optional("sealed_checksum"),
-        tail_from=optional("tail_from"),
+        state=_STATES.get(record.state, "OPEN"),
         tail_copies=tuple(member.broker for member in record.tail_copies),
-        incomplete_table=record.incomplete_table,
         server=record.server.broker,
-        server_epoch=record.server_epoch,
         eligible=tuple(member.broker for member in record.eligible),
-        opened_at_ms=record.opened_at_ms,
-        sealed_at_ms=record.sealed_at_ms,
-        start=record.start,
     )
 
 
 def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
     record = row.record
-    return Broker(
+    return value_of(
+        Broker,
+        record,
         name=record.member.broker,
         incarnation=record.member.incarnation,
-        group=record.group,
-        slot=record.slot,
-        run=record.run,
-        address=record.address,
-        admitted=record.admitted,
         live=row.live,
         external_address=record.external_address if record.external_run == record.run else "",
         disk_state=row.disk_state,
@@ -601,29 +579,13 @@ def _broker_of(row: broker_pb2.BrokerDescription) -> Broker:
 
 
 def _load_of(row: operations_pb2.BrokerLoad) -> BrokerLoad:
-    return BrokerLoad(row.broker, row.group, row.heads_as_master, row.bytes_per_s)
+    return value_of(BrokerLoad, row, heads=row.heads_as_master)
 
 
 def _move_of(row: operations_pb2.HeadMove) -> HeadMove:
-    return HeadMove(
-        topic=row.topic,
-        partition=row.partition,
-        partition_id=row.partition_id,
-        from_group=row.from_group,
-        from_broker=row.from_master,
-        to_group=row.to_group,
-        to_broker=row.to_master,
-        bytes_per_s=row.bytes_per_s,
-    )
+    return value_of(HeadMove, row, from_broker=row.from_master, to_broker=row.to_master)
 
 
 def route_of(route: common_pb2.Route) -> Route:
     """The route as users see it, from the one that brokers send."""
-    return Route(
-        route.partition_id,
-        route.epoch,
-        route.segment,
-        route.master_broker,
-        route.master_address,
-        tuple(route.next_addresses),
-    )
+    return value_of(Route, route)

@@ -10,6 +10,7 @@ from seriatim_api.v1 import operations_pb2, records_pb2
 
 from seriatim._recording import Recorder
 from seriatim._transport.unary import Caller
+from seriatim._values import value_of
 
 DEADLINE_S: Final = 10.0
 CHECK_DEADLINE_S: Final = 8.0
@@ -174,15 +175,7 @@ class BrokerGroupAdmin:
         """
         request = operations_pb2.CheckRestartRequest(broker=broker)
         answer = await self._caller.operations("CheckRestart", request, CHECK_DEADLINE_S)
-        return RestartCheck(
-            _VERDICTS.get(answer.verdict, "unknown"),
-            answer.text,
-            answer.partition_id,
-            answer.segment,
-            answer.index,
-            answer.epoch,
-            answer.segments_checked,
-        )
+        return value_of(RestartCheck, answer, verdict=_VERDICTS.get(answer.verdict, "unknown"), reason=answer.text)
 
 
 def _group_of(described: operations_pb2.BrokerGroupDescription) -> BrokerGroup:

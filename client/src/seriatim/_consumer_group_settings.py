@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
 from seriatim_api.errors import BadRequestError, CorruptionError
@@ -11,6 +11,7 @@ from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, SHARED_PARKS_NO_KEY, c
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._arguments import takes_options
+from seriatim._values import value_of
 
 GroupMode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
 BackOff = Literal["fixed", "exponential", "list"]
@@ -18,13 +19,17 @@ Exhausted = Literal["block", "park_key", "dead_letter"]
 Spread = Literal["even", "none"]
 KeyState = Literal["delayed", "parked", "forwarding"]
 
-_MODES: Final[dict[str, int]] = {
+MODES: Final[dict[str, records_pb2.ConsumerMode.ValueType]] = {
     "exclusive": records_pb2.CONSUMER_MODE_EXCLUSIVE,
     "key_ordered": records_pb2.CONSUMER_MODE_KEY_ORDERED,
     "shared": records_pb2.CONSUMER_MODE_SHARED,
     "broadcast": records_pb2.CONSUMER_MODE_BROADCAST,
 }
-_MODE_NAMES: Final = {number: name for name, number in _MODES.items()}
+STARTS: Final = {
+    "earliest": broker_pb2.START_POSITION_EARLIEST,
+    "latest": broker_pb2.START_POSITION_LATEST,
+}
+_MODE_NAMES: Final = {number: name for name, number in MODES.items()}
 _BACK_OFFS: Final[dict[str, int]] = {
     "fixed": records_pb2.BACK_OFF_FIXED,
     "exponential": records_pb2.BACK_OFF_EXPONENTIAL,
@@ -193,8 +198,8 @@ def check_mode(mode: str) -> None:
     Raises:
         BadRequestError: There is no such mode.
     """
-    if mode not in _MODES:
-        raise BadRequestError(f"there is no mode {mode!r} of consumer groups: it is {', '.join(_MODES)}")
+    if mode not in MODES:
+        raise BadRequestError(f"there is no mode {mode!r} of consumer groups: it is {', '.join(MODES)}")
 
 
 def check_delivery(retry: RetryPolicy | None, at_most_once: bool | None) -> None:
@@ -233,21 +238,12 @@ def settings_to_proto(
     """Settings in the form in which brokers read them. What is None is not specified."""
     written = records_pb2.GroupSettings(at_most_once=bool(at_most_once))
     if mode is not None:
-        written.mode = cast("Any", _MODES[mode])
+        written.mode = cast("Any", MODES[mode])
     if spread is not None:
         written.spread = cast("Any", _SPREADS[spread])
     if retry is not None:
-        written.retry.CopyFrom(
-            records_pb2.RetryPolicy(
-                attempts_max=retry.attempts_max,
-                back_off=cast("Any", _BACK_OFFS[retry.back_off]),
-                delays_ms=retry.delays_ms,
-                jitter_percent=retry.jitter_percent,
-                exhausted=cast("Any", _EXHAUSTED[retry.exhausted]),
-                dead_letter_topic=retry.dead_letter_topic,
-                grant_ms=retry.grant_ms,
-            )
-        )
+        numbers = {"back_off": _BACK_OFFS[retry.back_off], "exhausted": _EXHAUSTED[retry.exhausted]}
+        written.retry.CopyFrom(records_pb2.RetryPolicy(**asdict(retry) | numbers))
     return written
 
 
@@ -260,14 +256,11 @@ def settings_of(written: records_pb2.GroupSettings) -> GroupSettings | None:
     if written.HasField("retry") and mode in ("key_ordered", "shared"):
         policy = written.retry
         try:
-            retry = RetryPolicy(
-                policy.attempts_max,
-                cast("Any", _BACK_OFF_NAMES.get(policy.back_off, "")),
-                tuple(policy.delays_ms),
-                policy.jitter_percent,
-                cast("Any", _EXHAUSTED_NAMES.get(policy.exhausted, "")),
-                policy.dead_letter_topic,
-                policy.grant_ms,
+            retry = value_of(
+                RetryPolicy,
+                policy,
+                back_off=_BACK_OFF_NAMES.get(policy.back_off, ""),
+                exhausted=_EXHAUSTED_NAMES.get(policy.exhausted, ""),
             )
         except BadRequestError:
             return None  # a later version has wider limits
@@ -296,16 +289,10 @@ def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
     """
     if not written.group_epoch:
         raise CorruptionError(f"a broker does not tell the group epoch of key {name_to_text(written.name)}")
-    return GroupKey(
-        partition,
-        written.name,
-        key_of_name(written.name),
-        cast("Any", _STATE_NAMES.get(written.state, "delayed")),
-        written.attempts,
-        written.turn,
-        written.first_offset,
-        written.messages,
-        written.ready_at_ms,
-        written.error,
-        written.group_epoch,
+    return value_of(
+        GroupKey,
+        written,
+        partition=partition,
+        key=key_of_name(written.name),
+        state=_STATE_NAMES.get(written.state, "delayed"),
     )

@@ -29,8 +29,9 @@ from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from seriatim._arguments import check_partitions
 from seriatim._broker_groups import BrokerGroupAdmin
-from seriatim._consumer_group_settings import settings_of
+from seriatim._consumer_group_settings import STARTS, settings_of
 from seriatim._descriptions import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
+from seriatim._values import value_of
 
 if TYPE_CHECKING:
     from seriatim._settings import Target
@@ -51,10 +52,6 @@ _OPERATIONS: Final = {
     "configure": records_pb2.GROUP_OPERATION_CONFIGURE,
 }
 _NAMES: Final[dict[int, str]] = {number: name for name, number in _OPERATIONS.items()}
-STARTS: Final = {
-    "earliest": broker_pb2.START_POSITION_EARLIEST,
-    "latest": broker_pb2.START_POSITION_LATEST,
-}
 
 
 class GroupOperations(BrokerGroupAdmin):
@@ -358,32 +355,11 @@ def _operated_of(row: broker_pb2.OperatedGroup) -> OperatedPartition:
 
 
 def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
-    return GroupPartition(
-        partition=row.partition,
-        partition_id=row.partition_id,
-        has_cursor=row.has_cursor,
-        segment=row.segment,
-        acked_index=row.acked_index,
-        position=row.position,
-        end_position=row.end_position,
-        server_broker=row.server_broker,
-        active_consumer=row.active_consumer,
-        standby_consumers=tuple(row.standby_consumers),
-        group_epoch=row.group_epoch,
+    return value_of(
+        GroupPartition,
+        row,
         error=_text_of(row.error) if row.HasField("error") else None,
-        end_is_at_least=row.end_is_at_least,
         error_number=row.error.number if row.HasField("error") else None,
-        paused=row.paused,
-        begun_by=cast("Any", _NAMES.get(row.begun_by)),
-        external=row.external,
-        reported_at_ms=row.reported_at_ms,
+        begun_by=_NAMES.get(row.begun_by),
         settings=None if row.external else settings_of(row.settings),
-        oldest_append_ms=row.oldest_append_ms,
-        in_flight_messages=row.in_flight_messages,
-        aside_messages=row.aside_messages,
-        parked_keys=row.parked_keys,
-        delayed_keys=row.delayed_keys,
-        forwarding_keys=row.forwarding_keys,
-        consumers=tuple(row.consumers),
-        passed_messages=row.passed_messages,
     )

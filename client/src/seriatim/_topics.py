@@ -7,6 +7,7 @@ from typing import Final
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._records import Topic, TopicSettings
+from seriatim._values import value_of
 
 _STATES: Final = {
     records_pb2.TOPIC_STATE_CREATING: "CREATING",
@@ -45,23 +46,10 @@ def told_topic(answer: broker_pb2.GetTopicResponse) -> Topic:
 
 def topic_of(record: records_pb2.TopicRecord, cluster_id: str = "") -> Topic:
     """The topic as users see it, from the record that brokers send."""
-    settings = record.settings
-    return Topic(
-        record.name,
-        record.incarnation,
-        _STATES.get(record.state, "UNKNOWN"),
-        tuple(record.partition_ids),
-        TopicSettings(
-            settings.flush,
-            settings.message_size_bytes_max,
-            settings.batch_size_bytes_max,
-            settings.retention_ms,
-            settings.chain_width,
-            settings.retention_bytes,
-            settings.retain_unread,
-            settings.unread_ms_max,
-            settings.unread_bytes_max,
-        ),
-        record.created_at_ms,
-        cluster_id,
+    return value_of(
+        Topic,
+        record,
+        state=_STATES.get(record.state, "UNKNOWN"),
+        settings=value_of(TopicSettings, record.settings),
+        cluster_id=cluster_id,
     )

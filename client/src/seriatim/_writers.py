@@ -9,6 +9,7 @@ from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim._arguments import check_text
 from seriatim._broker_groups import BrokerGroupAdmin
 from seriatim._descriptions import WriterDescription
+from seriatim._values import value_of
 
 DEADLINE_S: Final = 10.0
 
@@ -72,16 +73,5 @@ class WriterAdmin(BrokerGroupAdmin):
 def _described(told: publications_pb2.WriterDescription) -> WriterDescription:
     record = told.record
     state = _STATES.get(record.state, "UNKNOWN")
-    return WriterDescription(
-        topic=told.topic,
-        writer=told.writer,
-        epoch=record.epoch,
-        owner=record.owner,
-        state=state,
-        sequence=None if state == "NEW" else record.sequence,
-        rows=record.rows,
-        lost_rows=record.lost_rows,
-        decided_at_ms=record.decided_at_ms,
-        done_at_ms=record.done_at_ms,
-        ephemeral=record.ephemeral,
-    )
+    sequence = None if state == "NEW" else record.sequence
+    return value_of(WriterDescription, record, topic=told.topic, writer=told.writer, state=state, sequence=sequence)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
+from seriatim._consumer_group_settings import STARTS
 from seriatim._core.consumer_types import Place, Resolve
 from seriatim._logs import guarded
 from seriatim._settings import Start
@@ -17,11 +18,6 @@ from seriatim._transport.unary import Caller
 QUESTION_DEADLINE_S: Final = 2.0
 
 _log = guarded()
-
-STARTS: Final = {
-    "earliest": broker_pb2.START_POSITION_EARLIEST,
-    "latest": broker_pb2.START_POSITION_LATEST,
-}
 
 
 class Servers:

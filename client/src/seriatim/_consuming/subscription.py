@@ -16,9 +16,10 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._alarms import Alarms
 from seriatim._arguments import call_back
+from seriatim._consumer_group_settings import STARTS
 from seriatim._consuming.events import core_event
 from seriatim._consuming.inbox import Chunk, Inbox
-from seriatim._consuming.servers import STARTS, Servers
+from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._core import consumer_types as ct
 from seriatim._core.consumer import PartitionConsumer

@@ -14,6 +14,7 @@ from seriatim_api.v1 import ranges_pb2
 from seriatim._arguments import check_partitions
 from seriatim._ranges.records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
 from seriatim._transport.unary import Caller
+from seriatim._values import value_of
 
 At = Literal["earliest", "end"] | datetime
 """A place that exists in each partition: the first message kept, the end, or the first message at or after a time."""
@@ -71,18 +72,7 @@ def _check_answer(row: ranges_pb2.PartitionOffset, topic: str) -> None:
 
 def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> PartitionOffset:
     _check_answer(row, topic)
-    return PartitionOffset(
-        topic=topic,
-        incarnation=incarnation,
-        partition=row.partition,
-        partition_id=row.partition_id,
-        offset=row.offset,
-        position=row.position,
-        bytes_before=row.bytes_before if row.HasField("bytes_before") else None,
-        blocked=row.blocked,
-        found=row.found,
-        epoch=row.epoch,
-    )
+    return value_of(PartitionOffset, row, topic=topic, incarnation=incarnation)
 
 
 def milliseconds(time: datetime) -> int:
@@ -160,11 +150,10 @@ def check_range(start: int, end: int) -> None:
 
 
 def _piece(piece: ranges_pb2.RangePiece) -> RangePiece:
-    return RangePiece(
+    return value_of(
+        RangePiece,
+        piece,
         start=make_offset(piece.segment, piece.from_index),
         end=make_offset(piece.segment, piece.to_index),
-        rows=piece.rows,
         size_bytes=piece.bytes if piece.HasField("bytes") else None,
-        brokers=tuple(piece.brokers),
-        addresses=tuple(piece.addresses),
     )
