@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Final, Literal
+from collections.abc import AsyncIterator, Sequence
 
-from seriatim_api.errors import (
-    BadRequestError,
-    ClientFailureError,
-    PartitionOutOfRangeError,
-    PreconditionError,
-    SeriatimError,
-    UnknownTopicError,
-)
-from seriatim_api.v1 import common_pb2, records_pb2
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
+from seriatim_api.v1 import common_pb2
 
-from seriatim._alarms import Alarms
 from seriatim._arguments import check_number, check_whole
+from seriatim._consuming.base import ConsumerBase
 from seriatim._consuming.inbox import FetchedTable, Inbox
-from seriatim._consuming.servers import Servers
-from seriatim._consuming.streams import Streams
-from seriatim._consuming.subscription import Shared, Subscription
-from seriatim._consuming.unserved import UnservedWatch
+from seriatim._consuming.subscription import Subscription
 from seriatim._core.consumer_types import ConsumerConfig
-from seriatim._failure import Failure, attempt
-from seriatim._growth import Growth
-from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap, GroupChange, Message, Topic
-from seriatim._settings import ConsumerSettings, Start, Target
-from seriatim._transport.channels import Channels
-from seriatim._transport.unary import Caller
-
-_FAILED_MEANS: Final = (
-    "It acknowledges nothing more: messages that it did not acknowledge are delivered again, to another consumer of "
-    "the group or to a new one."
-)
+from seriatim._records import Message, Topic
+from seriatim._settings import Start
 
 
-MODES: Final = {
-    "exclusive": records_pb2.CONSUMER_MODE_EXCLUSIVE,
-    "broadcast": records_pb2.CONSUMER_MODE_BROADCAST,
-}
-
-
-def start_of(settings: ConsumerSettings, mode: str) -> Target:
-    """Where a consumer group without a cursor begins: in broadcast mode at the end, if nothing else was said."""
-    if settings.start is not None:
-        return settings.start
-    return "latest" if mode == "broadcast" else "earliest"
-
-
-class Consumer:
+class Consumer(ConsumerBase[Subscription]):
     """Reads a topic in a consumer group, in exclusive or broadcast mode. Get one from `Client.consumer`.
 
     In broadcast mode each consumer gets all messages, and its acknowledgements count for itself alone. What follows is
@@ -70,117 +35,30 @@ class Consumer:
     cursors there.
     """
 
-    def __init__(
-        self,
-        topic: Topic,
-        group: str,
-        name: str,
-        partitions: Sequence[int] | None,
-        settings: ConsumerSettings,
-        channels: Channels,
-        caller: Caller,
-        client_name: str,
-        recorder: Recorder | None,
-        on_gap: Callable[[Gap], None] | None,
-        on_assignment: Callable[[Assignment], None] | None,
-        on_group_change: Callable[[GroupChange], None] | None = None,
-        mode: Literal["exclusive", "broadcast"] = "exclusive",
-    ) -> None:
-        self.topic = topic.name
-        self.group = group
-        self.name = name
-        self.mode = mode
-        # In broadcast mode each consumer has a position of its own, and is alone there.
-        of = f"{group}/{name}" if mode == "broadcast" else group
-        self.settings = settings
-        self._recorder = recorder
-        numbers = wanted_numbers(topic, partitions)
-        self._inbox = Inbox(topic.name, None if recorder is None else self._record)
-        what = f"the consumer {name} of group {group} on topic {topic.name}"
-        self._growth: Growth | None = None  # a failure may end the consumer before it has one
-        self._unserved: UnservedWatch | None = None
-        self._failure = Failure(what, _FAILED_MEANS, self._break_off)
-        failed = self._failure.happened
-        self._servers = Servers(caller, of, self._end, failed, MODES[mode])
-        self._streams = Streams(channels, self._servers, client_name, settings.credit, settings.session_ms, failed)
-        self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
-        self._check_home = channels.home.check
-        self._closed = False
-        self._left = asyncio.Event()
-        self._shared = Shared(
-            topic=topic.name,
-            group=of,
-            name=name,
-            mode=MODES[mode],
-            fail=self._inbox.fail,
-            end=self._end,
-            streams=self._streams,
-            servers=self._servers,
-            alarms=self._alarms,
-            recorder=recorder,
-            on_gap=on_gap,
-            on_assignment=on_assignment,
-            on_group_change=on_group_change,
-            failure=self._failure,
-        )
-        self._subscriptions: dict[int, Subscription] = {}
-        self._reads_all = mode == "exclusive" and len(numbers) == topic.partition_count
-        for number in numbers:
-            # For an offset or a time, `Client.consumer` has made the consumer group there just before.
-            start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
-            self._subscribe(number, topic, start)
-        self._follows_growth = partitions is None
-        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
-        self._unserved = UnservedWatch(caller, topic.name, of, self._subscriptions, self._inbox.interrupt, failed)
+    _FAILED_MEANS = (
+        "It acknowledges nothing more: messages that it did not acknowledge are delivered again, to another consumer "
+        "of the group or to a new one."
+    )
 
-    def expect_servers(self, addresses: Iterable[str]) -> None:
-        """Brokers at these addresses are probably servers of this consumer; see `Streams.expect`. `Client` calls it."""
-        self._streams.expect(filter(None, addresses))
+    def _open(self, topic: Topic, numbers: Sequence[int]) -> Inbox:
+        self._reads_all = self.mode == "exclusive" and len(numbers) == topic.partition_count
+        self._inbox = Inbox(topic.name, None if self._recorder is None else self._record)
+        return self._inbox
 
-    def _subscribe(self, number: int, topic: Topic, start: Start) -> None:
-        config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
+    def _subscription(self, number: int, topic: Topic, start: Start, config: ConsumerConfig) -> Subscription:
         over = topic.partition_count if self._reads_all else 0
-        subscription = Subscription(self._shared, self._inbox, number, topic.partition_ids[number], start, config, over)
-        self._subscriptions[number] = subscription
-        self._streams.register(subscription)
-        subscription.start()
+        return Subscription(self._shared, self._inbox, number, topic.partition_ids[number], start, config, over)
 
-    def _look_found_gone(self, made_again: bool) -> None:
-        self._stop_asking()
-        self._inbox.fail(deleted_error(self.topic, made_again=made_again))
-
-    def _stop_asking(self) -> None:
-        self._servers.stop()
-        if self._unserved is not None:
-            self._unserved.stop()
-
-    def _end(self, error: SeriatimError) -> None:
-        """A partition cannot be read any more: the next call raises `error`, and no broker is asked again."""
-        self._stop_asking()
-        self._inbox.fail(deleted_error(self.topic) if isinstance(error, UnknownTopicError) else error)
-
-    def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
-        """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
-        if not self._follows_growth:
-            return
+    def _grow(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
         before = list(self._subscriptions.values())
-        for number in range(len(self._subscriptions), topic.partition_count):
-            self._subscribe(number, topic, "earliest")
-        for subscription in before if self._reads_all else ():
+        super()._grow(topic, routes)
+        for subscription in before if self._follows_growth and self._reads_all else ():
             subscription.grown(topic.partition_count)
 
     @property
     def paused(self) -> tuple[int, ...]:
         """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.paused)
-
-    @property
-    def unserved(self) -> tuple[int, ...]:
-        """Partitions of which this consumer was served nothing for 10 s or more, though messages wait for it there.
-
-        The log says what the consumer waits for. A program may show the number as a metric.
-        """
-        return self._unserved.unserved if self._unserved is not None else ()
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -212,7 +90,7 @@ class Consumer:
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
         """
-        self._check_home()
+        self.check_home()
         take_open = self._inbox.take_open if self._recorder is None else _nothing
         while True:
             message = take_open()
@@ -243,7 +121,7 @@ class Consumer:
 
         If the call is cancelled, no message is lost: the next call returns them.
         """
-        self._check_home()
+        self.check_home()
         check_whole("max_messages", max_messages, 1)
         check_number("timeout_s", timeout_s, 0, "seconds")
         return await self._fetch(max_messages, _deadline(timeout_s))
@@ -283,7 +161,7 @@ class Consumer:
 
         If the call is cancelled, no batch is lost.
         """
-        self._check_home()
+        self.check_home()
         check_number("timeout_s", timeout_s, 0, "seconds")
         try:
             return await self._inbox.next_table(_deadline(timeout_s))
@@ -317,7 +195,7 @@ class Consumer:
                 `message` is none of the three.
             ClientFailureError: The consumer has ended because its own code failed.
         """
-        self._check_home()
+        self.check_home()
         if isinstance(message, int):
             if partition is None or partition not in self._subscriptions:
                 raise BadRequestError("to acknowledge an offset, name a partition that this consumer reads")
@@ -332,7 +210,7 @@ class Consumer:
 
     async def ack_all(self) -> None:
         """Acknowledge all messages that this consumer has given to the application so far."""
-        self._check_home()
+        self.check_home()
         for subscription in self._subscriptions.values():
             subscription.acknowledge_taken()
 
@@ -347,79 +225,15 @@ class Consumer:
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements. The messages without
         an acknowledgement then come again.
         """
-        self._check_home()
-        if self._closed:
-            await self._left.wait()  # or the block of the client could end before the last acknowledgements are sent
-            return
-        self._closed = True
-        try:
-            await self._leave()
-        finally:
-            self._left.set()
+        await self._close(self._end_calls)
 
-    async def _leave(self) -> None:
+    async def _end_calls(self) -> None:
         self._inbox.close()
-        for subscription in self._subscriptions.values():
-            subscription.leave()
-        self._alarms.cancel()
-        self._servers.stop()
-        for watch in (self._growth, self._unserved):
-            if watch is not None:
-                watch.stop()
-        try:
-            await self._streams.close()
-        finally:
-            self._streams.stop()
-        await self._servers.close()
-        for watch in (self._growth, self._unserved):
-            if watch is not None:
-                await watch.close()
-
-    def _break_off(self, error: ClientFailureError) -> None:
-        """The consumer's own code failed: each call of the application raises, and it leaves the brokers at once."""
-        attempt(self._inbox.fail, error)
-        attempt(self._alarms.cancel)
-        attempt(self._servers.stop)
-        attempt(self._streams.stop)
-        for watch in (self._growth, self._unserved):
-            if watch is not None:
-                attempt(watch.stop)
-
-    async def __aenter__(self) -> Consumer:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _nothing() -> None:
     return None
 
 
-def deleted_error(topic: str, *, made_again: bool = False) -> UnknownTopicError:
-    """The error with which the consumer of a deleted topic ends. It does not go on in a new topic of the same name.
-
-    The new topic has other messages and other partitions, and the consumer group has other cursors there. Only the
-    application can say whether the new messages belong behind those that it has read.
-    """
-    again = " and made again; this consumer belongs to the deleted one" if made_again else ""
-    remedy = "make a new consumer" if made_again else "if it is made again, make a new consumer"
-    return UnknownTopicError(
-        f"topic {topic!r} was deleted{again}: what was not read is gone with it; {remedy} to read the new topic",
-        topic=topic,
-    )
-
-
 def _deadline(timeout_s: float) -> float:
     return asyncio.get_running_loop().time() + timeout_s
-
-
-def wanted_numbers(topic: Topic, partitions: Sequence[int] | None) -> Sequence[int]:
-    """The numbers of the partitions to read, each once."""
-    numbers = range(topic.partition_count) if partitions is None else list(dict.fromkeys(partitions))
-    for number in numbers:
-        if not 0 <= number < topic.partition_count:
-            raise PartitionOutOfRangeError(f"{topic.name} has partitions 0 to {topic.partition_count - 1}")
-    return numbers

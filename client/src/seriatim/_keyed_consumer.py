@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
-from seriatim_api.errors import (
-    BadRequestError,
-    ClientFailureError,
-    PreconditionError,
-    SeriatimError,
-    UnknownTopicError,
-)
+from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import format_offset
-from seriatim_api.v1 import common_pb2, records_pb2
 
-from seriatim._alarms import Alarms
 from seriatim._arguments import check_number, check_whole
-from seriatim._consumer import deleted_error, start_of, wanted_numbers
 from seriatim._consuming import handlers
+from seriatim._consuming.base import ConsumerBase
 from seriatim._consuming.handlers import GiveUp, Handler, HandlerEndedError, Retry
-from seriatim._consuming.keyed import Grant, GrantFrame, HeldBatch, KeyedSubscription, WaitingGrants
-from seriatim._consuming.pools import PoolCalls
-from seriatim._consuming.servers import Servers
-from seriatim._consuming.streams import Streams
-from seriatim._consuming.subscription import Shared, Subscribed
-from seriatim._consuming.unserved import UnservedWatch
+from seriatim._consuming.keyed import Grant, GrantFrame, HeldBatch, KeyedBatch, KeyedSubscription, WaitingGrants
+from seriatim._consuming.pools import PoolCalls, threads
 from seriatim._core.asking import Asking
 from seriatim._core.consumer_types import ConsumerConfig
 from seriatim._core.keyed_consumer import ALL_MESSAGES
-from seriatim._failure import Failure, attempt
-from seriatim._growth import Growth
 from seriatim._logs import guarded
-from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap, GroupChange, Message, Topic
-from seriatim._settings import ConsumerSettings, Start
-from seriatim._transport.channels import Channels
-from seriatim._transport.unary import Caller
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from seriatim._records import Message, Topic
+from seriatim._settings import Start
 
 CONCURRENCY_MAX: Final = 10_000
 TURN_US: Final = 1_000
@@ -68,8 +48,6 @@ REST_S: Final = 1.0
 
 SLOW_S: Final = 60.0
 """A handler that works on one message for so long is named in the log, because its key waits."""
-
-_FAILED_MEANS: Final = "It acknowledges nothing more: other consumers of the group get what it did not acknowledge."
 
 _log = guarded()
 
@@ -187,78 +165,6 @@ class KeyedMessage:
         return self.is_current and self._run.hold(hold_s, is_manual=False)
 
 
-class KeyedBatch:
-    """Messages of many keys that came together. `KeyedConsumer.run_batches` gives them to its handler.
-
-    The messages of one key are in their order. Later messages of these keys come in later batches, when this one is
-    acknowledged. `len(batch)` is the number of messages.
-
-    Attributes:
-        topic: The topic's name.
-        partition: The partition's number in the topic.
-    """
-
-    def __init__(self, held: HeldBatch, opened: Callable[[GrantFrame, Callable[[GrantFrame], Any]], Any]) -> None:
-        self.topic = held.frame.subscription.topic
-        self.partition = held.frame.subscription.number
-        self._held = held
-        self._opened = opened
-        self._messages: Sequence[Message] | None = None
-
-    def __len__(self) -> int:
-        return len(self._held.frame.offsets)
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """The offset of each message."""
-        return self._held.frame.offsets
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """The messages.
-
-        Raises:
-            SeriatimError: They cannot be read. The consumer stops.
-        """
-        if self._messages is None:
-            self._messages = self._opened(self._held.frame, GrantFrame.messages)
-        return self._messages
-
-    @property
-    def table(self) -> pa.Table:
-        """The messages as the columns key, value, timestamp, headers and tag. No value was copied.
-
-        Raises:
-            SeriatimError: They cannot be read. The consumer stops.
-        """
-        import pyarrow as pa
-
-        return pa.Table.from_batches([self._opened(self._held.frame, GrantFrame.rows)])
-
-    def fail(self, message: Message, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
-        """Give one message back. It comes again after a delay, and later messages of its key come after it.
-
-        Earlier messages of its key in the batch are acknowledged with the batch, and so are all other keys.
-
-        Args:
-            message: A message of this batch.
-            delay_s: Seconds; None: as the consumer group's policy says.
-            reason: What went wrong, for people: at most 200 bytes are kept.
-            is_last: No other attempt can succeed.
-
-        Raises:
-            BadRequestError: The message is not of this batch, or the delay is negative or longer than 40 days.
-            PreconditionError: The consumer group is at most once: the message does not come again.
-        """
-        handlers.check_delay(delay_s)
-        handlers.check_reason(reason)
-        if self._held.frame.is_at_most_once:
-            raise PreconditionError("the group is at most once: the message was acknowledged before it was given")
-        if not self._held.has(message):
-            raise BadRequestError(f"the message at {format_offset(message.offset)} is not of this batch")
-        self._held.fail(message.grant, message.offset, delay_s, handlers.cut(reason), is_last=is_last)
-
-
 def check_hold(hold_s: float | None) -> None:
     """Refuse a time that is not above 0 or too long.
 
@@ -271,7 +177,7 @@ def check_hold(hold_s: float | None) -> None:
         raise BadRequestError(f"a message is kept for more than 0 s and at most {HOLD_S_MAX:g} s, not {hold_s} s")
 
 
-class KeyedConsumer:
+class KeyedConsumer(ConsumerBase[KeyedSubscription]):
     """Reads a topic in a consumer group in which order is by key, or that has no order. Get one from `Client.consumer`.
 
     Any number of consumers share the partitions. In mode `key_ordered`, messages of a key are given to one consumer at
@@ -282,43 +188,11 @@ class KeyedConsumer:
     them.
     """
 
-    def __init__(
-        self,
-        topic: Topic,
-        group: str,
-        name: str,
-        partitions: Sequence[int] | None,
-        settings: ConsumerSettings,
-        channels: Channels,
-        caller: Caller,
-        client_name: str,
-        recorder: Recorder | None,
-        on_gap: Callable[[Gap], None] | None,
-        on_assignment: Callable[[Assignment], None] | None,
-        on_group_change: Callable[[GroupChange], None] | None = None,
-        mode: Literal["key_ordered", "shared"] = "key_ordered",
-    ) -> None:
-        self.topic = topic.name
-        self.group = group
-        self.mode = mode
-        self.name = name
-        self.settings = settings
-        self._recorder = recorder
-        numbers = wanted_numbers(topic, partitions)
-        self._subscriptions: dict[int, KeyedSubscription] = {}
+    _FAILED_MEANS = "It acknowledges nothing more: other consumers of the group get what it did not acknowledge."
+
+    def _open(self, topic: Topic, numbers: Sequence[int]) -> WaitingGrants:
         self._runs = WaitingGrants(self._subscriptions)
-        what = f"the consumer {name} of group {group} on topic {topic.name}"
-        self._growth: Growth | None = None  # a failure may end the consumer before it has one
-        self._unserved: UnservedWatch | None = None
-        self._failure = Failure(what, _FAILED_MEANS, self._break_off)
-        failed = self._failure.happened
-        self._servers = Servers(caller, group, self._end, failed, MODES[mode])
-        self._streams = Streams(channels, self._servers, client_name, settings.credit, settings.session_ms, failed)
-        self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
-        self.check_home = channels.home.check
         self._loop = asyncio.get_running_loop()
-        self._closed = False
-        self._left = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
         self._worker_count = 0
         self._working: dict[int, tuple[Grant | GrantFrame, float]] = {}  # by worker, and since when
@@ -328,51 +202,17 @@ class KeyedConsumer:
         self._asking = Asking()
         self._pushed = 0  # calls of `run` and iterations that go on
         self._rest: asyncio.TimerHandle | None = None
-        self._shared = Shared(
-            topic=topic.name,
-            group=group,
-            name=name,
-            mode=MODES[mode],
-            fail=self._runs.fail,
-            end=self._end,
-            streams=self._streams,
-            servers=self._servers,
-            alarms=self._alarms,
-            recorder=recorder,
-            on_gap=on_gap,
-            on_assignment=on_assignment,
-            on_group_change=on_group_change,
-            failure=self._failure,
-        )
-        for number in numbers:
-            start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
-            self._subscribe(number, topic.partition_ids[number], start)
-        self._follows_growth = partitions is None
-        self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone)
-        self._unserved = UnservedWatch(caller, topic.name, group, self._subscriptions, self._runs.interrupt, failed)
+        return self._runs
 
-    def expect_servers(self, addresses: Iterable[str]) -> None:
-        """Brokers at these addresses are probably servers of this consumer; see `Streams.expect`. `Client` calls it."""
-        self._streams.expect(filter(None, addresses))
+    def _subscription(self, number: int, topic: Topic, start: Start, config: ConsumerConfig) -> KeyedSubscription:
+        limits = self.settings.in_flight_max, self.settings.run_max
+        return KeyedSubscription(self._shared, self._take, number, topic.partition_ids[number], start, config, *limits)
 
-    def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
-        settings = self.settings
-        config = ConsumerConfig(ack_interval_ms=settings.ack_interval_ms, session_ms=settings.session_ms)
-        subscription = KeyedSubscription(
-            self._shared,
-            self._take,
-            number,
-            partition_id,
-            start,
-            config,
-            settings.in_flight_max,
-            settings.run_max,
-        )
-        self._subscriptions[number] = subscription
-        self._streams.register(subscription)
-        subscription.start()
+    def _subscribe(self, number: int, topic: Topic, start: Start) -> KeyedSubscription:
+        subscription = super()._subscribe(number, topic, start)
         if self._pushed:
             subscription.demand(ALL_MESSAGES)
+        return subscription
 
     def _take(self, frame: GrantFrame) -> None:
         """Grants came. Those for which no part of the program waits any more go back at once."""
@@ -431,38 +271,10 @@ class KeyedConsumer:
         for subscription in self._subscriptions.values():
             subscription.demand(messages)
 
-    def _look_found_gone(self, made_again: bool) -> None:
-        self._stop_asking()
-        self._runs.fail(deleted_error(self.topic, made_again=made_again))
-
-    def _stop_asking(self) -> None:
-        self._servers.stop()
-        if self._unserved is not None:
-            self._unserved.stop()
-
-    def _end(self, error: SeriatimError) -> None:
-        self._stop_asking()
-        self._runs.fail(deleted_error(self.topic) if isinstance(error, UnknownTopicError) else error)
-
-    def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
-        """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
-        if not self._follows_growth:
-            return
-        for number in range(len(self._subscriptions), topic.partition_count):
-            self._subscribe(number, topic.partition_ids[number], "earliest")
-
     @property
     def joined(self) -> tuple[int, ...]:
         """Partitions whose server knows this consumer."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_joined)
-
-    @property
-    def unserved(self) -> tuple[int, ...]:
-        """Partitions of which this consumer was served nothing for 10 s or more, though messages wait for it there.
-
-        The log says what the consumer waits for. A program may show the number as a metric.
-        """
-        return self._unserved.unserved if self._unserved is not None else ()
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -711,7 +523,7 @@ class KeyedConsumer:
             call = handlers.limited(cast("Callable[[Message], Awaitable[object]]", handler), timeout_s)
             await self._run_workers(lambda number: self._work(call, None, number), concurrency)
             return
-        with _threads(concurrency, pool) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
+        with threads(concurrency, pool) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
             await self._run_workers(lambda number: self._work(None, calls, number), concurrency, calls)
 
     async def run_batches(
@@ -754,7 +566,7 @@ class KeyedConsumer:
     ) -> None:
         """As `run_batches`, with a plain function: for the client for programs without asyncio."""
         _check_limits(concurrency, timeout_s)
-        with _threads(concurrency, None) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
+        with threads(concurrency, None) as workers, closing(PoolCalls(handler, workers, timeout_s)) as calls:
             await self._run_workers(lambda number: self._work_on_batches(None, calls, number), concurrency, calls)
 
     async def _run_workers(
@@ -765,26 +577,21 @@ class KeyedConsumer:
     ) -> None:
         """Have so many tasks do the same work, until one of them fails or all are done."""
         with self._pushing():
-            await self._run_tasks(work, concurrency, calls)
-
-    async def _run_tasks(
-        self, work: Callable[[int], Coroutine[Any, Any, None]], concurrency: int, calls: PoolCalls[Any] | None
-    ) -> None:
-        numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
-        self._worker_count += concurrency
-        workers = [asyncio.create_task(work(number), name=f"handler {number}") for number in numbers]
-        watch = asyncio.create_task(self._watch_slow(numbers, calls), name="slow handlers")
-        self._workers.update(workers)
-        try:
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                if not task.cancelled():  # by `close`, because its handler took longer than `drain_s`
-                    task.result()
-        finally:
-            for task in (*workers, watch):
-                task.cancel()
-            await asyncio.gather(*workers, watch, return_exceptions=True)
-            self._workers.difference_update(workers)
+            numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
+            self._worker_count += concurrency
+            workers = [asyncio.create_task(work(number), name=f"handler {number}") for number in numbers]
+            watch = asyncio.create_task(self._watch_slow(numbers, calls), name="slow handlers")
+            self._workers.update(workers)
+            try:
+                done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    if not task.cancelled():  # by `close`, because its handler took longer than `drain_s`
+                        task.result()
+            finally:
+                for task in (*workers, watch):
+                    task.cancel()
+                await asyncio.gather(*workers, watch, return_exceptions=True)
+                self._workers.difference_update(workers)
 
     async def _work(
         self, call: Callable[[Message], Awaitable[object]] | None, calls: PoolCalls[Message] | None, number: int
@@ -999,81 +806,24 @@ class KeyedConsumer:
 
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements.
         """
-        self.check_home()
         current = asyncio.current_task()
-        if self._closed:
-            # Without the wait: 1. A signal closes the consumer. 2. `run` ends, and with it the block of the client.
-            # 3. The connection is closed before the last acknowledgements are sent.
-            if current not in self._workers:
-                await self._left.wait()
-            return
-        self._closed = True
-        try:
-            await self._leave(drain_s, current)
-        finally:
-            self._left.set()
+        workers = [task for task in self._workers if task is not current]
+        await self._close(partial(self._end_work, workers, drain_s), waits=current not in self._workers)
 
-    async def _leave(self, drain_s: float, current: asyncio.Task[Any] | None) -> None:
+    async def _end_work(self, workers: Sequence[asyncio.Task[None]], drain_s: float) -> None:
         if self._rest is not None:
             self._rest.cancel()
         self._demand(0)
         self._runs.close()
-        workers = [task for task in self._workers if task is not current]
         try:
-            try:
-                if workers:
-                    await asyncio.wait(workers, timeout=drain_s)
-            finally:
-                # Also if this call is cancelled, which web frameworks do when they end. Without it: 1. The call is
-                # cancelled while a handler runs. 2. The consumer has not left. It extends its grants for ever, and no
-                # other consumer gets their keys.
-                for task in workers:
-                    task.cancel()
-                for subscription in self._subscriptions.values():
-                    subscription.leave()
-                self._alarms.cancel()
-                self._servers.stop()
-                for watch in (self._growth, self._unserved):
-                    if watch is not None:
-                        watch.stop()
-            await self._streams.close()
+            if workers:
+                await asyncio.wait(workers, timeout=drain_s)
         finally:
-            self._streams.stop()
-        await self._servers.close()
-        for watch in (self._growth, self._unserved):
-            if watch is not None:
-                await watch.close()
-
-    def _break_off(self, error: ClientFailureError) -> None:
-        """The consumer's own code failed: each call of the application raises, and it leaves the brokers at once."""
-        attempt(self._runs.fail, error)
-        attempt(self._alarms.cancel)
-        attempt(self._servers.stop)
-        attempt(self._streams.stop)
-        for watch in (self._growth, self._unserved):
-            if watch is not None:
-                attempt(watch.stop)
-
-    async def __aenter__(self) -> KeyedConsumer:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-@contextmanager
-def _threads(count: int, pool: Executor | None) -> Iterator[Executor]:
-    """The pool, or so many threads until the end of the block. Functions that run then go on to their ends."""
-    if pool is not None:
-        yield pool
-        return
-    threads = ThreadPoolExecutor(count, "seriatim handler")
-    try:
-        yield threads
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
+            # Also if this call is cancelled, which web frameworks do when they end. Without it: 1. The call is
+            # cancelled while a handler runs. 2. The consumer has not left. It extends its grants for ever, and no
+            # other consumer gets their keys.
+            for task in workers:
+                task.cancel()
 
 
 def _counts(frame: GrantFrame) -> bool:
@@ -1089,10 +839,5 @@ def _check_limits(concurrency: int, timeout_s: float | None) -> None:
     if timeout_s is not None and timeout_s <= 0:
         raise BadRequestError(f"a timeout is above 0, not {timeout_s} s")
 
-
-MODES: Final = {
-    "key_ordered": records_pb2.CONSUMER_MODE_KEY_ORDERED,
-    "shared": records_pb2.CONSUMER_MODE_SHARED,
-}
 
 __all__ = ["GiveUp", "Handler", "KeyedBatch", "KeyedConsumer", "KeyedMessage", "Retry"]

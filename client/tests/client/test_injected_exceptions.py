@@ -162,7 +162,7 @@ class _Reader:
         topic = topic_of(place.cluster.topics["t"])
         return Consumer(
             topic, "g", name, None, ConsumerSettings(), place, place, "test",  # type: ignore[arg-type]
-            None, self.events.append, self.events.append,
+            None, self.events.append, self.events.append, None, "exclusive",
         )  # fmt: skip
 
     async def scenario(self, injector: Injector) -> None:

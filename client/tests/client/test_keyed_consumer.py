@@ -61,7 +61,7 @@ async def consuming_in_virtual_time(rows: str, **options: Any) -> AsyncIterator[
     add(group, place.cluster, rows)
     async with KeyedConsumer(
         topic_of(place.cluster.topics["t"]), "g", "c1", None, ConsumerSettings(), place, place, "test",  # type: ignore[arg-type]
-        None, None, None,
+        None, None, None, None, "key_ordered",
     ) as consumer:  # fmt: skip
         await until(lambda: len(consumer.joined) == 1)
         yield group, consumer

@@ -1,5 +1,6 @@
-"""The parts of `Consumer`: the way of messages from a stream to the application, and of acknowledgements back.
+"""The parts of consumers: the way of messages from a stream to the application, and of acknowledgements back.
 
+base           what consumers of all modes share
 subscription   a partition: its core (`seriatim._core.consumer`), and the core's effects
 streams        the streams to the servers, which partitions share
 servers        asks brokers for the server of a partition

@@ -6,14 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
-from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.ids import OFFSET_MAX, format_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim import _batch
+from seriatim._consuming import handlers
 from seriatim._consuming.events import core_event
 from seriatim._consuming.handlers import Failed
 from seriatim._consuming.inbox import granted_messages
@@ -295,6 +296,78 @@ class HeldBatch:
             if failed is not None:
                 offset, delay_s, reason, is_last = failed
                 subscription.fail(token, offset, delay_s, reason, is_last=is_last)
+
+
+class KeyedBatch:
+    """Messages of many keys that came together. `KeyedConsumer.run_batches` gives them to its handler.
+
+    The messages of one key are in their order. Later messages of these keys come in later batches, when this one is
+    acknowledged. `len(batch)` is the number of messages.
+
+    Attributes:
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+    """
+
+    def __init__(self, held: HeldBatch, opened: Callable[[GrantFrame, Callable[[GrantFrame], Any]], Any]) -> None:
+        self.topic = held.frame.subscription.topic
+        self.partition = held.frame.subscription.number
+        self._held = held
+        self._opened = opened
+        self._messages: Sequence[Message] | None = None
+
+    def __len__(self) -> int:
+        return len(self._held.frame.offsets)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message."""
+        return self._held.frame.offsets
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages.
+
+        Raises:
+            SeriatimError: They cannot be read. The consumer stops.
+        """
+        if self._messages is None:
+            self._messages = self._opened(self._held.frame, GrantFrame.messages)
+        return self._messages
+
+    @property
+    def table(self) -> pa.Table:
+        """The messages as the columns key, value, timestamp, headers and tag. No value was copied.
+
+        Raises:
+            SeriatimError: They cannot be read. The consumer stops.
+        """
+        import pyarrow as pa
+
+        return pa.Table.from_batches([self._opened(self._held.frame, GrantFrame.rows)])
+
+    def fail(self, message: Message, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
+        """Give one message back. It comes again after a delay, and later messages of its key come after it.
+
+        Earlier messages of its key in the batch are acknowledged with the batch, and so are all other keys.
+
+        Args:
+            message: A message of this batch.
+            delay_s: Seconds; None: as the consumer group's policy says.
+            reason: What went wrong, for people: at most 200 bytes are kept.
+            is_last: No other attempt can succeed.
+
+        Raises:
+            BadRequestError: The message is not of this batch, or the delay is negative or longer than 40 days.
+            PreconditionError: The consumer group is at most once: the message does not come again.
+        """
+        handlers.check_delay(delay_s)
+        handlers.check_reason(reason)
+        if self._held.frame.is_at_most_once:
+            raise PreconditionError("the group is at most once: the message was acknowledged before it was given")
+        if not self._held.has(message):
+            raise BadRequestError(f"the message at {format_offset(message.offset)} is not of this batch")
+        self._held.fail(message.grant, message.offset, delay_s, handlers.cut(reason), is_last=is_last)
 
 
 class KeyedSubscription(Subscribed):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -194,3 +194,16 @@ def call_in_thread(
     except RuntimeError:
         return None  # the event loop is closed: the consumer is gone, and has nothing for the function to do
     return call_in_pool(function, given)
+
+
+@contextmanager
+def threads(count: int, pool: Executor | None) -> Iterator[Executor]:
+    """The pool, or so many threads until the end of the block. Functions that run then go on to their ends."""
+    if pool is not None:
+        yield pool
+        return
+    threads = ThreadPoolExecutor(count, "seriatim handler")
+    try:
+        yield threads
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
