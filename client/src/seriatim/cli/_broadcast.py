@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from seriatim_api.errors import UnknownGroupError
 
+from seriatim.cli._printing import draw
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -89,19 +91,14 @@ async def delete(admin: Admin, topic: str, name: str) -> int:
 
 def render(found: Found) -> Table:
     """A table of the consumers of a broadcast group."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("consumer", overflow="fold")
-    table.add_column("lag", justify="right")
-    table.add_column("connected")
+    lines = []
     for consumer in found.consumers:
         lags = [row.lag for row in consumer.partitions if row.lag is not None]
         is_at_least = len(lags) < len(consumer.partitions) or any(row.end_is_at_least for row in consumer.partitions)
         is_here = any(row.active_consumer for row in consumer.partitions)
         name = consumer.group.partition("/")[2]
-        table.add_row(name, f"{sum(lags):,}{'+' * is_at_least}", "yes" if is_here else "no")
-    return table
+        lines.append((name, f"{sum(lags):,}{'+' * is_at_least}", "yes" if is_here else "no"))
+    return draw(("consumer~", ">lag", "connected"), lines)
 
 
 def last_line(found: Found) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
@@ -216,17 +216,7 @@ def settings_fields(settings: GroupSettings | None) -> dict[str, Any]:
     retry = settings.retry
     return {
         "mode": settings.mode,
-        "retry": None
-        if retry is None
-        else {
-            "attempts_max": retry.attempts_max,
-            "back_off": retry.back_off,
-            "delays_ms": list(retry.delays_ms),
-            "jitter_percent": retry.jitter_percent,
-            "exhausted": retry.exhausted,
-            "dead_letter_topic": retry.dead_letter_topic,
-            "grant_ms": retry.grant_ms,
-        },
+        "retry": None if retry is None else asdict(retry),
         "at_most_once": settings.at_most_once,
         "spread": settings.spread if settings.mode == "exclusive" else None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
@@ -12,10 +13,26 @@ from seriatim_api.terminals import safe_json
 from seriatim.cli._keys import shown_key
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from seriatim import Chain, Message
 
 PAGE_SEGMENT_COUNT: Final = 256
 """Segments on each page of a chain's older segments."""
+
+_SEGMENT: Final = [
+    "no",
+    "group",
+    "members",
+    "state",
+    "length=sealed_len",
+    "server",
+    "tail_from",
+    "tail_copies",
+    "incomplete_table",
+    "start",
+]
 
 Format = Literal["raw", "json", "pretty"]
 
@@ -59,8 +76,35 @@ def offset_field(offset: int | None) -> str | None:
 
 
 def pick(value: object, *names: str) -> dict[str, Any]:
-    """These attributes of a value, in this order, for JSON."""
-    return {name: getattr(value, name) for name in names}
+    """These attributes of a value, in this order, for JSON. `source=from_broker`: the attribute has another name."""
+    pairs = (name.split("=") for name in names)
+    return {pair[0]: getattr(value, pair[-1]) for pair in pairs}
+
+
+def shown_offset(offset: int | None, unknown: str = "-") -> str:
+    """An offset for people; `unknown` if there is none."""
+    return unknown if offset is None else format_offset(offset)
+
+
+def draw(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], **options: Any) -> Table:
+    """A table.
+
+    Args:
+        columns: The title of each column. `>` before it: its values are on the right. `~` behind it: if the terminal is
+            too narrow, its values go on in the next line and are not cut.
+        rows: The values of each line.
+        options: Of `rich.table.Table`.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, **options)
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        overflow: Literal["fold", "ellipsis"] = "fold" if column.endswith("~") else "ellipsis"
+        table.add_column(column.strip(">~"), justify=justify, overflow=overflow)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def older_segment_count(chain: Chain) -> int:
@@ -72,13 +116,6 @@ def chain_fields(chain: Chain) -> dict[str, Any]:
     """A chain for JSON."""
     return {
         **pick(chain, "topic", "partition", "epoch", "send_chain"),
-        "segments": [
-            {
-                **pick(segment, "no", "group", "members", "state"),
-                "length": segment.sealed_len,
-                **pick(segment, "server", "tail_from", "tail_copies", "incomplete_table", "start"),
-            }
-            for segment in chain.segments
-        ],
+        "segments": [pick(segment, *_SEGMENT) for segment in chain.segments],
         "older_segment_count": older_segment_count(chain),
     }

@@ -16,6 +16,7 @@ from seriatim_api.ids import format_offset
 
 from seriatim.cli._amounts import DurationType, SizeType, format_duration, format_size
 from seriatim.cli._places import next_offset
+from seriatim.cli._printing import draw
 from seriatim.cli._times import utc
 
 if TYPE_CHECKING:
@@ -98,15 +99,17 @@ def _limits(ms: int | None, size_bytes: int) -> str:
 
 def draw_retained(rows: Sequence[RetainedRange]) -> Table:
     """A table of the messages that are kept of each partition."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("partition", "kept from", "since", "messages", "bytes"):
-        table.add_column(column, justify="left" if column == "since" else "right")
-    for row in rows:
-        size = "?" if row.size_bytes is None else format_size(row.size_bytes)
-        table.add_row(str(row.partition), format_offset(row.offset), _time(row.since_ms), f"{row.messages:,}", size)
-    return table
+    lines = (
+        (
+            str(row.partition),
+            format_offset(row.offset),
+            _time(row.since_ms),
+            f"{row.messages:,}",
+            "?" if row.size_bytes is None else format_size(row.size_bytes),
+        )
+        for row in rows
+    )
+    return draw((">partition", ">kept from", "since", ">messages", ">bytes"), lines)
 
 
 def _time(time_ms: int | None) -> str:
@@ -225,17 +228,14 @@ async def _cut(client: Client, topic: str, row: RetainedRange, aged: int, size_b
 
 def draw_losses(found: Sequence[Loss]) -> Table:
     """A table of the messages that are dropped."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("partition", "from", "up to", "messages", "oldest of", "not read by"):
-        table.add_column(column, justify="left" if column in ("oldest of", "not read by") else "right", overflow="fold")
-    for loss in found:
-        table.add_row(
+    lines = (
+        (
             str(loss.partition), format_offset(loss.start), format_offset(loss.end), f"{loss.messages:,}",
             _time(loss.since_ms), ", ".join(loss.unread_by) or "-",
-        )  # fmt: skip
-    return table
+        )
+        for loss in found
+    )  # fmt: skip
+    return draw((">partition~", ">from~", ">up to~", ">messages~", "oldest of~", "not read by~"), lines)
 
 
 def summary(found: Sequence[Loss]) -> str:

@@ -88,9 +88,20 @@ class Settings:
         for line in captured.get().splitlines():
             click.echo(line.rstrip())  # made safe by the console
 
+    def say(self, text: str) -> None:
+        """Print a line for people, as it is."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def emit(self, value: object) -> None:
         """Print a JSON value on one line."""
         echo(safe_json(value))
+
+    def tell(self, fields: object, text: str) -> None:
+        """Print what was done: a JSON value, or a line for people."""
+        if self.as_json:
+            self.emit(fields)
+        else:
+            echo(text)
 
 
 def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None, str]:

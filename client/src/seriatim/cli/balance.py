@@ -11,7 +11,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.terminals import echo
 
 from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import pick
+from seriatim.cli._printing import draw, pick
 from seriatim.cli._running import live_line
 from seriatim.cli._settings import Settings
 
@@ -66,13 +66,7 @@ def _fields(found: Balance) -> dict[str, Any]:
             for now, after in _loads(found)
         ],
         "moves": [
-            {
-                "topic": move.topic,
-                "partition": move.partition,
-                "source": move.from_broker,
-                "target": move.to_broker,
-                "bytes_per_s": move.bytes_per_s,
-            }
+            pick(move, "topic", "partition", "source=from_broker", "target=to_broker", "bytes_per_s")
             for move in found.moves
         ],
         "reason": found.reason,
@@ -96,27 +90,27 @@ def _show(settings: Settings, found: Balance) -> None:
 
 def render_loads(found: Balance) -> Table:
     """A table with the load of each broker, before and after the moves."""
-    from rich.table import Table
+    lines = (
+        (
+            now.broker,
+            now.group,
+            *(text for load in (now, after) for text in (f"{load.heads:,}", _rate(load.bytes_per_s))),
+        )
+        for now, after in _loads(found)
+    )
+    return draw(("broker", "group", ">heads", ">load/s", ">heads after", ">load/s after"), lines)
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("broker", "group", "heads", "load/s", "heads after", "load/s after"):
-        table.add_column(column, justify="left" if column in ("broker", "group") else "right")
-    for now, after in _loads(found):
-        figures = (figure for load in (now, after) for figure in (f"{load.heads:,}", _rate(load.bytes_per_s)))
-        table.add_row(now.broker, now.group, *figures)
-    return table
+
+def _figures(load: BrokerLoad) -> tuple[str, str]:
+    return f"{load.heads:,}", _rate(load.bytes_per_s)
 
 
 def render_moves(found: Balance) -> Table:
     """A table with a line for each open segment that should move."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("topic", "partition", "from", "to", "load/s"):
-        table.add_column(column, justify="right" if column in ("partition", "load/s") else "left", overflow="fold")
-    for row in found.moves:
-        table.add_row(row.topic, str(row.partition), row.from_broker, row.to_broker, _rate(row.bytes_per_s))
-    return table
+    lines = (
+        (row.topic, str(row.partition), row.from_broker, row.to_broker, _rate(row.bytes_per_s)) for row in found.moves
+    )
+    return draw(("topic~", ">partition~", "from~", "to~", ">load/s~"), lines)
 
 
 def _rate(value: float) -> str:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.errors import SeriatimError
-from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import pick
+from seriatim.cli._printing import draw, pick
 from seriatim.cli._running import live_line
 from seriatim.cli._settings import Settings
 from seriatim.cli.member import disk_line
@@ -43,14 +42,11 @@ def list_(settings: Settings, no_counts: bool) -> None:
         settings.show(render(rows))
         for row in rows:
             for pair in _unlinked(row):
-                settings.console.print(
-                    f"{row.name}: {pair} are live and have no link: no segment is opened on the group",
-                    markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+                settings.say(f"{row.name}: {pair} are live and have no link: no segment is opened on the group")
             if row.waits_for:
-                settings.console.print(f"{row.name}: {row.waits_for}", markup=False, highlight=False, soft_wrap=True)
+                settings.say(f"{row.name}: {row.waits_for}")
             for broker, state in _disk_states(row).items():
-                settings.console.print(disk_line(broker, state), markup=False, highlight=False, soft_wrap=True)
+                settings.say(disk_line(broker, state))
 
 
 def _fields(row: BrokerGroup) -> dict[str, Any]:
@@ -76,19 +72,13 @@ def _unlinked(row: BrokerGroup) -> list[str]:
 
 def render(rows: list[BrokerGroup]) -> Table:
     """A table with a line for each broker group."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("group", "wanted", "weight", "brokers", "live", "heads", "segments"):
-        table.add_column(
-            column, justify="left" if column in ("group", "wanted", "brokers") else "right", overflow="fold"
-        )
+    lines = []
     for row in rows:
         opened, segments = ("" if count is None else f"{count:,}" for count in (row.heads, row.segments))
         brokers = ", ".join(member.broker for member in row.members)
         live = f"{sum(member.live for member in row.members)} of {len(row.members)}"
-        table.add_row(row.name, row.intent, f"{row.weight:g}", brokers, live, opened, segments)
-    return table
+        lines.append((row.name, row.intent, f"{row.weight:g}", brokers, live, opened, segments))
+    return draw(("group~", "wanted~", ">weight~", "brokers~", ">live~", ">heads~", ">segments~"), lines)
 
 
 @broker_group.command()
@@ -134,10 +124,7 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     if not yes:
         confirm_first(f"Forget the broker group {name} and its brokers?", otherwise=f"{name} is not removed")
     call_admin(settings, lambda admin: admin.remove_broker_group(name))
-    if settings.as_json:
-        settings.emit({"removed": name})
-    else:
-        echo(f"{name} is forgotten")
+    settings.tell({"removed": name}, f"{name} is forgotten")
 
 
 def _set(
@@ -154,10 +141,7 @@ def _set(
         return await _follow(settings, admin, row, is_done, left) if wait else row
 
     row = call_admin(settings, work)
-    if settings.as_json:
-        settings.emit(_fields(row))
-    else:
-        echo(f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
+    settings.tell(_fields(row), f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
 
 
 async def _follow(

@@ -234,10 +234,10 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
             otherwise=f"segment {segment} of {topic}/{partition} is not declared a gap",
         )
     call_admin(settings, lambda admin: admin.declare_gap(topic, partition, segment, issuer))
-    if settings.as_json:
-        settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})
-    else:
-        echo(f"segment {segment} of {topic}/{partition} is declared a gap")
+    settings.tell(
+        {"declared_gap": {"topic": topic, "partition": partition, "segment": segment}},
+        f"segment {segment} of {topic}/{partition} is declared a gap",
+    )
 
 
 @chain.command()

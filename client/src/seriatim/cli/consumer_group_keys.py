@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.errors import PositionUnknownError, PreconditionError
-from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped, key_of_name, name_to_text
 from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
 from seriatim.cli._keys import KEY_NAME, listed
-from seriatim.cli._printing import offset_field
+from seriatim.cli._printing import draw, offset_field, pick, shown_offset
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -146,13 +145,8 @@ def operate(
     if settings.as_json:
         settings.emit(
             [
-                {
-                    "partition": result.key.partition,
-                    "key": result.key.shown,
-                    "was_done": result.was_done,
-                    "problem": result.error or "",
-                }
-                for result in results
+                {**pick(row.key, "partition", "key=shown"), "was_done": row.was_done, "problem": row.error or ""}
+                for row in results
             ]
         )
     elif not results:  # only with --all-parked
@@ -206,42 +200,27 @@ async def _find(admin: Admin, topic: str, name: str, wanted: Sequence[bytes], pa
 def fields_of(key: GroupKey) -> dict[str, Any]:
     """A key as fields of JSON."""
     return {
-        "partition": key.partition,
-        "key": key.shown,
-        "state": key.state,
-        "attempts": key.attempts,
-        "turn": key.turn,
+        **pick(key, "partition", "key=shown", "state", "attempts", "turn"),
         "first_offset": offset_field(key.first_offset or None),
-        "messages": key.messages,
-        "ready_at_ms": key.ready_at_ms,
-        "error": key.error,
+        **pick(key, "messages", "ready_at_ms", "error"),
     }
 
 
 def render(keys: Sequence[GroupKey], *, with_states: bool) -> Table:
     """A table of keys that wait."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("partition", justify="right")
-    table.add_column("key", overflow="fold")
-    if with_states:
-        table.add_column("state")
-    table.add_column("attempts", justify="right")
-    table.add_column("first", justify="right")
-    table.add_column("messages", justify="right")
-    table.add_column("last error", overflow="fold")
-    for key in keys:
-        first = format_offset(key.first_offset) if key.first_offset else "?"
-        states = (key.state,) if with_states else ()
-        table.add_row(
+    lines: Iterable[Sequence[str | Text]] = (
+        (
             str(key.partition),
             Text(key.shown),
-            *states,
+            *([key.state] if with_states else []),
             f"{key.attempts:,}",
-            first,
+            shown_offset(key.first_offset or None, "?"),
             f"{key.messages:,}",
             Text(escaped(key.error.encode()) or "-"),
         )
-    return table
+        for key in keys
+    )
+    states = ["state"] if with_states else []
+    return draw((">partition", "key~", *states, ">attempts", ">first", ">messages", "last error~"), lines)

@@ -14,7 +14,7 @@ from seriatim_api.terminals import echo
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin
 from seriatim.cli._keys import KEY, listed, shown_key
-from seriatim.cli._printing import data_field, offset_field
+from seriatim.cli._printing import data_field, draw, offset_field, pick
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
 
@@ -142,7 +142,10 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
         settings.emit({**_fields(letter), **_content(letter)})
         return
     lines = [
-        ("message", f"{letter.origin_topic} partition {letter.origin_partition} at {_place(letter.origin_offset)}"),
+        (
+            "message",
+            f"{letter.origin_topic} partition {letter.origin_partition} at {format_offset(letter.origin_offset)}",
+        ),
         ("group", letter.group),
         ("key", shown_key(letter.key)),
         ("attempts", f"{letter.attempts:,}, the last one at {utc(letter.failed_at_ms)}"),
@@ -197,8 +200,7 @@ def replay(
             {
                 "partition": copy.partition,
                 "offset": offset_field(copy.offset),
-                "copy_topic": copy.copy_topic,
-                "copy_partition": copy.copy_partition,
+                **pick(copy, "copy_topic", "copy_partition"),
                 "copy_offset": offset_field(copy.copy_offset or None),
             }
             for copy in copies
@@ -333,31 +335,21 @@ def _keys(letters: Sequence[DeadLetter]) -> str:
     )
 
 
-def _place(offset: int) -> str:
-    return format_offset(offset)
-
-
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "partition": letter.partition,
         "offset": offset_field(letter.offset),
         "key": key_to_text(letter.key) if letter.key is not None else None,
-        "group": letter.group,
-        "origin_topic": letter.origin_topic,
-        "origin_partition": letter.origin_partition,
+        **pick(letter, "group", "origin_topic", "origin_partition"),
         "origin_offset": offset_field(letter.origin_offset),
-        "attempts": letter.attempts,
-        "reason": letter.reason,
-        "failed_at_ms": letter.failed_at_ms,
-        "maybe_repeated": letter.maybe_repeated,
+        **pick(letter, "attempts", "reason", "failed_at_ms", "maybe_repeated"),
         "size_bytes": len(letter.value),
     }
 
 
 def _content(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "timestamp_ms": letter.timestamp_ms,
-        "tag": letter.tag,
+        **pick(letter, "timestamp_ms", "tag"),
         "headers": {name: data_field(value) for name, value in letter.headers.items()},
         "history": [dict(entry) for entry in letter.history],
         "value": data_field(letter.value),
@@ -366,20 +358,10 @@ def _content(letter: DeadLetter) -> dict[str, Any]:
 
 def render(letters: Sequence[DeadLetter]) -> Table:
     """A table of dead letters."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("partition", justify="right")
-    table.add_column("offset", justify="right")
-    table.add_column("key", overflow="fold")
-    table.add_column("group")
-    table.add_column("message", justify="right")
-    table.add_column("attempts", justify="right")
-    table.add_column("failed at")
-    table.add_column("error", overflow="fold")
-    for letter in letters:
-        table.add_row(
+    lines = (
+        (
             str(letter.partition),
             format_offset(letter.offset),
             Text(shown_key(letter.key)),
@@ -389,4 +371,7 @@ def render(letters: Sequence[DeadLetter]) -> Table:
             utc(letter.failed_at_ms),
             Text(escaped(letter.reason.encode()) or "-"),
         )
-    return table
+        for letter in letters
+    )
+    columns = (">partition", ">offset", "key~", "group", ">message", ">attempts", "failed at", "error~")
+    return draw(columns, lines)

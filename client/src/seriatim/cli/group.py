@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 from seriatim_api.errors import PositionUnknownError, SeriatimError, StaleGroupEpochError, make_error
-from seriatim_api.ids import format_offset
 from seriatim_api.terminals import echo
 
 from seriatim.cli import _broadcast, consumer_group_keys
 from seriatim.cli._asking import confirm, confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._consumer_group_settings import (
+    Command,
     SettingsOptions,
     settings_fields,
     settings_lines,
@@ -25,7 +25,7 @@ from seriatim.cli._consumer_group_settings import (
     waiting_line,
 )
 from seriatim.cli._places import HELP, PlaceType, Written, next_offset
-from seriatim.cli._printing import offset_field
+from seriatim.cli._printing import draw, offset_field, pick, shown_offset
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +40,20 @@ LAGS_MAX: Final = 500
 
 LAGS_AT_ONCE: Final = 16
 _DROP_ASIDE: Final = "Drop parked keys, and messages that were set aside. Without it, they stop the command."
+
+
+def _partitions(where: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--partition",
+        "-p",
+        "partitions",
+        type=click.IntRange(0),
+        multiple=True,
+        help=f"{where} this partition. May be repeated. [default: all]",
+    )
+
+
+_PARTITIONS, _ON = _partitions("Only"), _partitions("Only on")
 
 
 @click.group()
@@ -90,8 +104,7 @@ def _fields(row: GroupPartition) -> dict[str, Any]:
     return {
         "partition": row.partition,
         "next_offset": offset_field(next_offset(row)),
-        "lag": row.lag,
-        "server": row.server_broker,
+        **pick(row, "lag", "server=server_broker"),
         "active": _active(row),
         "standbys": row.standby_consumers,
         "problem": row.error or "",
@@ -99,14 +112,8 @@ def _fields(row: GroupPartition) -> dict[str, Any]:
         "next_is_at_least": _next_is_at_least(row),
         "paused": row.paused,
         **settings_fields(row.settings),
-        "oldest_append_ms": row.oldest_append_ms,
-        "in_flight_messages": row.in_flight_messages,
-        "aside_messages": row.aside_messages,
-        "parked_keys": row.parked_keys,
-        "delayed_keys": row.delayed_keys,
-        "forwarding_keys": row.forwarding_keys,
-        "consumers": row.consumers,
-        "lacks_consumer": row.lacks_consumer,
+        **pick(row, "oldest_append_ms", "in_flight_messages", "aside_messages", "parked_keys", "delayed_keys"),
+        **pick(row, "forwarding_keys", "consumers", "lacks_consumer"),
     }
 
 
@@ -157,15 +164,9 @@ def list_(settings: Settings, topic: str | None) -> None:
     if not found:
         echo(f"no consumer group has a position on {'any topic' if topic is None else topic}", err=True)
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ([] if topic is not None else ["topic"]) + ["group", "lag"]:
-        table.add_column(column, justify="right" if column == "lag" else "left", overflow="fold")
-    for row in found:
-        lag = "-" if row.lag is None else str(row.lag)
-        table.add_row(*([] if topic is not None else [row.topic]), row.name, lag)
-    settings.show(table)
+    lines = ((row.topic, row.name, "-" if row.lag is None else str(row.lag)) for row in found)
+    columns = ("topic~", "group~", ">lag~")
+    settings.show(draw(columns, lines) if topic is None else draw(columns[1:], (line[1:] for line in lines)))
 
 
 class Lag(NamedTuple):
@@ -233,14 +234,7 @@ async def _with_lags(admin: Admin, names: Sequence[tuple[str, str]], *, as_json:
 @click.option(
     "--start", type=PlaceType(), default="earliest", show_default=True, help=f"Where the group begins: {HELP}."
 )
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only on this partition. May be repeated. [default: all]",
-)
+@_ON
 @settings_options(at_least_once=False)
 @click.pass_obj
 def create(
@@ -258,10 +252,8 @@ def create(
         settings,
         lambda admin: admin.create_group(topic, name, start.target, partitions=partitions or None, settings=wanted),
     )
-    if settings.as_json:
-        settings.emit({"topic": topic, "group": name, "created": created})
-    else:
-        echo(f"{'created' if created else 'there was already'} {name} on {topic}")
+    text = f"{'created' if created else 'there was already'} {name} on {topic}"
+    settings.tell({"topic": topic, "group": name, "created": created}, text)
 
 
 def _settings_of(options: SettingsOptions) -> GroupSettings | None:
@@ -279,14 +271,7 @@ def _settings_of(options: SettingsOptions) -> GroupSettings | None:
 @click.argument("name", metavar="GROUP")
 @settings_options(at_least_once=True)
 @click.option("--drop-aside", is_flag=True, help=_DROP_ASIDE)
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only on this partition. May be repeated. [default: all]",
-)
+@_ON
 @click.pass_obj
 def configure(
     settings: Settings, /, topic: str, name: str, partitions: tuple[int, ...], drop_aside: bool, **options: Any
@@ -329,21 +314,11 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     if not yes:
         confirm_first(f"Forget what {name} has acknowledged on {topic}?", otherwise=f"{name} on {topic} is not deleted")
     count = call_admin(settings, lambda admin: _broadcast.delete(admin, topic, name))
-    if settings.as_json:
-        settings.emit({"topic": topic, "deleted": name} | ({"consumers": count} if count else {}))
-    else:
-        positions = f": the positions of {count:,} consumers" if count else ""
-        echo(f"deleted {name} on {topic}{positions}")
+    positions = f": the positions of {count:,} consumers" if count else ""
+    fields = {"topic": topic, "deleted": name} | ({"consumers": count} if count else {})
+    settings.tell(fields, f"deleted {name} on {topic}{positions}")
 
 
-_PARTITIONS = click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only this partition. May be repeated. [default: all]",
-)
 _TO = click.option(
     "--to", required=True, type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition."
 )
@@ -559,9 +534,7 @@ def _report(
         settings.emit(
             [
                 {
-                    "partition": row.partition,
-                    "was_done": row.was_done,
-                    "epoch": row.group_epoch,
+                    **pick(row, "partition", "was_done", "epoch=group_epoch"),
                     "offset": offset_field(row.offset),
                     "problem": row.error or "",
                 }
@@ -585,26 +558,19 @@ def _report(
 
 def render_plan(moves: Sequence[PlannedMove], operation: MoveName) -> Table:
     """A table of what would happen on each partition."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("partition", justify="right")
-    table.add_column("from", justify="right")
-    table.add_column("to", justify="right")
-    table.add_column("come again" if operation == "rewind" else "passed over", justify="right")
-    table.add_column("epoch", justify="right")
-    table.add_column("active", overflow="fold")
-    for move in moves:
-        group, offset = move.group, next_offset(move.group)
-        table.add_row(
-            str(group.partition),
-            "-" if offset is None else format_offset(offset),
-            "-" if move.to_offset is None else format_offset(move.to_offset),
+    lines = (
+        (
+            str(move.group.partition),
+            shown_offset(next_offset(move.group)),
+            shown_offset(move.to_offset),
             "?" if move.message_count is None else f"{move.message_count:,}",
-            str(group.group_epoch) if group.group_epoch else "-",
-            f"({move.error})" if move.error else group.active_consumer or "-",
+            str(move.group.group_epoch or "-"),
+            f"({move.error})" if move.error else move.group.active_consumer or "-",
         )
-    return table
+        for move in moves
+    )
+    count = "come again" if operation == "rewind" else "passed over"
+    return draw((">partition", ">from", ">to", f">{count}", ">epoch", "active~"), lines)
 
 
 def _summary(moves: Sequence[PlannedMove], operation: MoveName) -> str:
@@ -630,23 +596,17 @@ def _reasons(rows: Sequence[GroupPartition]) -> list[str]:
 
 def render(rows: Sequence[GroupPartition]) -> Table:
     """A table of the group's places. The last line has the sum of the lags."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_footer=True)
-    table.add_column("partition", justify="right", footer="all")
-    table.add_column("next", justify="right")
-    table.add_column("lag", justify="right", footer=str(lag_of(rows)))
-    table.add_column("server")
-    table.add_column("active", overflow="fold")
-    table.add_column("standing by", overflow="fold")
-    for row in rows:
-        offset = next_offset(row)
-        table.add_row(
+    lines = (
+        (
             str(row.partition),
-            "-" if offset is None else f"{format_offset(offset)}{'+' * _next_is_at_least(row)}",
+            shown_offset(next_offset(row)) + "+" * (_next_is_at_least(row) and next_offset(row) is not None),
             "?" if row.lag is None else f"{row.lag:,}{'+' * row.end_is_at_least}",
             row.server_broker or "-",
             (_active(row) or _none(row)) + " (paused)" * row.paused,
             ", ".join(row.standby_consumers) or "-",
         )
+        for row in rows
+    )
+    table = draw((">partition", ">next", ">lag", "server", "active~", "standing by~"), lines, show_footer=True)
+    table.columns[0].footer, table.columns[2].footer = "all", str(lag_of(rows))
     return table

@@ -5,11 +5,10 @@ from __future__ import annotations
 import getpass
 
 import click
-from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import pick
+from seriatim.cli._printing import draw, pick
 from seriatim.cli._settings import Settings
 
 
@@ -25,25 +24,30 @@ def list_(settings: Settings) -> None:
     cluster = call_admin(settings, lambda admin: admin.describe_cluster())
     brokers = sorted(cluster.brokers, key=lambda broker: broker.name)
     if settings.as_json:
-        names = ("group", "incarnation", "run", "address", "external_address", "live", "admitted", "disk_state")
-        settings.emit([{"broker": broker.name, **pick(broker, *names)} for broker in brokers])
+        names = [
+            "broker=name",
+            "group",
+            "incarnation",
+            "run",
+            "address",
+            "external_address",
+            "live",
+            "admitted",
+            "disk_state",
+        ]
+        settings.emit([pick(broker, *names) for broker in brokers])
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("broker", "group", "disk", "run", "address", "admitted", "live"):
-        table.add_column(column, justify="right" if column == "run" else "left", overflow="fold")
+    lines = []
     for row in brokers:
         admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
-        table.add_row(row.name, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
-    settings.show(table)
+        lines.append((row.name, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live))
+    settings.show(draw(("broker~", "group~", "disk~", ">run~", "address~", "admitted~", "live~"), lines))
     for row in brokers:
         if row.external_address:
-            text = f"clients outside reach {row.name} at {row.external_address}"
-            settings.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            settings.say(f"clients outside reach {row.name} at {row.external_address}")
     for row in brokers:
         if row.disk_state:
-            settings.console.print(disk_line(row.name, row.disk_state), markup=False, highlight=False, soft_wrap=True)
+            settings.say(disk_line(row.name, row.disk_state))
 
 
 def disk_line(broker: str, state: str) -> str:
@@ -83,10 +87,7 @@ def declare_dead(
         settings,
         lambda admin: admin.declare_dead(broker, run_no, issuer, incarnation=incarnation, evidence=evidence),
     )
-    if settings.as_json:
-        settings.emit({"declared_dead": broker, "run": run_no})
-    else:
-        echo(f"run {run_no} of {broker} is declared dead")
+    settings.tell({"declared_dead": broker, "run": run_no}, f"run {run_no} of {broker} is declared dead")
 
 
 @member.command("check-restart")
@@ -98,11 +99,9 @@ def check_restart(settings: Settings, broker: str) -> None:
     The exit status is 1 if it must not be stopped.
     """
     found = call_admin(settings, lambda admin: admin.check_restart(broker))
-    if settings.as_json:
-        settings.emit({"broker": broker, **pick(found, "is_safe", "verdict", "reason", "segments_checked")})
-    else:
-        word = "may be stopped" if found.is_safe else f"must not be stopped ({found.verdict.replace('_', ' ')})"
-        echo(f"{broker} {word}: {found.reason}")
+    fields = {"broker": broker, **pick(found, "is_safe", "verdict", "reason", "segments_checked")}
+    word = "may be stopped" if found.is_safe else f"must not be stopped ({found.verdict.replace('_', ' ')})"
+    settings.tell(fields, f"{broker} {word}: {found.reason}")
     if not found.is_safe:
         raise click.exceptions.Exit(1)
 
@@ -116,7 +115,4 @@ def remove(settings: Settings, broker: str, yes: bool) -> None:
     if not yes:
         confirm_first(f"Forget {broker}?", otherwise=f"{broker} is not removed")
     call_admin(settings, lambda admin: admin.remove_member(broker))
-    if settings.as_json:
-        settings.emit({"removed": broker})
-    else:
-        echo(f"{broker} is forgotten")
+    settings.tell({"removed": broker}, f"{broker} is forgotten")

@@ -20,7 +20,7 @@ from seriatim.cli import _broadcast, _connect, _retention
 from seriatim.cli._asking import confirm, confirm_first
 from seriatim.cli._connect import call_admin
 from seriatim.cli._places import PlaceType, Written
-from seriatim.cli._printing import chain_fields, pick
+from seriatim.cli._printing import chain_fields, draw, pick
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
@@ -84,23 +84,17 @@ def create(
         **change,
     )
     made = call_admin(settings, lambda admin: admin.create_topic(name, partitions, wanted))
-    if settings.as_json:
-        settings.emit(_fields(made))
-    else:
-        echo(f"created {made.name} with {_count(made.partition_count, 'partition')}")
+    settings.tell(_fields(made), f"created {made.name} with {_count(made.partition_count, 'partition')}")
 
 
 def _fields(topic: Topic) -> dict[str, Any]:
     settings = topic.settings
     return {
-        **pick(topic, "name", "state"),
-        "partitions": topic.partition_count,
-        "flush": settings.flush,
-        "message_size_max": settings.message_size_bytes_max,
+        **pick(topic, "name", "state", "partitions=partition_count"),
+        **pick(settings, "flush", "message_size_max=message_size_bytes_max"),
         "retention": {
             "ms": settings.retention_ms or 0,
-            "size_bytes": settings.retention_bytes,
-            "keeps_unread": settings.retain_unread,
+            **pick(settings, "size_bytes=retention_bytes", "keeps_unread=retain_unread"),
             **pick(settings, "unread_ms_max", "unread_bytes_max"),
         },
         "chain_width": settings.chain_width,
@@ -132,22 +126,13 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     if settings.as_json:
         settings.emit([_offsets(*row) for row in zip_longest(firsts, ends, found)])
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("partition", "earliest", "end", "messages", *(["at"] if at is not None else [])):
-        table.add_column(column, justify="right")
+    lines = []
     for first, end, row in zip_longest(firsts, ends, found):
         told = [] if row is None else [format_offset(row.offset) if row.found else "-"]
-        count = end.position - first.position
-        table.add_row(
-            str(end.partition),
-            format_offset(first.offset),
-            f"{format_offset(end.offset)}{'*' * end.blocked}",
-            f"{count:,}",
-            *told,
-        )
-    settings.show(table)
+        begins, ends_at = format_offset(first.offset), f"{format_offset(end.offset)}{'*' * end.blocked}"
+        lines.append((str(end.partition), begins, ends_at, f"{end.position - first.position:,}", *told))
+    place = [] if at is None else [">at"]
+    settings.show(draw((">partition", ">earliest", ">end", ">messages", *place), lines))
 
 
 def _offsets(first: PartitionOffset, end: PartitionOffset, at: PartitionOffset | None) -> dict[str, object]:
@@ -174,15 +159,18 @@ def list_(settings: Settings) -> None:
     if not found:
         echo("there are no topics: `seriatim topic create NAME --partitions N` makes one", err=True)
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("topic", "partitions", "state", "flush", "kept", "created"):
-        table.add_column(column, justify="right" if column == "partitions" else "left", overflow="fold")
-    for row in found:
-        kept = _retention.kept(row.settings)
-        table.add_row(row.name, str(row.partition_count), row.state, _flush(row), kept, _created(row))
-    settings.show(table)
+    lines = (
+        (
+            row.name,
+            str(row.partition_count),
+            row.state,
+            _flush(row),
+            _retention.kept(row.settings),
+            utc(row.created_at_ms),
+        )
+        for row in found
+    )
+    settings.show(draw(("topic~", ">partitions~", "state~", "flush~", "kept~", "created~"), lines))
 
 
 @topic.command()
@@ -206,7 +194,7 @@ def describe(settings: Settings, name: str) -> None:
         return
     echo(
         f"{found.name}: {_count(found.partition_count, 'partition')}, {found.state}, flush: {_flush(found)}, "
-        f"kept: {_retention.kept(found.settings)}, created {_created(found)}"
+        f"kept: {_retention.kept(found.settings)}, created {utc(found.created_at_ms)}"
     )
     size, width = found.settings.message_size_bytes_max, found.settings.chain_width
     sizes = f"message size at most: {size:,} bytes" if size else ""
@@ -266,11 +254,9 @@ def alter(
             )
 
     altered = run(work())
-    if settings.as_json:
-        settings.emit(_fields(altered))
-    else:
-        kept = _retention.kept(altered.settings)
-        echo(f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}")
+    kept = _retention.kept(altered.settings)
+    text = f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}"
+    settings.tell(_fields(altered), text)
 
 
 async def _ask_to_grow(client: Client, name: str, wanted: int) -> None:
@@ -341,10 +327,7 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     if not yes:
         confirm_first(f"Delete the topic {name} and all its messages?", otherwise=f"{name} is not deleted")
     call_admin(settings, lambda admin: admin.delete_topic(name))
-    if settings.as_json:
-        settings.emit({"deleted": name})
-    else:
-        echo(f"deleted {name}")
+    settings.tell({"deleted": name}, f"deleted {name}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -353,7 +336,3 @@ def _count(number: int, noun: str) -> str:
 
 def _flush(topic: Topic) -> str:
     return "yes" if topic.settings.flush else "no"
-
-
-def _created(topic: Topic) -> str:
-    return utc(topic.created_at_ms)

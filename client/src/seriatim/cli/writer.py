@@ -9,7 +9,7 @@ from seriatim_api.terminals import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import pick
+from seriatim.cli._printing import draw, pick
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
 
@@ -73,26 +73,16 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
             otherwise=f"{name} on {topic} is not deleted",
         )
     call_admin(settings, lambda admin: admin.delete_writer(topic, name))
-    if settings.as_json:
-        settings.emit({"topic": topic, "deleted": name})
-    else:
-        echo(f"deleted {name} on {topic}")
+    settings.tell({"topic": topic, "deleted": name}, f"deleted {name} on {topic}")
 
 
 def render(rows: list[WriterDescription]) -> Table:
     """A table with a line for each writer."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("topic", "writer", "state"):
-        table.add_column(name)
-    for name in ("sequence", "rows", "epoch"):
-        table.add_column(name, justify="right")
-    table.add_column("owner")
+    lines = []
     for row in rows:
         sequence = "-" if row.sequence is None else str(row.sequence)
-        table.add_row(row.topic, row.writer, row.state, sequence, str(row.rows), str(row.epoch), row.owner)
-    return table
+        lines.append((row.topic, row.writer, row.state, sequence, str(row.rows), str(row.epoch), row.owner))
+    return draw(("topic", "writer", "state", ">sequence", ">rows", ">epoch", "owner"), lines)
 
 
 def _fields(row: WriterDescription) -> dict[str, Any]:
