@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..values.effects import Deliver, Pong
-from ..values.events import (
-    ConsumerAck,
-    ConsumerAcks,
-    ConsumerCredit,
-    ConsumerDemand,
-    ConsumerExtend,
-    ConsumerGone,
-    ConsumerJoin,
-    ConsumerLeave,
-    ConsumerNack,
-    ConsumerPing,
-    ConsumerSpreadOver,
-    ConsumerYielded,
-)
-from . import cursors, handling, pumping, spreading, subscribing, yielding
+from ..values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
+from . import pumping, subscribing
 
 
 def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -42,53 +32,17 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     return partition
 
 
-def on_ack(broker: BrokerState, partitions: Partitions, event: ConsumerAck) -> None:
-    """A consumer is done with messages."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        cursors.on_ack(broker, partition, event)
+def subscribed(
+    handle: Callable[[BrokerState, Partition, Any], None],
+) -> Callable[[BrokerState, Partitions, Any], None]:
+    """A handler for the partition of the subscription that the event names. If there is none here, nothing happens."""
 
+    def on_event(broker: BrokerState, partitions: Partitions, event: Any) -> None:
+        partition = _subscribed(broker, partitions, event.stream, event.subscription)
+        if partition is not None:
+            handle(broker, partition, event)
 
-def on_acks(broker: BrokerState, partitions: Partitions, event: ConsumerAcks) -> None:
-    """A consumer is done with single messages."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        handling.on_acks(broker, partition, event)
-
-
-def on_nack(broker: BrokerState, partitions: Partitions, event: ConsumerNack) -> None:
-    """A consumer failed on a message."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        handling.on_nack(broker, partition, event)
-
-
-def on_extend(broker: BrokerState, partitions: Partitions, event: ConsumerExtend) -> None:
-    """A consumer needs more time."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        handling.on_extend(broker, partition, event)
-
-
-def on_yielded(broker: BrokerState, partitions: Partitions, event: ConsumerYielded) -> None:
-    """A consumer was asked to yield a partition to another one, and says how far it gave messages out."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        yielding.on_yielded(broker, partition, event)
-
-
-def on_spread_over(broker: BrokerState, partitions: Partitions, event: ConsumerSpreadOver) -> None:
-    """The topic of a subscription has more partitions, and its consumer reads all of them."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        spreading.on_spread_over(broker, partition, event)
-
-
-def on_demand(broker: BrokerState, partitions: Partitions, event: ConsumerDemand) -> None:
-    """A consumer asks for messages."""
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    if partition is not None:
-        handling.on_demand(broker, partition, event)
+    return on_event
 
 
 def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:

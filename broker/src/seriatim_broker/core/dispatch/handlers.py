@@ -17,6 +17,7 @@ from ..consumers import (
     eligibility,
     forwarding,
     granting,
+    handling,
     handover,
     keeping,
     operations,
@@ -26,6 +27,7 @@ from ..consumers import (
     ranges,
     serving,
     sessions,
+    spreading,
     streams,
     waiting_keys,
     yielding,
@@ -37,142 +39,42 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..switching import fencing, idle_blocks, planned, preparing, routes, sealing, switch
+from ..values import events as ev
+from ..values import messages as m
 from ..values.effects import AppendRefused, LogsListed
-from ..values.events import (
-    Append,
-    AskCopies,
-    CarryOut,
-    CertificateRead,
-    CertificateSeen,
-    ChainRead,
-    ChainWritten,
-    CompareChains,
-    ConsumerAck,
-    ConsumerAcks,
-    ConsumerCredit,
-    ConsumerDemand,
-    ConsumerExtend,
-    ConsumerGone,
-    ConsumerJoin,
-    ConsumerLeave,
-    ConsumerNack,
-    ConsumerPing,
-    ConsumerSpreadOver,
-    ConsumerYielded,
-    CoordinatorRebuilt,
-    CreatePartition,
-    CursorRead,
-    CursorWritten,
-    DeadLetterRead,
-    DeclareGap,
-    DescribeConsumerGroup,
-    DirectoryChanged,
-    DiskRoom,
-    DropDeleted,
-    DropPartitionData,
-    ForgetConsumerGroup,
-    ForwardsDone,
-    FoundDamage,
-    Heal,
-    KeysRead,
-    LinkDown,
-    LinkUp,
-    ListCursors,
-    ListKeys,
-    ListLed,
-    ListLogs,
-    LogRead,
-    MoveOpenSegment,
-    OperateConsumerGroup,
-    OperateKeys,
-    OwnRecordSeen,
-    PassConsumerGroup,
-    PlanSwitch,
-    ReadRange,
-    Release,
-    ResolveConsumer,
-    ResolveProducer,
-    RowsRead,
-    StagedFetched,
-    SurveyPartition,
-    SwitchAwayFrom,
-    Tick,
-    Trim,
-    WriterRead,
-    WritesRefused,
-)
 from ..values.kinds import ReadKind, SwitchReason, TimerKind
-from ..values.messages import (
-    BlockAnswer,
-    BlockOffer,
-    BlockRequest,
-    CopyAnswer,
-    CopyRequest,
-    CursorsReplicated,
-    EligibleRequest,
-    FenceAnswer,
-    FenceProgress,
-    FenceRequest,
-    HandOver,
-    HandOverKept,
-    HealRequest,
-    KeepProducer,
-    LedgerWanted,
-    MoveRequest,
-    PassRequest,
-    PrepareAnswer,
-    PrepareRequest,
-    QuiesceAnswer,
-    QuiesceRequest,
-    ReleaseRequest,
-    Replicate,
-    ReplicateAck,
-    ReplicateCursors,
-    ReplicateLedger,
-    ReplicateRefused,
-    ReplicateStaged,
-    ServerHeard,
-    StoreTail,
-    SuspectTail,
-    TableAnswer,
-    TableRequest,
-    TailAnswer,
-    TailRequest,
-    TailStored,
-    TakeOver,
-)
 from ..writing import appending, carrying, following, quiescence, replication
 from . import coordinator, learning, links, partitions, record
 
 
-def _table_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: TableAnswer) -> None:
+def _table_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.TableAnswer) -> None:
     producer_tables.on_answer(broker, partition, message)
 
 
-def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, message: PassRequest) -> None:
+def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, message: m.PassRequest) -> None:
     serving.pass_consumer_group(
-        broker, partition, PassConsumerGroup(message.partition, message.segment_no, message.consumer_group)
+        broker, partition, ev.PassConsumerGroup(message.partition, message.segment_no, message.consumer_group)
     )
 
 
-def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
+def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.CopyAnswer) -> None:
     copying.on_copy_answer(broker, partition, sender, message)
     repair.on_copy_answer(broker, partition, sender, message)
     granting.on_copy_answer(broker, partition, sender, message)
 
 
-def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: BlockAnswer) -> None:
+def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.BlockAnswer) -> None:
     idle_blocks.on_answer(broker, partition, sender, message, preparing.on_prepare)
 
 
 def _cursors_replicated(
-    broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
+    broker: BrokerState, partition: Partition, sender: MemberId, message: m.CursorsReplicated
 ) -> None:
     progress.on_replicated(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
     eligibility.on_cursors_replicated(broker, partition, sender, message)
 
 
-def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: TakeOver) -> None:
+def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: m.TakeOver) -> None:
     if partition.chain is None:
         partition.read_chain(broker)
     right.on_take_over(broker, partition, sender, message)
@@ -204,7 +106,7 @@ def at_known(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
     return on_event
 
 
-def _append(broker: BrokerState, known: Partitions, event: Append) -> None:
+def _append(broker: BrokerState, known: Partitions, event: ev.Append) -> None:
     partition = known.get(event.partition)
     if partition is not None:
         appending.on_append(broker, partition, event)
@@ -215,36 +117,36 @@ def _append(broker: BrokerState, known: Partitions, event: Append) -> None:
         broker.out.emit(AppendRefused(event.request, error, None))
 
 
-def _switch_away(broker: BrokerState, partition: Partition, event: SwitchAwayFrom) -> None:
+def _switch_away(broker: BrokerState, partition: Partition, event: ev.SwitchAwayFrom) -> None:
     switch.begin_failover(broker, partition, SwitchReason.GROUP_LOST, event.segment_no)
 
 
-def _found_damage(broker: BrokerState, partition: Partition, event: FoundDamage) -> None:
+def _found_damage(broker: BrokerState, partition: Partition, event: ev.FoundDamage) -> None:
     repair.begin(broker, partition, event.segment_no)
 
 
-def _staged_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) -> None:
+def _staged_fetched(broker: BrokerState, partition: Partition, event: ev.StagedFetched) -> None:
     carrying.on_fetched(broker, partition, event)
     following.on_fetched(broker, partition, event)
 
 
-def _disk_room(broker: BrokerState, known: Partitions, event: DiskRoom) -> None:
+def _disk_room(broker: BrokerState, known: Partitions, event: ev.DiskRoom) -> None:
     broker.disk.full_since_us = broker.now.mono_us if event.is_full else None
     broker.out.note("disk_room", PartitionId(0), broker=broker.member.broker, is_full=event.is_full)
 
 
-def _leave(broker: BrokerState, known: Partitions, event: ConsumerLeave) -> None:
+def _leave(broker: BrokerState, known: Partitions, event: ev.ConsumerLeave) -> None:
     partition = streams.on_leave(broker, known, event)
     if partition is not None:
         partitions.forget_if_idle(broker, known, partition)
 
 
-def _gone(broker: BrokerState, known: Partitions, event: ConsumerGone) -> None:
+def _gone(broker: BrokerState, known: Partitions, event: ev.ConsumerGone) -> None:
     for partition in streams.on_gone(broker, known, event):
         partitions.forget_if_idle(broker, known, partition)
 
 
-def _log_read(broker: BrokerState, known: Partitions, event: LogRead) -> None:
+def _log_read(broker: BrokerState, known: Partitions, event: ev.LogRead) -> None:
     """Give batches from the disk to the part that asked: for a range, a repair, a copy or a delivery."""
     kind, partition_id, no, who, from_index = broker.reads.pop(event.serial)
     partition = known.get(partition_id)
@@ -264,43 +166,23 @@ def _log_read(broker: BrokerState, known: Partitions, event: LogRead) -> None:
         copying.on_log_read(broker, partition, no, who, from_index, event.batches, kind)
 
 
-def _keys_read(broker: BrokerState, known: Partitions, event: KeysRead) -> None:
-    """Give the keys of messages to the consumer group that asked for them."""
-    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
-    partition = known.get(partition_id)
-    if partition is None:
-        return
-    if event.is_damaged:
-        repair.begin(broker, partition, no)
-    assert isinstance(who, str)
-    granting.on_keys_read(broker, partition, who, event)
+def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handler:
+    """A handler that gives what was read to the consumer group that asked for it."""
+
+    def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
+        _, partition_id, no, who, _ = broker.reads.pop(event.serial)
+        partition = known.get(partition_id)
+        if partition is None:
+            return
+        if event.is_damaged:
+            repair.begin(broker, partition, no)
+        assert isinstance(who, str)
+        handle(broker, partition, who, event)
+
+    return on_event
 
 
-def _rows_read(broker: BrokerState, known: Partitions, event: RowsRead) -> None:
-    """Give messages to the consumer group that granted them."""
-    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
-    partition = known.get(partition_id)
-    if partition is None:
-        return
-    if event.is_damaged:
-        repair.begin(broker, partition, no)
-    assert isinstance(who, str)
-    granting.on_rows_read(broker, partition, who, event)
-
-
-def _dead_letter_read(broker: BrokerState, known: Partitions, event: DeadLetterRead) -> None:
-    """Give a message to the consumer group that sends it to its dead-letter topic."""
-    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
-    partition = known.get(partition_id)
-    if partition is None:
-        return
-    if event.is_damaged:
-        repair.begin(broker, partition, no)
-    assert isinstance(who, str)
-    forwarding.on_read(broker, partition, who, event)
-
-
-def _forwards_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> None:
+def _forwards_done(broker: BrokerState, partition: Partition, event: ev.ForwardsDone) -> None:
     forwarding.on_done(broker, partition, event)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is not None:
@@ -308,7 +190,7 @@ def _forwards_done(broker: BrokerState, partition: Partition, event: ForwardsDon
         forget_if_unused(partition, consumer_group)
 
 
-def _list_logs(broker: BrokerState, known: Partitions, event: ListLogs) -> None:
+def _list_logs(broker: BrokerState, known: Partitions, event: ev.ListLogs) -> None:
     after = (event.after_partition, event.after_segment)
     logs = sorted(
         (partition.id, no, log.readable_below)
@@ -320,113 +202,113 @@ def _list_logs(broker: BrokerState, known: Partitions, event: ListLogs) -> None:
 
 
 EVENTS: dict[type, Handler] = {
-    Tick: lambda broker, known, event: None,  # the due timers run after every event
-    LinkUp: links.on_up,
-    LinkDown: links.on_down,
-    LogRead: _log_read,
-    KeysRead: _keys_read,
-    RowsRead: _rows_read,
-    DeadLetterRead: _dead_letter_read,
-    ForwardsDone: at_known(_forwards_done),
-    DiskRoom: _disk_room,
+    ev.Tick: lambda broker, known, event: None,  # the due timers run after every event
+    ev.LinkUp: links.on_up,
+    ev.LinkDown: links.on_down,
+    ev.LogRead: _log_read,
+    ev.KeysRead: _reader(granting.on_keys_read),
+    ev.RowsRead: _reader(granting.on_rows_read),
+    ev.DeadLetterRead: _reader(forwarding.on_read),
+    ev.ForwardsDone: at_known(_forwards_done),
+    ev.DiskRoom: _disk_room,
     # the coordinator
-    ChainRead: _at(record.on_chain_read),
-    ChainWritten: at_known(record.on_chain_written),
-    CursorRead: at_known(serving.on_cursor_read),
-    CursorWritten: at_known(serving.on_cursor_written),
-    CertificateRead: coordinator.on_certificate_read,
-    CertificateSeen: coordinator.on_certificate_seen,
-    DirectoryChanged: coordinator.on_directory,
-    WritesRefused: coordinator.on_writes_refused,
-    CompareChains: coordinator.on_compare_chains,
-    CoordinatorRebuilt: coordinator.on_rebuilt,
-    OwnRecordSeen: coordinator.on_own_record,
+    ev.ChainRead: _at(record.on_chain_read),
+    ev.ChainWritten: at_known(record.on_chain_written),
+    ev.CursorRead: at_known(serving.on_cursor_read),
+    ev.CursorWritten: at_known(serving.on_cursor_written),
+    ev.CertificateRead: coordinator.on_certificate_read,
+    ev.CertificateSeen: coordinator.on_certificate_seen,
+    ev.DirectoryChanged: coordinator.on_directory,
+    ev.WritesRefused: coordinator.on_writes_refused,
+    ev.CompareChains: coordinator.on_compare_chains,
+    ev.CoordinatorRebuilt: coordinator.on_rebuilt,
+    ev.OwnRecordSeen: coordinator.on_own_record,
     # clients
-    Append: _append,
-    ResolveProducer: _at(routes.on_resolve),
-    ResolveConsumer: _at(questions.on_resolve),
-    DescribeConsumerGroup: _at(questions.on_describe),
-    OperateConsumerGroup: _at(operations.ask),
-    ListKeys: _at(waiting_keys.ask),
-    OperateKeys: _at(waiting_keys.ask),
-    SurveyPartition: _at(ranges.survey),
-    ReadRange: _at(ranges.read),
-    ConsumerJoin: _at(streams.on_join),
-    ConsumerLeave: _leave,
-    ConsumerAck: streams.on_ack,
-    ConsumerAcks: streams.on_acks,
-    ConsumerNack: streams.on_nack,
-    ConsumerDemand: streams.on_demand,
-    ConsumerExtend: streams.on_extend,
-    ConsumerSpreadOver: streams.on_spread_over,
-    ConsumerYielded: streams.on_yielded,
-    ConsumerCredit: streams.on_credit,
-    ConsumerPing: streams.on_ping,
-    ConsumerGone: _gone,
+    ev.Append: _append,
+    ev.ResolveProducer: _at(routes.on_resolve),
+    ev.ResolveConsumer: _at(questions.on_resolve),
+    ev.DescribeConsumerGroup: _at(questions.on_describe),
+    ev.OperateConsumerGroup: _at(operations.ask),
+    ev.ListKeys: _at(waiting_keys.ask),
+    ev.OperateKeys: _at(waiting_keys.ask),
+    ev.SurveyPartition: _at(ranges.survey),
+    ev.ReadRange: _at(ranges.read),
+    ev.ConsumerJoin: _at(streams.on_join),
+    ev.ConsumerLeave: _leave,
+    ev.ConsumerAck: streams.subscribed(cursors.on_ack),
+    ev.ConsumerAcks: streams.subscribed(handling.on_acks),
+    ev.ConsumerNack: streams.subscribed(handling.on_nack),
+    ev.ConsumerDemand: streams.subscribed(handling.on_demand),
+    ev.ConsumerExtend: streams.subscribed(handling.on_extend),
+    ev.ConsumerSpreadOver: streams.subscribed(spreading.on_spread_over),
+    ev.ConsumerYielded: streams.subscribed(yielding.on_yielded),
+    ev.ConsumerCredit: streams.on_credit,
+    ev.ConsumerPing: streams.on_ping,
+    ev.ConsumerGone: _gone,
     # publications
-    CarryOut: _at(carrying.carry_out),
-    StagedFetched: at_known(_staged_fetched),
-    WriterRead: at_known(carrying.on_writer_read),
+    ev.CarryOut: _at(carrying.carry_out),
+    ev.StagedFetched: at_known(_staged_fetched),
+    ev.WriterRead: at_known(carrying.on_writer_read),
     # the controller and the operator
-    CreatePartition: _at(switch.begin_genesis),
-    DropPartitionData: partitions.on_drop,
-    DropDeleted: partitions.on_drop_deleted,
-    PlanSwitch: _at(switch.begin_planned),
-    SwitchAwayFrom: _at(_switch_away),
-    DeclareGap: _at(gaps.declare),
-    Heal: _at(orders.on_heal),
-    MoveOpenSegment: _at(orders.on_move),
-    Release: _at(orders.on_release),
-    PassConsumerGroup: at_known(serving.pass_consumer_group),
-    ForgetConsumerGroup: at_known(cursors.forget_consumer_group),
-    FoundDamage: at_known(_found_damage),
-    Trim: at_known(retention.trim),
-    AskCopies: lambda broker, known, event: standing.ask(broker, event),
-    ListLogs: _list_logs,
-    ListLed: lambda broker, known, event: broker.out.emit(retention.list_led(broker, known, event)),
-    ListCursors: lambda broker, known, event: broker.out.emit(cursors.list_groups(known, event)),
+    ev.CreatePartition: _at(switch.begin_genesis),
+    ev.DropPartitionData: partitions.on_drop,
+    ev.DropDeleted: partitions.on_drop_deleted,
+    ev.PlanSwitch: _at(switch.begin_planned),
+    ev.SwitchAwayFrom: _at(_switch_away),
+    ev.DeclareGap: _at(gaps.declare),
+    ev.Heal: _at(orders.on_heal),
+    ev.MoveOpenSegment: _at(orders.on_move),
+    ev.Release: _at(orders.on_release),
+    ev.PassConsumerGroup: at_known(serving.pass_consumer_group),
+    ev.ForgetConsumerGroup: at_known(cursors.forget_consumer_group),
+    ev.FoundDamage: at_known(_found_damage),
+    ev.Trim: at_known(retention.trim),
+    ev.AskCopies: lambda broker, known, event: standing.ask(broker, event),
+    ev.ListLogs: _list_logs,
+    ev.ListLed: lambda broker, known, event: broker.out.emit(retention.list_led(broker, known, event)),
+    ev.ListCursors: lambda broker, known, event: broker.out.emit(cursors.list_groups(known, event)),
 }
 """The handler of each kind of event. Its arguments are (broker, partitions, event)."""
 
 
 MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = {
-    FenceRequest: fencing.on_fence,
-    FenceAnswer: sealing.on_fence_answer,
-    FenceProgress: sealing.on_fence_progress,
-    PrepareRequest: preparing.on_prepare,
-    PrepareAnswer: switch.on_prepare_answer,
-    BlockOffer: idle_blocks.on_offer,
-    BlockRequest: idle_blocks.on_request,
-    BlockAnswer: _block_answer,
-    QuiesceRequest: quiescence.on_quiesce,
-    QuiesceAnswer: planned.on_quiesced,
-    Replicate: following.on_replicate,
-    ReplicateStaged: following.on_replicate_staged,
-    ReplicateAck: replication.on_replicate_ack,
-    ReplicateRefused: replication.on_replicate_refused,
-    TailRequest: following.on_resume,
-    TailAnswer: replication.on_tail_answer,
-    CopyRequest: copying.on_copy_request,
-    CopyAnswer: _copy_answer,
-    StoreTail: settle.on_store_tail,
-    TailStored: settle.on_tail_stored,
-    SuspectTail: settle.on_suspect_tail,
-    TableRequest: producer_tables.on_request,
-    TableAnswer: _table_answer,
-    ReplicateCursors: cursors.on_replicate_cursors,
-    CursorsReplicated: _cursors_replicated,
-    ReplicateLedger: cursors.on_replicate_ledger,
-    LedgerWanted: cursors.on_ledger_wanted,
-    HandOver: handover.on_hand_over,
-    HandOverKept: handover.on_kept,
-    EligibleRequest: eligibility.on_eligible_request,
-    TakeOver: _take_over,
-    ServerHeard: questions.on_server_heard,
-    HealRequest: orders.on_heal_request,
-    MoveRequest: orders.on_move_request,
-    ReleaseRequest: orders.on_release_request,
-    PassRequest: _pass_request,
-    KeepProducer: carrying.on_keep_producer,
+    m.FenceRequest: fencing.on_fence,
+    m.FenceAnswer: sealing.on_fence_answer,
+    m.FenceProgress: sealing.on_fence_progress,
+    m.PrepareRequest: preparing.on_prepare,
+    m.PrepareAnswer: switch.on_prepare_answer,
+    m.BlockOffer: idle_blocks.on_offer,
+    m.BlockRequest: idle_blocks.on_request,
+    m.BlockAnswer: _block_answer,
+    m.QuiesceRequest: quiescence.on_quiesce,
+    m.QuiesceAnswer: planned.on_quiesced,
+    m.Replicate: following.on_replicate,
+    m.ReplicateStaged: following.on_replicate_staged,
+    m.ReplicateAck: replication.on_replicate_ack,
+    m.ReplicateRefused: replication.on_replicate_refused,
+    m.TailRequest: following.on_resume,
+    m.TailAnswer: replication.on_tail_answer,
+    m.CopyRequest: copying.on_copy_request,
+    m.CopyAnswer: _copy_answer,
+    m.StoreTail: settle.on_store_tail,
+    m.TailStored: settle.on_tail_stored,
+    m.SuspectTail: settle.on_suspect_tail,
+    m.TableRequest: producer_tables.on_request,
+    m.TableAnswer: _table_answer,
+    m.ReplicateCursors: cursors.on_replicate_cursors,
+    m.CursorsReplicated: _cursors_replicated,
+    m.ReplicateLedger: cursors.on_replicate_ledger,
+    m.LedgerWanted: cursors.on_ledger_wanted,
+    m.HandOver: handover.on_hand_over,
+    m.HandOverKept: handover.on_kept,
+    m.EligibleRequest: eligibility.on_eligible_request,
+    m.TakeOver: _take_over,
+    m.ServerHeard: questions.on_server_heard,
+    m.HealRequest: orders.on_heal_request,
+    m.MoveRequest: orders.on_move_request,
+    m.ReleaseRequest: orders.on_release_request,
+    m.PassRequest: _pass_request,
+    m.KeepProducer: carrying.on_keep_producer,
 }
 """The handler of each kind of message. Its arguments are (broker, partition, sender, message)."""
 
