@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ from seriatim_broker.core.values.messages import Heartbeat, Replicate
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
-from seriatim_broker.testing.memory_storage import MemoryStorage
 
 from sim.cluster import checksum
 from sim.cores.network import Network
@@ -240,25 +238,6 @@ def test_dropping_a_segment_takes_its_cursors_along() -> None:
     disk.flush(disk.submit([DropSegment(ONE, 1)]))
     (found,) = disk.recover()
     assert (found.segments, found.cursors) == ((), ())
-
-
-async def test_the_storage_over_it_reports_what_is_durable() -> None:
-    storage = MemoryStorage()
-    reported: list[int] = []
-    storage.on_durable(reported.append)
-    storage.hold = True
-    ticket = storage.submit([PutSegment(ONE, SEGMENT)])
-    await asyncio.sleep(0)
-    assert reported == []
-    assert list(MemoryStorage(storage.disk).recover()) == []
-    storage.hold = False
-    storage.flush()
-    assert reported == [ticket]
-    storage.submit([PutBatch(ONE, batch, 0, b"") for batch in _batches(2)])
-    await storage.close()
-    (found,) = storage.recover()
-    assert found.segments[0].tail == 4
-    assert len(await storage.read(ONE, 1, 0, 4, 1 << 20)) == 2
 
 
 # ---- the records ----------------------------------------------------------------------------------------

@@ -33,8 +33,10 @@ from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity
 from seriatim_broker.runtime.topic_limits import TopicLimits
 from seriatim_broker.runtime.traffic import Traffic
-from seriatim_broker.testing.memory_storage import MemoryStorage
+from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
+from seriatim_broker.testing.simulated_storage import SimulatedStorage
+from seriatim_broker.testing.virtual_time import LoopTimers
 
 BODIES = ArrowBodies()
 BODIES.prepare()
@@ -126,7 +128,7 @@ def core() -> QuietCore:
 
 async def make_services(core: QuietCore) -> Services:
     """A broker with this core, on the loop that runs."""
-    storage = MemoryStorage()
+    storage = SimulatedStorage(MemoryDisk(), LoopTimers(), lambda: 0, lambda: 0)
     driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None, SimulatedBodies())
     nowhere: Any = Mock()  # nothing is asked of it
     driver.start(nowhere, nowhere)
@@ -254,12 +256,12 @@ async def test_over_the_credit_of_the_stream_everything_is_refused(services: Ser
 
 async def test_a_disk_that_cannot_take_more_is_said_so(services: Services, core: QuietCore) -> None:
     storage: Any = services.storage
-    storage.saturated = True
+    storage.queue_count_max = -1
     call = Call(services)
     call.send(1)
     await call.until(lambda: len(call.replies) == 1)
     assert call.replies[0].error.number == 400
-    storage.saturated = False
+    storage.queue_count_max = 1_000
     call.send(1)
     await core.until_count(2)
     assert core.appends[1].refuse is None
@@ -302,7 +304,7 @@ async def test_staged_batches_are_checked_and_manifests_are_not(services: Servic
 async def test_only_accepted_batches_are_counted(services: Services, core: QuietCore) -> None:
     storage: Any = services.storage
     counters = services.counters
-    storage.saturated = True
+    storage.queue_count_max = -1
     call = Call(services)
     for _ in range(3):
         call.send(1)
@@ -310,7 +312,7 @@ async def test_only_accepted_batches_are_counted(services: Services, core: Quiet
     assert (counters.appended_batches, counters.appended_messages, counters.appended_bytes) == (0, 0, 0)
     assert counters.refused == {"400": 3}
     assert not services.traffic.measure().partitions
-    storage.saturated = False
+    storage.queue_count_max = 1_000
     call.send(1)
     await core.until_count(4)
     assert counters.appended_batches == 0  # nothing is decided yet

@@ -74,7 +74,6 @@ _COMPARATORS: Final = {
 _TARGETS: Final = {
     Target.CREATE_REVISION: rpc_pb2.Compare.CREATE,
     Target.MOD_REVISION: rpc_pb2.Compare.MOD,
-    Target.VERSION: rpc_pb2.Compare.VERSION,
     Target.VALUE: rpc_pb2.Compare.VALUE,
 }
 
@@ -164,8 +163,6 @@ def decode_txn(response: Message) -> TxnResult:
         kind = answer.WhichOneof("response")
         if kind == "response_range":
             results.append(OperationResult(items=decode_items(answer.response_range.kvs)))
-        elif kind == "response_delete_range":
-            results.append(OperationResult(deleted_count=answer.response_delete_range.deleted))
         else:
             results.append(OperationResult())
     return TxnResult(response.succeeded, response.header.revision, tuple(results))

@@ -65,12 +65,10 @@ __all__ = [
     "absent",
     "create_revision_is",
     "mod_revision_is",
-    "none_under",
     "present",
     "unchanged_under",
     "value_begins_with",
     "value_is",
-    "version_is",
 ]
 
 OPERATION_COUNT_MAX: Final = 128
@@ -111,11 +109,10 @@ class Listing:
 
 
 class Target(Enum):
-    """The property of a key that a compare reads. If the key does not exist, the first three are 0."""
+    """The property of a key that a compare reads. If the key does not exist, the revisions are 0."""
 
     CREATE_REVISION = "create_revision"
     MOD_REVISION = "mod_revision"
-    VERSION = "version"
     VALUE = "value"
 
 
@@ -133,10 +130,10 @@ class Compare:
     """One condition of a transaction.
 
     With `prefix` it must hold for every key that begins with `key`. If there is no such key, the condition is checked
-    with revisions and version 0. A compare of VALUE fails if there is no key, with any comparator.
+    with revision 0. A compare of VALUE fails if there is no key, with any comparator.
 
     Attributes:
-        operand: An `int` for revisions and version, `bytes` for VALUE.
+        operand: An `int` for revisions, `bytes` for VALUE.
     """
 
     key: str
@@ -170,11 +167,6 @@ def create_revision_is(key: str, revision: int) -> Compare:
     return Compare(key, Target.CREATE_REVISION, Comparator.EQUAL, revision)
 
 
-def version_is(key: str, version: int) -> Compare:
-    """The key was written `version` times since it was made; 0: it does not exist."""
-    return Compare(key, Target.VERSION, Comparator.EQUAL, version)
-
-
 def value_is(key: str, value: bytes) -> Compare:
     """The key exists, with exactly this value."""
     return Compare(key, Target.VALUE, Comparator.EQUAL, value)
@@ -186,11 +178,6 @@ def value_begins_with(key: str, beginning: bytes) -> tuple[Compare, Compare]:
         Compare(key, Target.VALUE, Comparator.GREATER, beginning),
         Compare(key, Target.VALUE, Comparator.LESS, beginning + b"\xff"),
     )
-
-
-def none_under(prefix: str) -> Compare:
-    """No key begins with `prefix`."""
-    return Compare(prefix, Target.CREATE_REVISION, Comparator.EQUAL, 0, prefix=True)
 
 
 def unchanged_under(prefix: str, revision: int) -> Compare:
@@ -244,11 +231,9 @@ class OperationResult:
 
     Attributes:
         items: The keys that `Get` or `GetPrefix` found, in key order; empty for other operations.
-        deleted_count: The number of keys that `Delete` or `DeletePrefix` removed; 0 for other operations.
     """
 
     items: tuple[KeyValue, ...] = ()
-    deleted_count: int = 0
 
     @property
     def item(self) -> KeyValue | None:

@@ -236,7 +236,7 @@ class MemoryStore:
                 if item.lease in self.leases:
                     self.leases[item.lease].keys.discard(item.key)
                 events.append(Event(EventKind.DELETE, KeyValue(item.key, b"", 0, revision, 0)))
-            return OperationResult(deleted_count=len(gone))
+            return OperationResult()
         if isinstance(operation, Get):
             found = self.items.get(operation.key)
             return OperationResult((found,) if found is not None else ())
@@ -254,7 +254,7 @@ def _compare(compare: Compare, item: KeyValue | None) -> bool:
     elif compare.target is Target.CREATE_REVISION:
         left = item.create_revision
     else:
-        left = item.mod_revision if compare.target is Target.MOD_REVISION else item.version
+        left = item.mod_revision
     right = compare.operand
     if compare.comparator is Comparator.EQUAL:
         return left == right
