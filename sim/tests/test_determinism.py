@@ -31,7 +31,10 @@ MORE: Runs = (
 )
 
 
-@pytest.mark.parametrize(("world", "profile", "seed"), [("cores", "", 57), ("brokers", "keyed-dropped", 3)])
+@pytest.mark.parametrize(
+    ("world", "profile", "seed"),
+    [("cores", "", 57), ("brokers", "keyed-dropped", 3), ("brokers", "revisions-again", 102)],
+)
 def test_a_seed_runs_the_same_each_time_and_when_it_is_told(world: str, profile: str, seed: int) -> None:
     first, second = (
         run_seed(seed, world=world, profile=profile, batch_count=60, detailed=True, trace=trace)

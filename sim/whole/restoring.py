@@ -25,6 +25,7 @@ from seriatim_broker.runtime.membership import Place
 from seriatim_broker.runtime.rebuilding import Answers, Step, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
+from ..cluster import WALL_MS_START
 from ..judge import PERSON
 from .coordinator import CLUSTER
 
@@ -60,7 +61,8 @@ class Person:
         time = cluster.world.schedule.time
         self._cluster = cluster
         self._world = cluster.world
-        self._loop = ProcessLoop(time, ProcessClock(time, 0, 0), PERSON)
+        self._clock = ProcessClock(time, 0, WALL_MS_START)
+        self._loop = ProcessLoop(time, self._clock, PERSON)
         self._seen: dict[RuntimeProcess, int] = {}
 
     def close(self) -> None:
@@ -137,7 +139,8 @@ class Person:
     async def _rebuild_once(self) -> bool:
         world = self._world
         client = self._cluster.coordinator.client(PERSON)
-        plan = await make_plan(client, self._cluster.coordinator.keys, Answers(tuple(await self._ask_all())))
+        answers = Answers(tuple(await self._ask_all()))
+        plan = await make_plan(client, self._cluster.coordinator.keys, answers, self._clock.wall_ms())
         if plan.conflicts:
             world.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
         if plan.refusals:

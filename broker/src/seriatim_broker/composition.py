@@ -295,6 +295,7 @@ class Broker:
                 self._place,
                 self._open_disk,
                 boot_id(),
+                self._clock,
                 deadline_s=settings.join_deadline_s,
                 is_running=self._is_running,
             )
@@ -784,7 +785,8 @@ class Broker:
         assert self._storage is not None
         await self._storage.close()
         try:
-            await mark_clean(self._coordinator, self._keys, self.identity.run_id, self._storage.durable_sequence)
+            sequence, now_ms = self._storage.durable_sequence, self._clock.wall_ms()
+            await mark_clean(self._coordinator, self._keys, self.identity.run_id, sequence, now_ms)
         except SeriatimError as exc:
             _log.warning("clean_mark_not_registered", error=str(exc))
         await self._runtime.lease.revoke()

@@ -11,6 +11,7 @@ from seriatim_api.terminals import echo
 from seriatim_api.tls import TlsFiles
 
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
+from .adapters.system_clock import SystemClock
 from .rpc import known
 from .rpc.asking import AskedBroker, transport_of
 from .rpc.transport import Transport
@@ -66,7 +67,7 @@ async def _run(request: Request) -> int:
     client = EtcdCoordinator(EtcdConfig(request.coordinator, tls))
     try:
         answers = await _ask_all(request.brokers, transport)
-        plan = await make_plan(client, Keys(request.cluster), answers, request.without_groups)
+        plan = await make_plan(client, Keys(request.cluster), answers, SystemClock().wall_ms(), request.without_groups)
         _show(plan)
         return await _carry_out(client, plan, write=request.write)
     finally:

@@ -245,7 +245,7 @@ def test_the_value_of_a_chain_record_begins_with_its_epoch(count: int, epoch: in
 
 async def test_writes_after_the_end_of_one_run_are_few_transactions(desk: Desk, coordinator: Coordinator) -> None:
     """They compare the same certificate."""
-    await certify_death(coordinator, KEYS, DEAD, "test", "it says so")
+    await certify_death(coordinator, KEYS, DEAD, "test", "it says so", 1_700_000_000_000)
     numbers = range(1, CHAINS_PER_TXN + 1)
     first = await desk.write(*created(numbers))
     desk.recording.writes.clear()
@@ -263,7 +263,7 @@ async def test_one_conflict_fails_nobody_else(desk: Desk, coordinator: Coordinat
     assert lost == {4, 8}
     assert all(answer.outcome is WriteOutcome.DONE for n, answer in second.items() if n not in lost)
     assert [(await desk.read(n)).chain for n in (3, 4, 8)] == [chain_of(3, 2), chain_of(4), chain_of(8)]
-    await certify_death(coordinator, KEYS, DEAD, "test", "it says so")
+    await certify_death(coordinator, KEYS, DEAD, "test", "it says so", 1_700_000_000_000)
     third = await desk.write(*(replace(writes[n - 1], revision=first[n].revision, certificate=DEAD) for n in lost))
     assert {answer.outcome for answer in third.values()} == {WriteOutcome.DONE}
     assert len(desk.recording.writes[-1]) == 2

@@ -54,6 +54,7 @@ from seriatim_broker.runtime.records import chain_to_record, put_deleted_partiti
 from .test_planning import CHAIN
 
 KEYS = Keys("c")
+NOW_MS = 1_700_000_000_000
 
 
 @dataclass
@@ -126,7 +127,7 @@ async def joined(coordinator: Coordinator, disk: FakeDisk, *, slot: int = 0) -> 
         return disk
 
     place = Place("c", "g0", slot, f"127.0.0.1:{7000 + slot}", link_address=f"127.0.0.1:{7200 + slot}")
-    identity = await join(coordinator, KEYS, place, open_disk, "boot", deadline_s=10)
+    identity = await join(coordinator, KEYS, place, open_disk, "boot", SystemClock(), deadline_s=10)
     return identity, seen[0]
 
 
@@ -145,7 +146,7 @@ async def test_the_first_broker_makes_the_cluster_and_runs_are_counted(coordinat
     assert (first.run, known) == (1, None)
     record = await record_of(coordinator, "g0-0")
     assert (record.run, record.admitted, record.address) == (1, False, "127.0.0.1:7000")
-    await mark_clean(coordinator, KEYS, first.run_id, 0)
+    await mark_clean(coordinator, KEYS, first.run_id, 0, NOW_MS)
     assert (await record_of(coordinator, "g0-0")).clean_shutdown
     again, known = await joined(coordinator, disk)
     assert (again.run, known) == (2, KnownDisk("disk-a", 1))
@@ -268,7 +269,7 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
         assert directory.peer_address("g9-0") == "proxy:1"
         assert directory.peer_address("g9-1") is None
         assert directory.link_address("g0-1") == "127.0.0.1:7201"
-        await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so")
+        await certify_death(coordinator, KEYS, identity.run_id, "test", "it says so", NOW_MS)
         await taker.until_count(4)
         assert taker.events[3] == CertificateSeen(identity.run_id)
         await coordinator.txn((), [Put(KEYS.tombstone(CHAIN.partition), b"")])
@@ -302,7 +303,7 @@ async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None
     work.write_chain(WriteChain(chain.partition, 3, later, written.revision, dead))
     await taker.until_count(4)
     assert taker.events[3] == ChainWritten(chain.partition, 3, WriteOutcome.CONFLICT, 0)
-    await certify_death(coordinator, KEYS, dead, "test", "it says so")
+    await certify_death(coordinator, KEYS, dead, "test", "it says so", NOW_MS)
     work.read_certificate(ReadCertificate(chain.partition, dead))
     work.read_chain(ReadChain(chain.partition))
     await taker.until_count(6)
@@ -384,7 +385,7 @@ async def replaced_by(coordinator: Coordinator, disk: FakeDisk, of: str) -> Iden
         return disk
 
     place = Place("c", "g0", 0, "127.0.0.1:7000", replace_disk_of=of)
-    return await join(coordinator, KEYS, place, open_disk, "boot", deadline_s=10)
+    return await join(coordinator, KEYS, place, open_disk, "boot", SystemClock(), deadline_s=10)
 
 
 async def test_a_disk_takes_the_place_of_the_one_that_is_named_and_of_no_other(coordinator: Coordinator) -> None:
@@ -401,7 +402,7 @@ async def test_a_disk_takes_the_place_of_the_one_that_is_named_and_of_no_other(c
         await replaced_by(coordinator, newest, "disk-a")  # this one was lost, too, and no call said so
     empty = FakeDisk(MemberId("g0-1", "disk-d"))
     place = Place("c", "g0", 1, "127.0.0.1:7001", replace_disk_of="disk-of-nobody")
-    identity = await join(coordinator, KEYS, place, lambda *_: empty, "boot", deadline_s=10)
+    identity = await join(coordinator, KEYS, place, lambda *_: empty, "boot", SystemClock(), deadline_s=10)
     assert identity.run == 1, "a slot without a disk needs no permission"
 
 
@@ -431,7 +432,9 @@ async def test_a_copy_of_the_directory_of_a_living_run_is_refused_and_changes_no
 
     place = Place("c", "g0", 0, "127.0.0.1:7009")
     with pytest.raises(DirectoryInUseError, match="answers at"):
-        await join(coordinator, KEYS, place, lambda *_: copy, "boot", deadline_s=10, is_running=is_running)
+        await join(
+            coordinator, KEYS, place, lambda *_: copy, "boot", SystemClock(), deadline_s=10, is_running=is_running
+        )
     assert asked == [("127.0.0.1:7200", living.run_id)]
     assert copy.run == 1
     assert await record_of(coordinator, "g0-0") == before
@@ -443,15 +446,17 @@ async def test_a_run_that_is_known_to_have_ended_is_not_asked(coordinator: Coord
     member = MemberId("g0-0", "disk-a")
     before, _ = await joined(coordinator, FakeDisk(member))
     if how == "clean":
-        await mark_clean(coordinator, KEYS, before.run_id, 0)
+        await mark_clean(coordinator, KEYS, before.run_id, 0, NOW_MS)
     else:
-        await certify_death(coordinator, KEYS, before.run_id, "runner", "reaped")
+        await certify_death(coordinator, KEYS, before.run_id, "runner", "reaped", NOW_MS)
 
     async def is_running(_cluster_id: str, _address: str, _run: RunId) -> bool:
         raise AssertionError("asked")
 
     place, disk = Place("c", "g0", 0, "127.0.0.1:7000"), FakeDisk(member, run=1)
-    identity = await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10, is_running=is_running)
+    identity = await join(
+        coordinator, KEYS, place, lambda *_: disk, "boot", SystemClock(), deadline_s=10, is_running=is_running
+    )
     assert identity.run == 2
 
 
@@ -460,7 +465,7 @@ async def test_a_passport_ahead_of_what_the_coordinator_confirmed_is_not_registe
 ) -> None:
     disk = FakeDisk(MemberId("g0-0", "a" * 32))
     place = Place("c", "g0", 0, "host:1")
-    start = lambda: join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)  # noqa: E731
+    start = lambda: join(coordinator, KEYS, place, lambda *_: disk, "boot", SystemClock(), deadline_s=10)  # noqa: E731
     await start()
     copy = await coordinator.get(KEYS.member("g0-0"))
     cluster = await coordinator.get(KEYS.cluster_record)
@@ -502,9 +507,9 @@ async def test_an_older_copy_that_comes_back_between_the_read_and_the_registrati
 async def test_starts_that_were_never_confirmed_are_no_proof(coordinator: Coordinator) -> None:
     disk = FakeDisk(MemberId("g0-0", "a" * 32))
     place = Place("c", "g0", 0, "host:1")
-    await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)
+    await join(coordinator, KEYS, place, lambda *_: disk, "boot", SystemClock(), deadline_s=10)
     disk.run += 5  # the coordinator did not answer five starts
-    await join(coordinator, KEYS, place, lambda *_: disk, "boot", deadline_s=10)
+    await join(coordinator, KEYS, place, lambda *_: disk, "boot", SystemClock(), deadline_s=10)
     item = await coordinator.get(KEYS.member("g0-0"))
     assert item is not None
     assert records_pb2.MemberRecord.FromString(item.value).run == disk.run == 7

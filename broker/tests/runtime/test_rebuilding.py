@@ -38,6 +38,7 @@ from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, Memory
 pytestmark = pytest.mark.asyncio
 
 KEYS = Keys("c")
+NOW_MS = 1_700_000_000_000
 P = PartitionId(7)
 M00, M01, M10, M11 = (MemberId(f"g{group}-{slot}", f"{group}{slot}" * 16) for group in (0, 1) for slot in (0, 1))
 
@@ -68,7 +69,7 @@ async def planned(answers: Answers, *registered: MemberId, without: tuple[str, .
     puts = [Put(KEYS.cluster_record, cluster.SerializeToString())]
     puts += [Put(KEYS.member(member.broker), record(member).SerializeToString()) for member in registered]
     await coordinator.txn((), puts)
-    return await make_plan(coordinator, KEYS, answers, without)
+    return await make_plan(coordinator, KEYS, answers, NOW_MS, without)
 
 
 async def test_a_group_of_which_no_member_told_stops_the_rebuild() -> None:
@@ -133,7 +134,7 @@ async def rebuilt(*puts: Put, cursor: CursorState = G10) -> MemoryStore:
     cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
     await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString()), *puts])
     one = replace(told(M00, FIRST), cursors={P: [cursor]})
-    plan = await make_plan(coordinator, KEYS, Answers((one,)))
+    plan = await make_plan(coordinator, KEYS, Answers((one,)), NOW_MS)
     assert not await carry_out(coordinator, plan)
     return store
 
@@ -152,7 +153,7 @@ async def test_after_a_rebuild_groups_begin_above_every_epoch_that_was_used() ->
     """The disk that had epoch 11 was not asked."""
     store = await rebuilt()
     first = EpochFloor.of(store.items[KEYS.group_epoch])
-    assert first.floor > 1_700_000_000_000
+    assert first.floor == NOW_MS
     assert first.expired == 0, "a disk that is asked later may tell of groups that were not deleted"
     again = await rebuilt(first.put(KEYS))
     assert EpochFloor.of(again.items[KEYS.group_epoch]).floor > first.floor
@@ -165,8 +166,8 @@ async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
     cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
     await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString())])
     answers = Answers((replace(told(M00, FIRST), cursors={P: [G10]}),))
-    await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
-    assert (await make_plan(coordinator, KEYS, answers)).steps == []
+    await carry_out(coordinator, await make_plan(coordinator, KEYS, answers, NOW_MS))
+    assert (await make_plan(coordinator, KEYS, answers, NOW_MS)).steps == []
 
 
 # ---- writers ---------------------------------------------------------------------------------------------
@@ -193,7 +194,9 @@ async def store_after(
     cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
     await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString()), *puts])
     for _ in range(2):  # the second time there is nothing more to write
-        plan = await make_plan(coordinator, KEYS, Answers(tuple(replace(one, behind=behind) for one in answers)))
+        plan = await make_plan(
+            coordinator, KEYS, Answers(tuple(replace(one, behind=behind) for one in answers)), NOW_MS
+        )
         assert not await carry_out(coordinator, plan)
         writers = [step.text for step in plan.steps if "writer" in step.text]
     assert writers == []
@@ -247,7 +250,7 @@ async def test_a_writer_that_got_its_name_in_the_lost_time_is_found() -> None:
 async def test_writers_stay_if_nothing_was_lost() -> None:
     first = await store_after(with_writers(M00))  # what else a rebuild writes here
     answers = Answers((with_writers(M00, KnownWriter(NIGHTLY, 7, 90, 5000)),))
-    assert (await make_plan(MemoryCoordinator(first), KEYS, answers)).steps == []
+    assert (await make_plan(MemoryCoordinator(first), KEYS, answers, NOW_MS)).steps == []
 
 
 async def test_the_stage_topic_is_rebuilt_as_it_was() -> None:
@@ -274,16 +277,18 @@ async def test_a_deleted_partition_does_not_come_back() -> None:
 async def test_time_of_a_rebuild_is_written_last_also_if_all_was_lost() -> None:
     """Brokers that read it list again what they keep copies of."""
     coordinator = MemoryCoordinator(store := MemoryStore())
-    plan = await make_plan(coordinator, KEYS, Answers((told(M00, FIRST), told(M01, FIRST))))
+    plan = await make_plan(coordinator, KEYS, Answers((told(M00, FIRST), told(M01, FIRST))), NOW_MS)
     last = plan.steps.pop()
     assert not await carry_out(coordinator, plan)
     assert {KEYS.member("g0-0"), KEYS.member("g0-1"), KEYS.chain(P)} <= store.items.keys()
     cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
     assert (cluster.id, cluster.rebuilt_at_ms) == ("id", 0)
-    assert not await carry_out(coordinator, Plan([last]))
+    assert not await carry_out(coordinator, Plan(NOW_MS, [last]))
     cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
-    assert (cluster.id, cluster.rebuilt_at_ms > 0, cluster.rebuild_begun_ms) == ("id", True, 0)
-    assert await carry_out(coordinator, Plan([last])) == [last.text], "another rebuild has written its time since"
+    assert (cluster.id, cluster.rebuilt_at_ms, cluster.rebuild_begun_ms) == ("id", NOW_MS, 0)
+    assert await carry_out(coordinator, Plan(NOW_MS, [last])) == [last.text], (
+        "another rebuild has written its time since"
+    )
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
@@ -294,16 +299,16 @@ async def test_rebuild_that_did_not_end_is_ended_by_the_next_one(*, is_empty: bo
         cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
         await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString())])
     answers = Answers((told(M00, FIRST), told(M01, FIRST)))
-    first = await make_plan(coordinator, KEYS, answers)
+    first = await make_plan(coordinator, KEYS, answers, NOW_MS)
     del first.steps[-2:]
     assert not await carry_out(coordinator, first)
     assert KEYS.group_epoch not in store.items
-    second = await make_plan(coordinator, KEYS, answers)
+    second = await make_plan(coordinator, KEYS, answers, NOW_MS)
     assert not await carry_out(coordinator, second)
-    assert EpochFloor.of(store.items[KEYS.group_epoch]).floor > 1_700_000_000_000
+    assert EpochFloor.of(store.items[KEYS.group_epoch]).floor == NOW_MS
     cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
     assert (cluster.rebuilt_at_ms > 0, cluster.rebuild_begun_ms) == (True, 0)
-    assert not (await make_plan(coordinator, KEYS, answers)).steps
+    assert not (await make_plan(coordinator, KEYS, answers, NOW_MS)).steps
 
 
 @pytest.mark.parametrize("registered", [(), (M00,)])
@@ -334,7 +339,7 @@ async def test_a_rebuild_keeps_of_an_older_record_what_the_broker_does_not_tell_
     puts = [Put(KEYS.cluster_record, cluster.SerializeToString()), Put(KEYS.member("g0-0"), older.SerializeToString())]
     await coordinator.txn((), puts)
     answers = Answers((replace(told(M00, FIRST), member=mine), told(M01, FIRST)))
-    assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, answers))
+    assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, answers, NOW_MS))
     written = records_pb2.MemberRecord.FromString(store.items[KEYS.member("g0-0")].value)
     assert (written.run, written.link_address, written.boot_id) == (5, "", "machine")
     assert written.stream_port == 0
@@ -352,7 +357,7 @@ async def test_external_groups_are_named_with_what_is_not_known_of_them() -> Non
         Put(KEYS.cursor(P, "readers"), cursor_to_value(replace(reported, external=False))),
     ]
     await MemoryCoordinator(store).txn((), puts)
-    plan = await make_plan(MemoryCoordinator(store), KEYS, Answers((told(M00, FIRST),)))
+    plan = await make_plan(MemoryCoordinator(store), KEYS, Answers((told(M00, FIRST),)), NOW_MS)
     (line,) = [line for line in plan.unknown if line.startswith("external consumer groups")]
     assert "older copy of the coordinator (orders archive) until they report again" in line
     (line,) = [line for line in (await planned(Answers((told(M00, FIRST),)))).unknown if "external" in line]

@@ -17,7 +17,7 @@ from seriatim_broker.runtime.records import member_to_record
 from seriatim_broker.runtime.watermarks import Watermarks, sequence_of
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
-from .test_membership import FakeDisk
+from .test_membership import NOW_MS, FakeDisk
 
 pytestmark = pytest.mark.asyncio
 
@@ -112,14 +112,14 @@ async def start(bench: Bench, disk: FakeDisk) -> int:
         return disk
 
     place = Place("c", "g0", 0, "127.0.0.1:7000")
-    return (await join(bench.coordinator, KEYS, place, open_disk, "boot", deadline_s=10)).run
+    return (await join(bench.coordinator, KEYS, place, open_disk, "boot", SystemClock(), deadline_s=10)).run
 
 
 async def test_a_disk_below_its_watermark_is_refused_and_not_touched() -> None:
     bench = Bench()
     disk = FakeDisk(ME)
     run = await start(bench, disk)
-    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40)
+    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40, NOW_MS)
     copy = FakeDisk(ME, run=run, sequence=39)
     before = await bench.revision()
     with pytest.raises(OldDiskError, match=r"its log ends at 39, and this disk was durable up to 40") as refused:
@@ -133,7 +133,7 @@ async def test_a_coordinator_that_is_older_than_the_disk_changes_nothing() -> No
     bench = Bench()
     disk = FakeDisk(ME)
     run = await start(bench, disk)
-    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40)
+    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40, NOW_MS)
     disk.sequence = 90
     assert await start(bench, disk) == run + 1
 
@@ -141,7 +141,7 @@ async def test_a_coordinator_that_is_older_than_the_disk_changes_nothing() -> No
 async def test_a_new_disk_in_the_slot_has_nothing_to_reach() -> None:
     bench = Bench()
     run = await start(bench, FakeDisk(ME))
-    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40)
+    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40, NOW_MS)
     assert await start(bench, FakeDisk(MemberId(ME.broker, "b" * 32))) == 1
 
 
@@ -149,7 +149,7 @@ async def test_a_disk_that_cannot_be_read_begins_no_run() -> None:
     bench = Bench()
     disk = FakeDisk(ME)
     run = await start(bench, disk)
-    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40)
+    await mark_clean(bench.coordinator, KEYS, RunId(ME, run), 40, NOW_MS)
 
     def fails(_enough: int) -> int:
         raise StorageError("EIO")

@@ -188,11 +188,12 @@ class AdminServicer(ConsumerGroupKeys):
             raise PreconditionError(f"run {request.run} of {request.broker} has not begun: {known.run} is the last one")
         run = RunId(meant, request.run)
         await self._check_not_alive(run, remaining_s(context))
-        evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
+        now_ms = time.time_ns() // 1_000_000
+        evidence = f"declared through {services.identity.member.broker} at {now_ms} ms"
         if request.evidence:
             evidence = f"{request.evidence[:EVIDENCE_LENGTH_MAX]}; {evidence}"
         guard = guard_of_call(services, context)
-        await certify_death(services.coordinator, services.keys, run, request.issuer, evidence, guard=guard)
+        await certify_death(services.coordinator, services.keys, run, request.issuer, evidence, now_ms, guard=guard)
         return broker_pb2.DeclareDeadResponse()
 
     async def _check_not_alive(self, run: RunId, left_s: float) -> None:
@@ -311,7 +312,8 @@ class AdminServicer(ConsumerGroupKeys):
             self._check_gone(member)
         if segment.state not in (SegmentState.OPEN, SegmentState.LOST):
             what = f"segment {segment.no} of {partition_name(request.topic, request.partition)} was declared a gap"
-            await declare_lost_disks(services.coordinator, services.keys, segment.members, request.issuer, what)
+            now_ms = time.time_ns() // 1_000_000
+            await declare_lost_disks(services.coordinator, services.keys, segment.members, request.issuer, what, now_ms)
         reply = await services.ask_core(
             lambda number: DeclareGap(number, partition, request.segment), remaining_s(context)
         )

@@ -149,7 +149,7 @@ class CoordinatorWork:
         self._is_gathering = False
         self._read_slots = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
         self._write_slots = asyncio.Semaphore(WRITES_IN_FLIGHT_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -608,11 +608,11 @@ class CoordinatorWork:
             work.close()
             return
         task = self._loop.create_task(work, name="coordinator transaction")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 

@@ -141,14 +141,14 @@ class Driver:
         self._timer_us = 0
         self._timer_due_us = 0
         self._waiting_reads: deque[_Reading] = deque()
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[asyncio.Task[None], None] = {}
         self._requests: dict[int, Callable[[Reply], None]] = {}
         self._request = 0
         self._streams: dict[int, Deliver] = {}
         self._stream = 0
         self._notes: list[Callable[[fx.Note], None]] = []
         self._fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]] | None = None
-        self._fetches: set[asyncio.Task[None]] = set()
+        self._fetches: dict[asyncio.Task[None], None] = {}
         self._forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]] | None = None
         self._keyed_reads = KeyedReads(
             storage, bodies, retry_cache_bytes_max=retry_cache_bytes_max, is_needed=self._serves_by_key
@@ -336,8 +336,8 @@ class Driver:
 
     def _forward_batches(self, effect: fx.ForwardBatches) -> None:
         task = self._loop.create_task(self._carry_out_forward(effect), name="dead letters")
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
+        self._fetches[task] = None
+        task.add_done_callback(self._fetches.pop)
 
     async def _carry_out_forward(self, effect: fx.ForwardBatches) -> None:
         error: SeriatimError = NotServingError("this broker does not forward")
@@ -352,8 +352,8 @@ class Driver:
 
     def _fetch_staged(self, effect: fx.FetchStaged) -> None:
         task = self._loop.create_task(self._carry_out_fetch(effect), name="fetch of a staged batch")
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
+        self._fetches[task] = None
+        task.add_done_callback(self._fetches.pop)
 
     async def _carry_out_fetch(self, effect: fx.FetchStaged) -> None:
         found = StagedFetched(effect.serial, effect.partition, None)
@@ -505,11 +505,11 @@ class Driver:
             return
         carry_out = self._carry_out_read if isinstance(effect, fx.ReadLog) else self._carry_out_keyed_read
         task = self._loop.create_task(carry_out(effect), name="log read")  # type: ignore[arg-type]
-        self._reads.add(task)
+        self._reads[task] = None
         task.add_done_callback(self._read_ended)
 
     def _read_ended(self, task: asyncio.Task[None]) -> None:
-        self._reads.discard(task)
+        del self._reads[task]
         while self._waiting_reads and len(self._reads) < READS_IN_FLIGHT_MAX and not self._dead:
             self._read(self._waiting_reads.popleft())
 

@@ -14,7 +14,6 @@ The broker answers no request before all five steps are done. The controller adm
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import records_pb2
 
 from ..core.values.messages import FORMS
+from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
 from . import watermarks
 from .keys import Keys
@@ -204,6 +204,7 @@ async def join(
     place: Place,
     open_disk: OpenDisk,
     boot_id: str,
+    clock: Clock,
     *,
     deadline_s: float,
     is_running: IsRunning = _nothing_runs,
@@ -255,12 +256,12 @@ async def join(
             is_rebuilt = cluster.rebuilt_at_ms > disk.seen.rebuilt_at_ms
             revision = 0 if is_rebuilt or not is_same else disk.seen.revision
             disk.note_seen(Seen(run, revision, max(cluster.rebuilt_at_ms, disk.seen.rebuilt_at_ms)))
-        await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run)))
+        await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run), clock))
         if record is not None and record.member.incarnation != disk.member.incarnation:
             # a person started this disk with the explicit setting, and so vouches that the old process has ended
             old = RunId(member_from_record(record.member), record.run)
             evidence = "its slot was given to another disk"
-            await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence))
+            await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence, clock.wall_ms()))
     identity = Identity(cluster_id, disk.member, place.group, place.slot, run, disk.suspect_before_run, disk.seen)
     _log.info(
         "joined", cluster=place.cluster, member=str(identity.member), run=run, suspect_before=disk.suspect_before_run
@@ -326,7 +327,7 @@ async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
         await asyncio.sleep(RETRY_S)
 
 
-async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_sequence: int) -> None:
+async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_sequence: int, now_ms: int) -> None:
     """Write into the member's record that this run ended in order, and note the disk's watermark.
 
     Args:
@@ -334,6 +335,7 @@ async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_s
         keys: Its keys.
         run: The run that ended.
         durable_sequence: How far its disk is durable, now that the storage is closed.
+        now_ms: The time, by the wall clock.
     """
     key = keys.member(run.member.broker)
     item = await coordinator.get(key, deadline_s=1.0)
@@ -345,19 +347,19 @@ async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_s
     record.clean_shutdown = True
     puts = [Put(key, record.SerializeToString())]
     if durable_sequence:
-        puts.append(watermarks.watermark(keys, run.member, durable_sequence, time.time_ns() // 1_000_000))
+        puts.append(watermarks.watermark(keys, run.member, durable_sequence, now_ms))
     await coordinator.txn([mod_revision_is(key, item.mod_revision)], puts, deadline_s=1.0)
 
 
 async def declare_lost_disks(
-    coordinator: Coordinator, keys: Keys, members: Sequence[MemberId], issuer: str, evidence: str
+    coordinator: Coordinator, keys: Keys, members: Sequence[MemberId], issuer: str, evidence: str, now_ms: int
 ) -> None:
     """Refuse these disks for ever. The caller knows that they are gone and that no process runs on them."""
     for member in members:
         record = records_pb2.LostDiskRecord(
             member=member_to_record(member),
             issuer=issuer,
-            declared_at_ms=time.time_ns() // 1_000_000,
+            declared_at_ms=now_ms,
             evidence=evidence,
         )
         await coordinator.txn((), [Put(keys.lost_disk(member), record.SerializeToString())], deadline_s=2.0)
@@ -369,6 +371,7 @@ async def certify_death(
     run: RunId,
     issuer: str,
     evidence: str,
+    now_ms: int,
     *,
     guard: Guard = unguarded,
     deadline_s: float = 2.0,
@@ -383,7 +386,7 @@ async def certify_death(
         member=member_to_record(run.member),
         run=run.run,
         issuer=issuer,
-        issued_at_ms=time.time_ns() // 1_000_000,
+        issued_at_ms=now_ms,
         evidence=evidence,
     )
     key = keys.certificate(run)
@@ -495,7 +498,7 @@ async def _register(
     raise PreconditionError(f"another broker registered as {record.member.broker} at the same time: start again")
 
 
-async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
+async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId, clock: Clock) -> None:
     """Certify the earlier runs of this disk. As a rule only the last one lacks a certificate.
 
     A run that is older than the newest certificate needs none, because that one says that all runs before it have
@@ -508,7 +511,8 @@ async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId
     listing = await coordinator.list(keys.certificates_of(run.member))
     newest = max((int(item.key.rpartition("/")[2]) for item in listing.items), default=0)
     for earlier in range(max(1, newest + 1, run.run - CERTIFIED_RUNS_MAX), run.run):
-        await certify_death(coordinator, keys, RunId(run.member, earlier), ISSUER_LATER_RUN, f"run {run.run} has begun")
+        evidence = f"run {run.run} has begun"
+        await certify_death(coordinator, keys, RunId(run.member, earlier), ISSUER_LATER_RUN, evidence, clock.wall_ms())
 
 
 def live_record(identity: Identity, wall_ms: int, unlinked: Sequence[str] = ()) -> bytes:

@@ -6,7 +6,6 @@ was read, so newer writes are not overwritten. A rebuild may be repeated until i
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,6 +93,7 @@ class Plan:
     """What a rebuild would do.
 
     Attributes:
+        now_ms: The time of the wall clock at which it was made.
         steps: In the order in which they are written.
         conflicts: What it does not write, because brokers contradict each other. A person must decide.
         silent: Which known brokers did not tell anything, why, and what that may cost.
@@ -101,6 +101,7 @@ class Plan:
         refusals: Why the plan must not be written.
     """
 
+    now_ms: int
     steps: list[Step] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
@@ -109,7 +110,7 @@ class Plan:
 
 
 async def make_plan(
-    coordinator: Coordinator, keys: Keys, answers: Answers, without_groups: Collection[str] = ()
+    coordinator: Coordinator, keys: Keys, answers: Answers, now_ms: int, without_groups: Collection[str] = ()
 ) -> Plan:
     """Compare what the coordinator has with what the brokers told.
 
@@ -117,6 +118,7 @@ async def make_plan(
         coordinator: The one that lost decisions.
         keys: Of the cluster.
         answers: Of its brokers.
+        now_ms: The time, by the wall clock.
         without_groups: Broker groups of which no member has to answer.
 
     Raises:
@@ -132,7 +134,7 @@ async def make_plan(
         raise PreconditionError(f"the brokers are of cluster {told[0].cluster!r}, not {keys.cluster!r}")
     listing = await coordinator.list(keys.prefix, deadline_s=DEADLINE_S)
     items = {item.key: item for item in listing.items}
-    plan = Plan()
+    plan = Plan(now_ms)
     cluster = _plan_cluster(plan, keys, items, told[0].cluster_id)
     for one in told:
         _plan_member(plan, keys, items, one)
@@ -189,7 +191,7 @@ def _plan_begin(
     plan: Plan, keys: Keys, items: Mapping[str, KeyValue], record: records_pb2.ClusterRecord, text: str
 ) -> None:
     """Plan the first write: it says that a rebuild has begun."""
-    record.rebuild_begun_ms = max(_now_ms(), record.rebuild_begun_ms + 1)
+    record.rebuild_begun_ms = max(plan.now_ms, record.rebuild_begun_ms + 1)
     steps = plan.steps
     plan.steps = []
     _put(plan, items, keys.cluster_record, record.SerializeToString(), text)
@@ -202,9 +204,9 @@ def _plan_end(
     """Plan the last write: the time of the rebuild, in the cluster's record. If there is no first write yet, plan it.
 
     A restored coordinator counts revisions from those of its copy. So brokers that keep the highest revision would say
-    for ever that it went back. The time tells them that it is repaired, that revisions begin anew, and that they must
-    list again what they keep copies of. So it comes last also if the cluster's record is written anew. Without that, a
-    broker would list before the records of the members are there.
+    for ever that it went back. The time tells them that it is repaired, that its revisions count from a lower number,
+    and that they must list again what they keep copies of. So it comes last, also if the cluster's record was lost and
+    is written again. Without that, a broker would list before the records of the members are there.
     """
     if not (plan.steps or any(one.behind for one in told)):
         return
@@ -212,7 +214,7 @@ def _plan_end(
         _plan_begin(plan, keys, items, record, "that a rebuild has begun")
     begun = record.SerializeToString()
     record.rebuild_begun_ms = 0
-    record.rebuilt_at_ms = max(_now_ms(), record.rebuilt_at_ms + 1)
+    record.rebuilt_at_ms = max(plan.now_ms, record.rebuilt_at_ms + 1)
     put = Put(keys.cluster_record, record.SerializeToString())
     text = "the time of this rebuild: brokers accept its revision"
     plan.steps.append(Step(text, (value_is(put.key, begun),), (put,)))
@@ -238,13 +240,9 @@ def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], tol
     )
     base = max((cursor.term_base for one in told for cursors in one.cursors.values() for cursor in cursors), default=0)
     term_base = max(floor.term_base, base + 1) if base else floor.term_base
-    raised = replace(floor, floor=max(floor.floor + 1, highest, _now_ms()), term_base=term_base)
+    raised = replace(floor, floor=max(floor.floor + 1, highest, plan.now_ms), term_base=term_base)
     put = raised.put(keys)
     _put(plan, items, put.key, put.value, f"the floor of group epochs, {raised.floor}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Told) -> None:
@@ -339,7 +337,7 @@ def _plan_chains(
             record = rebuild.plan_cursor(states, before, chain.topic, expired, chain.epoch)
             if record is not None:
                 if record.mode is ConsumerMode.BROADCAST:
-                    record = replace(record, reported_at_ms=_now_ms())  # kept for as long as if it had been here
+                    record = replace(record, reported_at_ms=plan.now_ms)  # kept for as long as if it had been here
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
                 _put(plan, items, key, cursor_to_value(record, value), text)
     return topics
@@ -393,7 +391,7 @@ def _plan_topics(
             partition_ids=[chains[number].partition for number in range(len(chains))],
             settings=settings,
             # Not now: dead letters from before would seem to be of a deleted topic.
-            created_at_ms=min(chain.segments[0].opened_at_ms for chain in chains.values()) or _now_ms(),
+            created_at_ms=min(chain.segments[0].opened_at_ms for chain in chains.values()) or plan.now_ms,
         )
         if not is_stage:
             plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")

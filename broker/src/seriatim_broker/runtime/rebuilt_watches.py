@@ -31,7 +31,7 @@ class RebuiltWatches:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._rebuild_count = 0
-        self._waiting: set[asyncio.Timeout] = set()  # of the watches that wait for a change
+        self._waiting: dict[asyncio.Timeout, None] = {}  # of the watches that wait for a change, as they began to
         self.get = coordinator.get
         self.list = coordinator.list
         self.txn = coordinator.txn
@@ -59,11 +59,11 @@ class RebuiltWatches:
             while count == self._rebuild_count:
                 try:
                     async with asyncio.timeout(None) as limit:
-                        self._waiting.add(limit)
+                        self._waiting[limit] = None
                         try:
                             batch = await anext(batches, None)
                         finally:
-                            self._waiting.discard(limit)
+                            del self._waiting[limit]
                 except TimeoutError:
                     if not limit.expired():
                         raise

@@ -96,6 +96,7 @@ class SimulatedBroker:
             self.place,
             directory.open,
             boot,
+            machine.clock,
             deadline_s=JOIN_DEADLINE_S,
             is_running=self._is_running,
         )
@@ -154,6 +155,6 @@ class SimulatedBroker:
         await machine.storage.close()
         machine.directory.clean = True
         sequence = machine.storage.durable_sequence
-        await mark_clean(machine.coordinator, self._keys, runtime.identity.run_id, sequence)
+        await mark_clean(machine.coordinator, self._keys, runtime.identity.run_id, sequence, machine.clock.wall_ms())
         await runtime.lease.revoke()
         await machine.coordinator.close()
