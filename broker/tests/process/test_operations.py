@@ -1,4 +1,4 @@
-"""Real brokers: a group is cordoned, drained, removed; the gate before a restart; an older operator is refused."""
+"""Real brokers: the gate before a restart; an older operator is refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
 
 from .cluster import Cluster, running_cluster
-from .wire import DEADLINE_S, OPTIONS, Admin, Consumer, Producer, refusal
+from .wire import DEADLINE_S, OPTIONS, Admin, Producer, refusal
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 ACTIVE = records_pb2.BROKER_GROUP_INTENT_ACTIVE
 CORDONED = records_pb2.BROKER_GROUP_INTENT_CORDONED
-DRAINING = records_pb2.BROKER_GROUP_INTENT_DRAINING
 
 
 class Operations:
@@ -61,71 +60,6 @@ async def until(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], bo
             if condition(answer):
                 return answer
             await asyncio.sleep(0.1)  # between two questions
-
-
-async def fill(admin: Admin, partitions: list[int], producers: dict[int, Producer], values: list[bytes]) -> None:
-    """Send one batch to each partition, wherever it accepts now; every second one opens a run anew."""
-    for partition in partitions:
-        route = await admin.route(partition)
-        producer = producers.get(partition)
-        if producer is None:
-            producer = producers[partition] = Producer(route.master_address)
-            await producer.__aenter__()
-        reply = await producer.append(partition, 0, values, starts=True)
-        assert not reply.HasField("error"), reply
-
-
-async def end(producers: dict[int, Producer]) -> None:
-    for producer in producers.values():
-        await producer.__aexit__()
-    producers.clear()
-
-
-async def test_a_group_is_cordoned_drained_and_removed(tmp_path: Path) -> None:
-    async with (
-        running_cluster(tmp_path, 3) as cluster,
-        Admin(cluster.addresses["g0-0"]) as admin,
-        Operations(cluster.addresses["g1-1"]) as operations,
-    ):
-        partitions = list((await admin.create("orders", 12)).partition_ids)
-        producers: dict[int, Producer] = {}
-        await fill(admin, partitions, producers, [b"one", b"two"])
-        await end(producers)
-        before = await operations.groups()
-        assert sum(group.heads for group in before.values()) == 12
-        assert before["g0"].heads > 0
-
-        # heads leave a cordoned group; its copies stay
-        described = await operations.set("g0", CORDONED)
-        assert described.record.intent == CORDONED
-        after = await until(operations.groups, lambda groups: groups["g0"].heads == 0)
-        assert sum(group.heads for group in after.values()) == 12
-        assert after["g0"].segments == before["g0"].segments
-        fresh = list((await admin.create("later", 12)).partition_ids)
-        assert (await operations.groups())["g0"].heads == 0, "a new topic was placed on a cordoned group"
-
-        # a drained one also gives its copies away, and can still not be removed while it runs
-        await operations.set("g0", DRAINING)
-        await until(operations.groups, lambda groups: groups["g0"].segments == 0)
-        remove = operations_pb2.RemoveBrokerGroupRequest(group="g0")
-        assert isinstance(await refusal(operations.stub.RemoveBrokerGroup(remove)), errors.PreconditionError)
-        for name in ("g0-0", "g0-1"):
-            assert (await operations.check(name)).verdict == operations_pb2.RESTART_VERDICT_SAFE
-            await cluster.brokers[name].end(signal.SIGTERM)
-        await until(operations.groups, lambda groups: not any(member.live for member in groups["g0"].members))
-        await operations.stub.RemoveBrokerGroup(remove, timeout=DEADLINE_S)
-        assert sorted(await operations.groups()) == ["g1", "g2"]
-
-        # nothing is lost, and nothing needs the group that went
-        async with Admin(cluster.addresses["g2-0"]) as later:
-            for partition in [*partitions, *fresh]:
-                if partition in partitions:
-                    address = await later.consumer(partition, "readers")
-                    async with Consumer(address, partition, "readers") as consumer:
-                        await consumer.until(lambda c: len(c.values) >= 2)
-                        assert consumer.values == [b"one", b"two"]
-                await fill(later, [partition], producers, [b"three"])
-        await end(producers)
 
 
 async def test_the_gate_asks_the_members(tmp_path: Path) -> None:
