@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import google_crc32c
 import grpc
 import grpc.aio
+from seriatim import Client
 from seriatim_api import errors
 from seriatim_api.batch import BatchHeader, place
 from seriatim_api.frames import AppendEntry, read_append_frame, write_delivery_frame
@@ -863,6 +864,15 @@ async def running(
     finally:
         for broker in cluster.brokers:
             await broker.stop()
+
+
+@asynccontextmanager
+async def connected(partitions: int = 1, *, brokers: int = 1) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A cluster with a topic `t`, and a client of its first broker."""
+    async with running(brokers) as cluster:
+        cluster.create_topic("t", partitions)
+        async with Client.connect(cluster.brokers[0].address) as client:
+            yield cluster, client
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -9,7 +9,7 @@ from seriatim import AckLevel, Assignment, Client, Consumer, Message, Producer
 from seriatim._consuming import streams
 from seriatim_api import errors
 
-from ..fake_broker import FakeCluster, running, until
+from ..fake_broker import FakeCluster, connected, running, until
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
@@ -62,99 +62,84 @@ async def test_the_end_waits_until_a_broker_that_is_busy_has_read_the_last_acks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams, "DRAIN_DEADLINE_S", 30.0)
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.producer("t") as producer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 20)
-            consumer = await client.consumer("t", "g").__aenter__()
-            await read(consumer, 20, ack=False)
-            broker.reads.clear()
-            await consumer.ack_all()
-            closing = asyncio.create_task(consumer.close())
-            await asyncio.wait([closing], timeout=0.1)  # if it does not wait, it has broken off the stream by now
-            broker.reads.set()
-            await closing
-            assert cluster.partition("t").groups["g"].acked == 20
-            assert not broker.consume_streams
+        await fill(producer, 0, 20)
+        consumer = await client.consumer("t", "g").__aenter__()
+        await read(consumer, 20, ack=False)
+        broker.reads.clear()
+        await consumer.ack_all()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([closing], timeout=0.1)  # if it does not wait, it has broken off the stream by now
+        broker.reads.set()
+        await closing
+        assert cluster.partition("t").groups["g"].acked == 20
+        assert not broker.consume_streams
 
 
 async def test_the_end_does_not_wait_for_a_broker_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "DRAIN_DEADLINE_S", 0.05)
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.producer("t") as producer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 10)
-            async with asyncio.timeout(10), client.consumer("t", "g") as consumer:
-                await read(consumer, 10, ack=False)
-                broker.reads.clear()
-                await consumer.ack_all()
-            assert cluster.partition("t").groups["g"].acked == 0
+        await fill(producer, 0, 10)
+        async with asyncio.timeout(10), client.consumer("t", "g") as consumer:
+            await read(consumer, 10, ack=False)
+            broker.reads.clear()
+            await consumer.ack_all()
+        assert cluster.partition("t").groups["g"].acked == 0
 
 
 async def test_long_poll_waits_and_gives_up() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.consumer("t", "g") as consumer:
-            assert await consumer.fetch(10, 0.05) == []
-            waiting = asyncio.create_task(consumer.fetch(10, 5.0))
-            async with client.producer("t") as producer:
-                await producer.send(b"7")
-                assert numbers(await waiting) == [7]
+    async with connected() as (_, client), client.consumer("t", "g") as consumer:
+        assert await consumer.fetch(10, 0.05) == []
+        waiting = asyncio.create_task(consumer.fetch(10, 5.0))
+        async with client.producer("t") as producer:
+            await producer.send(b"7")
+            assert numbers(await waiting) == [7]
 
 
 async def test_an_iteration_ends_quietly_when_the_consumer_is_closed() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 10)
-            async with client.consumer("t", "g") as consumer:
-                found: list[Message] = []
+    async with connected() as (_, client), client.producer("t") as producer:
+        await fill(producer, 0, 10)
+        async with client.consumer("t", "g") as consumer:
+            found: list[Message] = []
 
-                async def iterate() -> None:
-                    async for message in consumer:
-                        found.append(message)
+            async def iterate() -> None:
+                async for message in consumer:
+                    found.append(message)
 
-                iterating = asyncio.create_task(iterate())
-                await until(lambda: len(found) == 10)
-                await consumer.close()
-                await iterating
-                with pytest.raises(errors.PreconditionError, match="closed"):
-                    await consumer.fetch()
-        assert numbers(found) == list(range(10))
+            iterating = asyncio.create_task(iterate())
+            await until(lambda: len(found) == 10)
+            await consumer.close()
+            await iterating
+            with pytest.raises(errors.PreconditionError, match="closed"):
+                await consumer.fetch()
+    assert numbers(found) == list(range(10))
 
 
 async def test_crosses_segments_in_order() -> None:
-    async with running(3) as cluster:
-        cluster.create_topic("t")
+    async with connected(brokers=3) as (cluster, client), client.producer("t") as producer:
         partition = cluster.partition("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            for n in range(6):
-                await fill(producer, n * 100, n * 100 + 100)
-                cluster.switch(partition, cluster.brokers[(n + 1) % 3])
-            async with client.consumer("t", "g") as consumer:
-                messages = await read(consumer, 600)
-        assert numbers(messages) == list(range(600))
-        assert [m.offset >> 40 for m in messages] == [n // 100 + 1 for n in range(600)]
+        for n in range(6):
+            await fill(producer, n * 100, n * 100 + 100)
+            cluster.switch(partition, cluster.brokers[(n + 1) % 3])
+        async with client.consumer("t", "g") as consumer:
+            messages = await read(consumer, 600)
+    assert numbers(messages) == list(range(600))
+    assert [m.offset >> 40 for m in messages] == [n // 100 + 1 for n in range(600)]
 
 
 async def test_the_end_of_a_segment_waits_for_the_acks() -> None:
-    async with running(2) as cluster:
-        cluster.create_topic("t")
+    async with connected(brokers=2) as (cluster, client), client.producer("t") as producer:
         partition = cluster.partition("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 20)
-            cluster.switch(partition, cluster.brokers[1])
-            await fill(producer, 20, 40)
-            async with client.consumer("t", "g") as consumer:
-                messages = await read(consumer, 20, ack=False)
-                assert await consumer.fetch(10, 0.1) == []
-                assert await consumer.ack(messages[-1])
-                assert numbers(await read(consumer, 20)) == list(range(20, 40))
+        await fill(producer, 0, 20)
+        cluster.switch(partition, cluster.brokers[1])
+        await fill(producer, 20, 40)
+        async with client.consumer("t", "g") as consumer:
+            messages = await read(consumer, 20, ack=False)
+            assert await consumer.fetch(10, 0.1) == []
+            assert await consumer.ack(messages[-1])
+            assert numbers(await read(consumer, 20)) == list(range(20, 40))
 
 
 async def test_standby_takes_over_what_was_not_acked() -> None:
@@ -225,82 +210,68 @@ async def test_a_frozen_server_is_noticed_by_asking_another() -> None:
 
 
 async def test_credit_comes_back_and_bounds_what_waits() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", batch_size_bytes=10_000) as producer:
-            await (await producer.send_many([bytes(1000)] * 2000))
-            async with client.consumer("t", "g", credit_bytes=1 << 16) as consumer:
-                await until(lambda: len(consumer._inbox.chunks) > 0)
-                count = 0
-                while count < 2000:
-                    assert sum(len(chunk.body) for chunk in consumer._inbox.chunks) < 2 << 16
-                    count += len(await consumer.fetch(10, 1.0))
-                    await consumer.ack_all()
+    async with connected() as (_, client), client.producer("t", batch_size_bytes=10_000) as producer:
+        await (await producer.send_many([bytes(1000)] * 2000))
+        async with client.consumer("t", "g", credit_bytes=1 << 16) as consumer:
+            await until(lambda: len(consumer._inbox.chunks) > 0)
+            count = 0
+            while count < 2000:
+                assert sum(len(chunk.body) for chunk in consumer._inbox.chunks) < 2 << 16
+                count += len(await consumer.fetch(10, 1.0))
+                await consumer.ack_all()
 
 
 async def test_fetch_table_gives_views() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await (await producer.send_many([b"%d" % n for n in range(100)]))
-            async with client.consumer("t", "g") as consumer:
-                fetched = await consumer.fetch_table(1.0)
-                assert fetched is not None
-                assert fetched.table.column("value").to_pylist() == [b"%d" % n for n in range(100)]
-                assert await consumer.ack(fetched)
-                await until(lambda: cluster.partition("t").groups["g"].acked == 100)
-                assert await consumer.fetch_table(0.05) is None
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await (await producer.send_many([b"%d" % n for n in range(100)]))
+        async with client.consumer("t", "g") as consumer:
+            fetched = await consumer.fetch_table(1.0)
+            assert fetched is not None
+            assert fetched.table.column("value").to_pylist() == [b"%d" % n for n in range(100)]
+            assert await consumer.ack(fetched)
+            await until(lambda: cluster.partition("t").groups["g"].acked == 100)
+            assert await consumer.fetch_table(0.05) is None
 
 
 async def test_a_hole_stops_the_consumer() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 30)
-            del cluster.partition("t").open_segment.batches[1]
-            async with client.consumer("t", "g") as consumer:
-                with pytest.raises(errors.OrderViolationError):
-                    await read(consumer, 30)
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await fill(producer, 0, 30)
+        del cluster.partition("t").open_segment.batches[1]
+        async with client.consumer("t", "g") as consumer:
+            with pytest.raises(errors.OrderViolationError):
+                await read(consumer, 30)
 
 
 async def test_a_damaged_body_is_not_passed_on() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 10)
-            batch = cluster.partition("t").open_segment.batches[0]
-            batch.body = batch.body[:-1] + b"\xff"
-            async with client.consumer("t", "g") as consumer:
-                with pytest.raises(errors.ChecksumMismatchError):
-                    await consumer.fetch()
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await fill(producer, 0, 10)
+        batch = cluster.partition("t").open_segment.batches[0]
+        batch.body = batch.body[:-1] + b"\xff"
+        async with client.consumer("t", "g") as consumer:
+            with pytest.raises(errors.ChecksumMismatchError):
+                await consumer.fetch()
 
 
 async def test_bad_input_is_refused() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            with pytest.raises(errors.IllegalNameError):
-                client.consumer("t", "no/such")
-            with pytest.raises(errors.UnsupportedModeError):
-                client.consumer("t", "g", mode="by-key")  # type: ignore[call-overload]
-            with pytest.raises(errors.PartitionOutOfRangeError):
-                await client.consumer("t", "g", partitions=[1])
-            with pytest.raises(errors.UnknownTopicError):
-                await client.consumer("nothing", "g")
+    async with connected() as (_, client), client.producer("t") as producer:
+        with pytest.raises(errors.IllegalNameError):
+            client.consumer("t", "no/such")
+        with pytest.raises(errors.UnsupportedModeError):
+            client.consumer("t", "g", mode="by-key")  # type: ignore[call-overload]
+        with pytest.raises(errors.PartitionOutOfRangeError):
+            await client.consumer("t", "g", partitions=[1])
+        with pytest.raises(errors.UnknownTopicError):
+            await client.consumer("nothing", "g")
+        with pytest.raises(errors.BadRequestError):
+            client.consumer("t", "g", start="middle")  # type: ignore[arg-type]
+        await fill(producer, 0, 10)
+        async with client.consumer("t", "g") as consumer:
+            [message] = await consumer.fetch(1)
             with pytest.raises(errors.BadRequestError):
-                client.consumer("t", "g", start="middle")  # type: ignore[arg-type]
-            await fill(producer, 0, 10)
-            async with client.consumer("t", "g") as consumer:
-                [message] = await consumer.fetch(1)
-                with pytest.raises(errors.BadRequestError):
-                    await consumer.ack(message.offset + 1, partition=0)
-                with pytest.raises(errors.BadRequestError):
-                    await consumer.ack(message.offset)
-                assert await consumer.ack(message.offset, partition=0)
+                await consumer.ack(message.offset + 1, partition=0)
+            with pytest.raises(errors.BadRequestError):
+                await consumer.ack(message.offset)
+            assert await consumer.ack(message.offset, partition=0)
 
 
 async def test_many_partitions_share_streams() -> None:

@@ -10,7 +10,7 @@ from seriatim.cli._notes import Note, Notes
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 
-from ..fake_broker import FakeCluster, running, until
+from ..fake_broker import FakeCluster, connected, running, until
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
@@ -48,12 +48,10 @@ async def test_the_consumer_is_told_and_goes_on_behind_it() -> None:
 
 
 async def test_a_consumer_without_on_gap_says_it_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            await fill(cluster, client)
-            async with client.consumer("t", "g") as consumer:
-                assert [message.value for message in await consumer.fetch(10, 5)] == [b"2", b"3"]
+    async with connected() as (cluster, client):
+        await fill(cluster, client)
+        async with client.consumer("t", "g") as consumer:
+            assert [message.value for message in await consumer.fetch(10, 5)] == [b"2", b"3"]
     assert any("dropped by retention" in record.getMessage() for record in caplog.records)
 
 
@@ -64,22 +62,18 @@ async def test_a_synchronous_consumer_is_told() -> None:
             messages = consumer.fetch(10, 5)
         return gaps, [message.value for message in messages]
 
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            await fill(cluster, client)
+    async with connected() as (cluster, client):
+        await fill(cluster, client)
         assert await asyncio.to_thread(read, cluster.brokers[0].address) == ([GAP], [b"2", b"3"])
 
 
 async def test_a_broker_that_jumps_and_says_nothing_is_found_out() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            await fill(cluster, client, start=0)
-            del cluster.partition("t").open_segment.batches[:2]
-            async with client.consumer("t", "g", on_gap=lambda gap: pytest.fail(str(gap))) as consumer:
-                with pytest.raises(errors.OrderViolationError):
-                    await consumer.fetch(10, 5)
+    async with connected() as (cluster, client):
+        await fill(cluster, client, start=0)
+        del cluster.partition("t").open_segment.batches[:2]
+        async with client.consumer("t", "g", on_gap=lambda gap: pytest.fail(str(gap))) as consumer:
+            with pytest.raises(errors.OrderViolationError):
+                await consumer.fetch(10, 5)
 
 
 def test_the_command_notes_from_where_to_where_and_how_many() -> None:

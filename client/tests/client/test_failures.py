@@ -17,7 +17,7 @@ from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import ClientFailureError
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import AppendStream, FakeCluster, running, until
+from ..fake_broker import AppendStream, FakeCluster, connected, running, until
 from ..fake_keyed import FakeKeyed
 
 pytestmark = pytest.mark.usefixtures("carriage")
@@ -29,29 +29,27 @@ async def test_a_turn_that_fails_ends_the_producer_and_settles_all_as_unknown(
     def fails(*_: object) -> Any:
         raise ZeroDivisionError("planted")
 
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            stored = await producer.send(b"stored", partition=0)
-            await stored
-            monkeypatch.setattr("seriatim._producing.pending.encode", fails)
-            lost = [await producer.send(b"%d" % n, partition=n % 2) for n in range(4)]
-            many = await producer.send_many([b"a", b"b"])
-            waiting = asyncio.create_task(_wait(lost[0]))
-            assert await asyncio.wait_for(producer.flush(), 60) == (1, 0, 6)
-            assert isinstance(await waiting, SendUnknownError)
-            assert {delivery.outcome for delivery in lost} == {"unknown"}
-            with pytest.raises(SendUnknownError, match="planted") as caught:
-                await many
-            assert caught.value.cause_number == ClientFailureError.number == 206
-            for send in (producer.send(b"later"), producer.send_many([b"later"])):
-                with pytest.raises(ClientFailureError, match="make a new producer"):
-                    await asyncio.wait_for(send, 60)
-            with pytest.raises(ClientFailureError):
-                producer.send_nowait(b"later")
-            assert stored.outcome == "ok"
-            assert await asyncio.wait_for(producer.flush(), 60) == (0, 0, 0)
-        assert cluster.values("t") == [b"stored"]
+    async with connected(2) as (cluster, client), client.producer("t") as producer:
+        stored = await producer.send(b"stored", partition=0)
+        await stored
+        monkeypatch.setattr("seriatim._producing.pending.encode", fails)
+        lost = [await producer.send(b"%d" % n, partition=n % 2) for n in range(4)]
+        many = await producer.send_many([b"a", b"b"])
+        waiting = asyncio.create_task(_wait(lost[0]))
+        assert await asyncio.wait_for(producer.flush(), 60) == (1, 0, 6)
+        assert isinstance(await waiting, SendUnknownError)
+        assert {delivery.outcome for delivery in lost} == {"unknown"}
+        with pytest.raises(SendUnknownError, match="planted") as caught:
+            await many
+        assert caught.value.cause_number == ClientFailureError.number == 206
+        for send in (producer.send(b"later"), producer.send_many([b"later"])):
+            with pytest.raises(ClientFailureError, match="make a new producer"):
+                await asyncio.wait_for(send, 60)
+        with pytest.raises(ClientFailureError):
+            producer.send_nowait(b"later")
+        assert stored.outcome == "ok"
+        assert await asyncio.wait_for(producer.flush(), 60) == (0, 0, 0)
+    assert cluster.values("t") == [b"stored"]
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.name == "seriatim"
     assert record.exc_info
@@ -102,57 +100,53 @@ async def test_senders_that_wait_for_room_hear_of_the_failure() -> None:
 
 
 async def test_a_link_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            channels = client._channels
-            get_channel, dialing, failures = channels.get, channels.dialing, 0
+    async with connected() as (_, client), client.producer("t") as producer:
+        channels = client._channels
+        get_channel, dialing, failures = channels.get, channels.dialing, 0
 
-            def fail() -> None:
-                nonlocal failures
-                if failures < 3:
-                    failures += 1
-                    raise errors.PreconditionError("certificates cannot be read now")
+        def fail() -> None:
+            nonlocal failures
+            if failures < 3:
+                failures += 1
+                raise errors.PreconditionError("certificates cannot be read now")
 
-            def get(address: str, purpose: Any) -> Any:
-                if purpose != "ask":
-                    fail()
-                return get_channel(address, purpose)
-
-            def dial() -> Any:
+        def get(address: str, purpose: Any) -> Any:
+            if purpose != "ask":
                 fail()
-                return dialing()
+            return get_channel(address, purpose)
 
-            monkeypatch.setattr(channels, "get", get)
-            monkeypatch.setattr(channels, "dialing", dial)
-            await asyncio.wait_for(await producer.send(b"a"), 5)
-            assert failures == 3
-            failures = 0
-            async with client.consumer("t", "g") as consumer:
-                assert [message.value for message in await consumer.fetch(1, 5)] == [b"a"]
-            assert failures == 3
+        def dial() -> Any:
+            fail()
+            return dialing()
+
+        monkeypatch.setattr(channels, "get", get)
+        monkeypatch.setattr(channels, "dialing", dial)
+        await asyncio.wait_for(await producer.send(b"a"), 5)
+        assert failures == 3
+        failures = 0
+        async with client.consumer("t", "g") as consumer:
+            assert [message.value for message in await consumer.fetch(1, 5)] == [b"a"]
+        assert failures == 3
 
 
 async def test_a_question_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            await (await producer.send(b"a"))
-            real, failures = client._caller.routing, 0
+    async with connected(brokers=2) as (cluster, client), client.producer("t") as producer:
+        await (await producer.send(b"a"))
+        real, failures = client._caller.routing, 0
 
-            async def routing(method: str, *arguments: Any, **options: Any) -> Any:
-                nonlocal failures
-                if method.startswith("Resolve") and failures < 3:
-                    failures += 1
-                    raise ZeroDivisionError("planted")
-                return await real(method, *arguments, **options)
+        async def routing(method: str, *arguments: Any, **options: Any) -> Any:
+            nonlocal failures
+            if method.startswith("Resolve") and failures < 3:
+                failures += 1
+                raise ZeroDivisionError("planted")
+            return await real(method, *arguments, **options)
 
-            monkeypatch.setattr(client._caller, "routing", routing)
-            cluster.partition("t").refuse.append(errors.NotServingError("elsewhere, perhaps"))
-            await asyncio.wait_for(await producer.send(b"b"), 5)
-            failures = 0
-            async with client.consumer("t", "g") as consumer:
-                assert [message.value for message in await consumer.fetch(1, 5)] == [b"a"]
+        monkeypatch.setattr(client._caller, "routing", routing)
+        cluster.partition("t").refuse.append(errors.NotServingError("elsewhere, perhaps"))
+        await asyncio.wait_for(await producer.send(b"b"), 5)
+        failures = 0
+        async with client.consumer("t", "g") as consumer:
+            assert [message.value for message in await consumer.fetch(1, 5)] == [b"a"]
 
 
 async def test_callbacks_of_the_application_that_raise_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,18 +156,16 @@ async def test_callbacks_of_the_application_that_raise_stop_nothing(caplog: pyte
         told.append(event)
         raise ZeroDivisionError("the application's")
 
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            await (await producer.send(b"a"))
-            async with client.consumer("t", "g", on_assignment=raises, on_gap=raises) as consumer:
-                [message] = await consumer.fetch(1, 5)
-                event = broker_pb2.DeliveryEvent(subscription=consumer._subscriptions[0].core.subscription)
-                event.gap.segment, event.gap.reason = 5, "declared"
-                consumer._subscriptions[0].told(event)
-                await consumer.ack(message)
-                group = cluster.partition("t").groups["g"]
-                await until(lambda: group.acked == 1)
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await (await producer.send(b"a"))
+        async with client.consumer("t", "g", on_assignment=raises, on_gap=raises) as consumer:
+            [message] = await consumer.fetch(1, 5)
+            event = broker_pb2.DeliveryEvent(subscription=consumer._subscriptions[0].core.subscription)
+            event.gap.segment, event.gap.reason = 5, "declared"
+            consumer._subscriptions[0].told(event)
+            await consumer.ack(message)
+            group = cluster.partition("t").groups["g"]
+            await until(lambda: group.acked == 1)
     assert any(isinstance(event, Gap) for event in told)
     assert len(told) >= 2
     assert all("on_" in record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
@@ -219,13 +211,11 @@ async def test_a_failure_of_the_client_reaches_the_caller_if_the_log_raises(
     def fails(*_: object) -> Any:
         raise ZeroDivisionError("planted")
 
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            monkeypatch.setattr("seriatim._core.consumer.PartitionConsumer.step", fails)
-            async with client.consumer("t", "g") as consumer:
-                with pytest.raises(ClientFailureError, match="planted"):
-                    await asyncio.wait_for(consumer.fetch(1, 5), 60)
+    async with connected() as (_, client):
+        monkeypatch.setattr("seriatim._core.consumer.PartitionConsumer.step", fails)
+        async with client.consumer("t", "g") as consumer:
+            with pytest.raises(ClientFailureError, match="planted"):
+                await asyncio.wait_for(consumer.fetch(1, 5), 60)
 
 
 async def test_a_callback_that_returns_a_coroutine_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -282,32 +272,30 @@ def _poison(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("form", ["fetch", "fetch_table", "iterate"])
 async def test_nothing_behind_a_batch_that_cannot_be_read_is_given_out(form: str) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            await (await producer.send(b"before"))
-            _poison(cluster)
-            await (await producer.send(b"after"))
-            async with client.consumer("t", "g") as consumer:
-                if form == "fetch_table":
-                    table = await consumer.fetch_table(5)
-                    assert table is not None
-                    assert table.table.column("value").to_pylist() == [b"before"]
-                else:
-                    messages = await consumer.fetch(100, 5)
-                    assert [message.value for message in messages] == [b"before"]
-                for _ in range(3):  # an application that catches the error and goes on
-                    read = {
-                        "fetch": lambda: consumer.fetch(100, 5),
-                        "fetch_table": lambda: consumer.fetch_table(5),
-                        "iterate": lambda: anext(consumer.__aiter__()),
-                    }[form]
-                    with pytest.raises(errors.BadRequestError, match="cannot be read"):
-                        await read()
-                    await consumer.ack_all()
-            group = cluster.partition("t").groups["g"]
-            await until(lambda: group.acked > 0 and not group.consumers)  # it has left, and its last word is there
-            assert group.acked == 1
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await (await producer.send(b"before"))
+        _poison(cluster)
+        await (await producer.send(b"after"))
+        async with client.consumer("t", "g") as consumer:
+            if form == "fetch_table":
+                table = await consumer.fetch_table(5)
+                assert table is not None
+                assert table.table.column("value").to_pylist() == [b"before"]
+            else:
+                messages = await consumer.fetch(100, 5)
+                assert [message.value for message in messages] == [b"before"]
+            for _ in range(3):  # an application that catches the error and goes on
+                read = {
+                    "fetch": lambda: consumer.fetch(100, 5),
+                    "fetch_table": lambda: consumer.fetch_table(5),
+                    "iterate": lambda: anext(consumer.__aiter__()),
+                }[form]
+                with pytest.raises(errors.BadRequestError, match="cannot be read"):
+                    await read()
+                await consumer.ack_all()
+        group = cluster.partition("t").groups["g"]
+        await until(lambda: group.acked > 0 and not group.consumers)  # it has left, and its last word is there
+        assert group.acked == 1
 
 
 def test_encode_is_what_the_producer_calls() -> None:

@@ -12,7 +12,7 @@ from seriatim import Client
 from seriatim_api.errors import MessageTooLargeError, PartitionOutOfRangeError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import running, until
+from ..fake_broker import connected, running, until
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +21,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_producer_uses_new_partitions_and_the_old_ones_keep_what_they_have() -> None:
-    async with running(2) as cluster:
-        cluster.create_topic("t", 2)
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
-            await (await producer.send(b"before", partition=1))
-            cluster.grow_topic("t", 4)
-            await until(lambda: producer.partition_count == 4)
-            for number in range(4):
-                await (await producer.send(b"%d" % number, partition=number))
-            spread = [await producer.send(b"k", key=b"key-%d" % number) for number in range(40)]
-            assert {(await delivery).partition for delivery in spread} == {0, 1, 2, 3}
-        assert cluster.values("t", 1)[:2] == [b"before", b"1"]
-        assert cluster.values("t", 3)[0] == b"3"
+    async with connected(2, brokers=2) as (cluster, client), client.producer("t", linger_ms=0) as producer:
+        await (await producer.send(b"before", partition=1))
+        cluster.grow_topic("t", 4)
+        await until(lambda: producer.partition_count == 4)
+        for number in range(4):
+            await (await producer.send(b"%d" % number, partition=number))
+        spread = [await producer.send(b"k", key=b"key-%d" % number) for number in range(40)]
+        assert {(await delivery).partition for delivery in spread} == {0, 1, 2, 3}
+    assert cluster.values("t", 1)[:2] == [b"before", b"1"]
+    assert cluster.values("t", 3)[0] == b"3"
 
 
 async def test_a_producer_asks_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,33 +101,31 @@ async def test_a_topic_made_anew_under_its_name_is_not_taken_for_more_of_it() ->
 
 
 async def test_watches_of_one_client_share_an_answer_that_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(1) as cluster:
-        cluster.create_topic("t", 1)
-        async with Client.connect(cluster.brokers[0].address) as client:
-            caller = client._caller
-            asked: list[int] = []
-            ask = caller.routing
+    async with connected() as (cluster, client):
+        caller = client._caller
+        asked: list[int] = []
+        ask = caller.routing
 
-            async def counted(method: str, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
-                asked.append(request.known_partition_count)
-                return await ask(method, request, timeout_s)
+        async def counted(method: str, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
+            asked.append(request.known_partition_count)
+            return await ask(method, request, timeout_s)
 
-            monkeypatch.setattr(caller, "routing", counted)
-            request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
-            first = await caller.topic(request, 2.0, within_s=60.0)
-            assert await caller.topic(request, 2.0, within_s=60.0) is first
-            assert asked == [1]
-            other = broker_pb2.GetTopicRequest(topic="t", known_partition_count=0)
-            assert (await caller.topic(other, 2.0, within_s=60.0)).routes, "another question has its own answer"
-            cluster.grow_topic("t", 3)
-            assert len((await caller.topic(request, 2.0, within_s=0.0)).routes) == 3, "an older answer does not count"
-            assert asked == [1, 0, 1]
-            asked.clear()
-            later = broker_pb2.GetTopicRequest(topic="t", known_partition_count=3)
-            many = await asyncio.gather(*(caller.topic(later, 2.0, within_s=60.0) for _ in range(20)))
-            assert asked == [3], "who asks before there is an answer waits for it"
-            assert all(answer is many[0] for answer in many)
-            assert not caller._waiting
+        monkeypatch.setattr(caller, "routing", counted)
+        request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
+        first = await caller.topic(request, 2.0, within_s=60.0)
+        assert await caller.topic(request, 2.0, within_s=60.0) is first
+        assert asked == [1]
+        other = broker_pb2.GetTopicRequest(topic="t", known_partition_count=0)
+        assert (await caller.topic(other, 2.0, within_s=60.0)).routes, "another question has its own answer"
+        cluster.grow_topic("t", 3)
+        assert len((await caller.topic(request, 2.0, within_s=0.0)).routes) == 3, "an older answer does not count"
+        assert asked == [1, 0, 1]
+        asked.clear()
+        later = broker_pb2.GetTopicRequest(topic="t", known_partition_count=3)
+        many = await asyncio.gather(*(caller.topic(later, 2.0, within_s=60.0) for _ in range(20)))
+        assert asked == [3], "who asks before there is an answer waits for it"
+        assert all(answer is many[0] for answer in many)
+        assert not caller._waiting
 
 
 async def test_each_watch_has_its_own_error() -> None:
@@ -180,61 +175,55 @@ async def test_many_consumers_of_a_client_ask_an_older_broker_about_as_often_as_
 async def test_an_answer_about_a_topic_that_is_gone_does_not_count_for_a_new_one_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with running(1) as cluster:
-        cluster.create_topic("t", 1)
-        async with Client.connect(cluster.brokers[0].address) as client:
-            caller = client._caller
-            cluster.grow_topic("t", 3)
-            request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
-            old = await caller.topic(request, 2.0, within_s=60.0)
-            assert len(old.routes) == 3, "what a watch of the old topic was told"
-            cluster.delete_topic("t")
-            cluster.create_topic("t", 1).incarnation = "another"
-            looks = 0
-            look = caller.topic
+    async with connected() as (cluster, client):
+        caller = client._caller
+        cluster.grow_topic("t", 3)
+        request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
+        old = await caller.topic(request, 2.0, within_s=60.0)
+        assert len(old.routes) == 3, "what a watch of the old topic was told"
+        cluster.delete_topic("t")
+        cluster.create_topic("t", 1).incarnation = "another"
+        looks = 0
+        look = caller.topic
 
-            async def looked(*arguments: Any, **named: Any) -> Any:
-                nonlocal looks
-                answer = await look(*arguments, **named)
-                looks += 1
-                return answer
+        async def looked(*arguments: Any, **named: Any) -> Any:
+            nonlocal looks
+            answer = await look(*arguments, **named)
+            looks += 1
+            return answer
 
-            monkeypatch.setattr(caller, "topic", looked)
-            cluster.is_old = True
-            async with client.producer("t", linger_ms=0) as producer:
-                await until(lambda: looks >= 3)
-                await (await producer.send(b"new"))
-            assert cluster.values("t") == [b"new"]
+        monkeypatch.setattr(caller, "topic", looked)
+        cluster.is_old = True
+        async with client.producer("t", linger_ms=0) as producer:
+            await until(lambda: looks >= 3)
+            await (await producer.send(b"new"))
+        assert cluster.values("t") == [b"new"]
 
 
 async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes_it_along() -> None:
-    async with running(1) as cluster:
-        cluster.create_topic("t", 1)
-        async with Client.connect(cluster.brokers[0].address) as client:
-            async with AsyncExitStack() as stack:
-                producers = [await stack.enter_async_context(client.producer("t")) for _ in range(20)]
-                await until(lambda: all(producer._growth.is_told for producer in producers))
-                await until(lambda: cluster.waiting == 1)
-                await producers[0].close()
-                assert cluster.waiting == 1
-                cluster.grow_topic("t", 2)
-                await until(lambda: all(producer.partition_count == 2 for producer in producers[1:]))
-                await until(lambda: cluster.waiting == 1)
-            await until(lambda: not cluster.waiting)
-            assert not client._caller._waiting
+    async with connected() as (cluster, client):
+        async with AsyncExitStack() as stack:
+            producers = [await stack.enter_async_context(client.producer("t")) for _ in range(20)]
+            await until(lambda: all(producer._growth.is_told for producer in producers))
+            await until(lambda: cluster.waiting == 1)
+            await producers[0].close()
+            assert cluster.waiting == 1
+            cluster.grow_topic("t", 2)
+            await until(lambda: all(producer.partition_count == 2 for producer in producers[1:]))
+            await until(lambda: cluster.waiting == 1)
+        await until(lambda: not cluster.waiting)
+        assert not client._caller._waiting
 
 
 async def test_a_client_that_waits_learns_of_new_brokers_and_asks_another_one_when_its_broker_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("seriatim._growth.WAIT_S", 0.05)
-    async with running(2) as cluster:
-        cluster.create_topic("t", 1)
+    async with connected(brokers=2) as (cluster, client), client.producer("t") as producer:
         first, second = cluster.brokers
-        async with Client.connect(first.address) as client, client.producer("t") as producer:
-            client._caller._addresses = {first.address: None}  # it does not know the other one yet
-            await until(lambda: second.address in client._caller._addresses)
-            await until(lambda: cluster.waiting == 1)
-            await first.stop()
-            cluster.grow_topic("t", 2)
-            await until(lambda: producer.partition_count == 2)
+        client._caller._addresses = {first.address: None}  # it does not know the other one yet
+        await until(lambda: second.address in client._caller._addresses)
+        await until(lambda: cluster.waiting == 1)
+        await first.stop()
+        cluster.grow_topic("t", 2)
+        await until(lambda: producer.partition_count == 2)

@@ -16,7 +16,7 @@ from seriatim_api import errors
 from seriatim_api.round_trips import RoundTrips
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import FakeBroker, running, until
+from ..fake_broker import FakeBroker, connected, running, until
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
@@ -61,38 +61,32 @@ def pings(broker: FakeBroker) -> int:
 
 async def test_an_idle_consumer_asks_nobody(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "SILENCE_S", 1.0)  # longer than a busy machine keeps a program from its turn
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.consumer("t", "g") as consumer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 1)
-            before = len(asked)
-            await until(lambda: pings(broker) >= 150)  # one and a half times the silence
-            assert len(asked) == before
+        await until(lambda: len(consumer.joined) == 1)
+        before = len(asked)
+        await until(lambda: pings(broker) >= 150)  # one and a half times the silence
+        assert len(asked) == before
 
 
 async def test_the_first_heartbeat_follows_the_first_join(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker takes a consumer that has sent none for one that never does, and waits for it without an end."""
     monkeypatch.setattr(streams, "PING_S", 3600.0)
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
+    async with connected(2) as (cluster, client), client.consumer("t", "g") as consumer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 2 and pings(broker) > 0)
-            assert pings(broker) == 1, "one for the stream"
+        await until(lambda: len(consumer.joined) == 2 and pings(broker) > 0)
+        assert pings(broker) == 1, "one for the stream"
 
 
 async def test_a_server_that_is_not_sure_of_its_right_is_asked_about(asked: list[int]) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
+    async with connected(2) as (cluster, client), client.consumer("t", "g") as consumer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 2)
-            before = len(asked)
-            broker.unserved = [77, consumer._subscriptions[1].core.subscription]
-            await until(lambda: len(asked) > before)
-            assert set(asked[before:]) == {consumer._subscriptions[1].partition_id}
-            assert len(consumer.joined) == 2, "it serves all the same"
+        await until(lambda: len(consumer.joined) == 2)
+        before = len(asked)
+        broker.unserved = [77, consumer._subscriptions[1].core.subscription]
+        await until(lambda: len(asked) > before)
+        assert set(asked[before:]) == {consumer._subscriptions[1].partition_id}
+        assert len(consumer.joined) == 2, "it serves all the same"
 
 
 async def test_a_group_that_went_on_costs_no_stream_while_its_news_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,22 +130,20 @@ async def test_two_partitions_of_an_outdated_server_are_both_in_doubt(monkeypatc
         assert served is not None
         return Place(served.segment + 1, "127.0.0.1:1", served.server_epoch)
 
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
-        async with Client.connect(cluster.brokers[0].address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 2)
-            both = list(consumer._subscriptions.values())
-            first = both[0].core.place
-            assert first is not None
-            with monkeypatch.context() as patched:
-                patched.setattr(Servers, "ask", ask)
-                link = consumer._streams._links[first.address]
-                link.heard_at += 3600  # not silent
-                for one in both:
-                    await consumer._streams._check(link, one)
-                assert consumer._streams._links.get(first.address) is link
-                await consumer._streams._check(link, both[0])
-                assert consumer._streams._links.get(first.address) is not link, "it did not tell"
+    async with connected(2) as (_, client), client.consumer("t", "g") as consumer:
+        await until(lambda: len(consumer.joined) == 2)
+        both = list(consumer._subscriptions.values())
+        first = both[0].core.place
+        assert first is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(Servers, "ask", ask)
+            link = consumer._streams._links[first.address]
+            link.heard_at += 3600  # not silent
+            for one in both:
+                await consumer._streams._check(link, one)
+            assert consumer._streams._links.get(first.address) is link
+            await consumer._streams._check(link, both[0])
+            assert consumer._streams._links.get(first.address) is not link, "it did not tell"
 
 
 async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list[int]) -> None:
@@ -204,17 +196,15 @@ async def test_heartbeats_go_before_requests_that_wait(monkeypatch: pytest.Monke
             real(link, session_ms)  # but the first one, all of this turn say the same
 
     monkeypatch.setattr(ConsumeLink, "ping", ping)
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.consumer("t", "g") as consumer:
         broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
-            await until(lambda: len(consumer.joined) == 1)
-            (stream,) = broker.consume_streams
-            before, pings_before = stream.credit, pings(broker)
-            await until(lambda: pings(broker) - pings_before >= 3)
-            await until(lambda: stream.credit - before >= 10)
-            # A heartbeat may have overtaken what was written with the one before it, too.
-            assert 10 * (pings(broker) - pings_before) <= stream.credit - before + 20
+        await until(lambda: len(consumer.joined) == 1)
+        (stream,) = broker.consume_streams
+        before, pings_before = stream.credit, pings(broker)
+        await until(lambda: pings(broker) - pings_before >= 3)
+        await until(lambda: stream.credit - before >= 10)
+        # A heartbeat may have overtaken what was written with the one before it, too.
+        assert 10 * (pings(broker) - pings_before) <= stream.credit - before + 20
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -247,22 +237,19 @@ async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[i
 
 async def test_a_consumer_does_not_go_on_in_a_topic_that_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_growth, "LOOK_S", 0.01)
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await (await producer.send(b"old"))
-            async with client.consumer("t", "g") as consumer:
-                assert len(await consumer.fetch(1, 10)) == 1
-                for partition in cluster.partitions.values():
-                    partition.groups["g"].consumers = []  # the server says nothing of it
-                cluster.delete_topic("t")
-                cluster.create_topic("t", 2).incarnation = "another"
-                with pytest.raises(errors.UnknownTopicError, match="made again; this consumer belongs to the deleted"):
-                    await consumer.fetch(1, 10)
-            async with client.consumer("t", "g") as consumer, client.producer("t") as again:
-                await (await again.send(b"new"))
-                assert [message.value for message in await consumer.fetch(1, 10)] == [b"new"]
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        await (await producer.send(b"old"))
+        async with client.consumer("t", "g") as consumer:
+            assert len(await consumer.fetch(1, 10)) == 1
+            for partition in cluster.partitions.values():
+                partition.groups["g"].consumers = []  # the server says nothing of it
+            cluster.delete_topic("t")
+            cluster.create_topic("t", 2).incarnation = "another"
+            with pytest.raises(errors.UnknownTopicError, match="made again; this consumer belongs to the deleted"):
+                await consumer.fetch(1, 10)
+        async with client.consumer("t", "g") as consumer, client.producer("t") as again:
+            await (await again.send(b"new"))
+            assert [message.value for message in await consumer.fetch(1, 10)] == [b"new"]
 
 
 def test_a_session_has_a_shortest_time() -> None:
@@ -307,12 +294,10 @@ async def test_streams_to_far_brokers_are_opened_while_brokers_are_asked(
 async def test_a_consumer_expects_its_servers_where_masters_are(monkeypatch: pytest.MonkeyPatch) -> None:
     expected: list[list[str]] = []
     monkeypatch.setattr(streams.Streams, "expect", lambda _self, addresses: expected.append(list(addresses)))
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
-        broker = cluster.brokers[0]
-        async with Client.connect(broker.address) as client:
-            async with client.consumer("t", "g") as consumer:
-                await until(lambda: len(consumer.joined) == 2)
-            async with client.consumer("t", "k", mode="key_ordered", partitions=[1]):
-                pass
-    assert expected == [[broker.address] * 2, [broker.address]]
+    async with connected(2) as (cluster, client):
+        async with client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 2)
+        async with client.consumer("t", "k", mode="key_ordered", partitions=[1]):
+            pass
+    address = cluster.brokers[0].address
+    assert expected == [[address] * 2, [address]]

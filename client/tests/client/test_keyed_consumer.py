@@ -25,7 +25,7 @@ from seriatim._topics import topic_of
 from seriatim_api import errors
 from seriatim_api.v1 import records_pb2
 
-from ..fake_broker import FakeCluster, running, until
+from ..fake_broker import FakeCluster, connected, running, until
 from ..fake_keyed import FakeKeyed
 from ..in_process import InProcess, run
 
@@ -686,17 +686,15 @@ async def test_at_most_once_a_message_cannot_be_given_back() -> None:
 
 
 async def test_a_broadcast_consumer_has_a_position_under_its_name() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            async with client.consumer("t", "g", mode="broadcast", name="c1") as consumer:
-                await until(lambda: consumer.joined == (0,))
-                assert consumer.group == "g"
-            assert list(cluster.partition("t").groups) == ["g/c1"]
-            with pytest.raises(errors.IllegalNameError):
-                client.consumer("t", "g", mode="broadcast", name="a/b")
-            with pytest.raises(errors.IllegalNameError):
-                client.consumer("t", "g/c1")
+    async with connected() as (cluster, client):
+        async with client.consumer("t", "g", mode="broadcast", name="c1") as consumer:
+            await until(lambda: consumer.joined == (0,))
+            assert consumer.group == "g"
+        assert list(cluster.partition("t").groups) == ["g/c1"]
+        with pytest.raises(errors.IllegalNameError):
+            client.consumer("t", "g", mode="broadcast", name="a/b")
+        with pytest.raises(errors.IllegalNameError):
+            client.consumer("t", "g/c1")
 
 
 @pytest.mark.parametrize("delay_s", [-1, 41 * 86_400, float("nan")])

@@ -12,24 +12,20 @@ from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import to_status
 
 from .. import fake_broker
-from ..fake_broker import FakeBroker, running
+from ..fake_broker import FakeBroker, connected, running
 
 
 async def test_a_producer_ends_and_opens_no_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule `refused-is-told`."""
     monkeypatch.setattr(fake_broker, "PROTOCOL", PROTOCOL - 1)
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            delivery = await producer.send(b"x", partition=0)
-            async with asyncio.timeout(5):
-                with pytest.raises(
-                    SeriatimError, match=rf"speaks protocol {PROTOCOL - 1}.*Remedy: upgrade the broker at"
-                ):
-                    await delivery
-            with pytest.raises(UnsupportedVersionError):
-                await producer.send(b"y", partition=0)
-        assert not cluster.complaints
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        delivery = await producer.send(b"x", partition=0)
+        async with asyncio.timeout(5):
+            with pytest.raises(SeriatimError, match=rf"speaks protocol {PROTOCOL - 1}.*Remedy: upgrade the broker at"):
+                await delivery
+        with pytest.raises(UnsupportedVersionError):
+            await producer.send(b"y", partition=0)
+    assert not cluster.complaints
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "key_ordered"])

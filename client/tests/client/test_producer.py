@@ -13,20 +13,18 @@ from seriatim import Client, SendFailedError, SendUnknownError
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import running, until
+from ..fake_broker import connected, running, until
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
 
 async def test_a_message_gets_its_receipt() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t", 2)
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            first = await (await producer.send(b"a", partition=1))
-            second = await (await producer.send(b"b", partition=1, key=b"k", headers={"h": b"1"}, tag="x"))
-        assert (first.partition, first.offset & 0xFF, first.timestamp_ms) == (1, 0, 7)
-        assert second.offset == first.offset + 1
-        assert cluster.values("t", 1) == [b"a", b"b"]
+    async with connected(2) as (cluster, client), client.producer("t") as producer:
+        first = await (await producer.send(b"a", partition=1))
+        second = await (await producer.send(b"b", partition=1, key=b"k", headers={"h": b"1"}, tag="x"))
+    assert (first.partition, first.offset & 0xFF, first.timestamp_ms) == (1, 0, 7)
+    assert second.offset == first.offset + 1
+    assert cluster.values("t", 1) == [b"a", b"b"]
 
 
 async def test_a_receipt_says_whether_its_place_is_final() -> None:
@@ -53,29 +51,25 @@ async def test_a_receipt_says_whether_its_place_is_final() -> None:
 
 
 async def test_messages_sent_in_one_turn_share_a_batch() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            deliveries = [producer.send_nowait(b"%d" % n) for n in range(100)]
-            receipts = [await delivery for delivery in deliveries]
-        assert len(cluster.partition("t").open_segment.batches) == 1
-        assert [r.offset for r in receipts] == list(range(receipts[0].offset, receipts[0].offset + 100))
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        deliveries = [producer.send_nowait(b"%d" % n) for n in range(100)]
+        receipts = [await delivery for delivery in deliveries]
+    assert len(cluster.partition("t").open_segment.batches) == 1
+    assert [r.offset for r in receipts] == list(range(receipts[0].offset, receipts[0].offset + 100))
 
 
 async def test_a_switch_keeps_the_order_and_loses_nothing() -> None:
-    async with running(3) as cluster:
-        cluster.create_topic("t")
+    async with connected(brokers=3) as (cluster, client), client.producer("t", linger_ms=0) as producer:
         partition = cluster.partition("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t", linger_ms=0) as producer:
-            deliveries = []
-            for n in range(600):
-                deliveries.append(await producer.send(b"%d" % n))
-                if n % 50 == 25:
-                    await asyncio.sleep(0.002)
-                    cluster.switch(partition, cluster.brokers[n // 50 % 3])
-            receipts = [await delivery for delivery in deliveries]
-        assert cluster.values("t") == [b"%d" % n for n in range(600)]
-        assert [r.offset for r in receipts] == sorted({r.offset for r in receipts})
+        deliveries = []
+        for n in range(600):
+            deliveries.append(await producer.send(b"%d" % n))
+            if n % 50 == 25:
+                await asyncio.sleep(0.002)
+                cluster.switch(partition, cluster.brokers[n // 50 % 3])
+        receipts = [await delivery for delivery in deliveries]
+    assert cluster.values("t") == [b"%d" % n for n in range(600)]
+    assert [r.offset for r in receipts] == sorted({r.offset for r in receipts})
 
 
 async def test_truncated_batches_are_sent_again() -> None:
@@ -144,19 +138,17 @@ async def test_a_frozen_master_that_was_left_is_noticed_without_a_complaint() ->
 
 
 async def test_refused_for_good_is_failed_and_the_others_go_on() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.producer("t") as producer:
         partition = cluster.partition("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            partition.refuse.append(errors.MessageTooLargeError("the topic's limit was lowered"))
-            with pytest.raises(SendFailedError, match="lowered") as caught:
-                await (await producer.send(b"a"))
-            assert caught.value.outcome == "failed"
-            assert caught.value.cause_number == 110
-            await (await producer.send(b"b"))
-            result = await producer.flush()
-        assert (result.ok, result.failed, result.unknown) == (1, 1, 0)
-        assert cluster.values("t") == [b"b"]
+        partition.refuse.append(errors.MessageTooLargeError("the topic's limit was lowered"))
+        with pytest.raises(SendFailedError, match="lowered") as caught:
+            await (await producer.send(b"a"))
+        assert caught.value.outcome == "failed"
+        assert caught.value.cause_number == 110
+        await (await producer.send(b"b"))
+        result = await producer.flush()
+    assert (result.ok, result.failed, result.unknown) == (1, 1, 0)
+    assert cluster.values("t") == [b"b"]
 
 
 async def test_not_answered_until_the_deadline_is_unknown_and_the_next_goes_on() -> None:
@@ -311,13 +303,10 @@ async def test_send_table_takes_the_rows_as_they_are() -> None:
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 async def test_compressed_bodies_are_smaller_and_read_the_same(compression: str) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", compression=compression) as producer:
-            await (await producer.send_many([b"abc" * 1000] * 50))
-        assert cluster.values("t") == [b"abc" * 1000] * 50
-        assert sum(len(batch.body) for batch in cluster.partition("t").open_segment.batches) < 50_000
+    async with connected() as (cluster, client), client.producer("t", compression=compression) as producer:
+        await (await producer.send_many([b"abc" * 1000] * 50))
+    assert cluster.values("t") == [b"abc" * 1000] * 50
+    assert sum(len(batch.body) for batch in cluster.partition("t").open_segment.batches) < 50_000
 
 
 async def test_closing_with_an_error_settles_what_is_left() -> None:
@@ -339,24 +328,22 @@ async def test_closing_with_an_error_settles_what_is_left() -> None:
 
 
 async def test_what_cannot_be_encoded_is_refused_alone() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
-            good = await producer.send(b"a")
-            wrong: list[dict[str, Any]] = [
-                {"value": "text"},
-                {"value": b"", "key": 1},
-                {"value": b"", "headers": {"h": "text"}},
-                {"value": b"", "headers": {1: b""}},
-                {"value": b"", "tag": b"bytes"},
-            ]
-            for arguments in wrong:
-                with pytest.raises(TypeError):
-                    await producer.send(**arguments)
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        good = await producer.send(b"a")
+        wrong: list[dict[str, Any]] = [
+            {"value": "text"},
+            {"value": b"", "key": 1},
+            {"value": b"", "headers": {"h": "text"}},
+            {"value": b"", "headers": {1: b""}},
+            {"value": b"", "tag": b"bytes"},
+        ]
+        for arguments in wrong:
             with pytest.raises(TypeError):
-                await producer.send_many([b"", "text"])  # type: ignore[list-item]
-            await good
-        assert cluster.values("t") == [b"a"]
+                await producer.send(**arguments)
+        with pytest.raises(TypeError):
+            await producer.send_many([b"", "text"])  # type: ignore[list-item]
+        await good
+    assert cluster.values("t") == [b"a"]
 
 
 async def test_nobody_there_is_unavailable() -> None:

@@ -15,7 +15,7 @@ from seriatim._transport import reasons, silence, unary
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import abort, running, until
+from ..fake_broker import abort, connected, running, until
 
 pytestmark = pytest.mark.usefixtures("carriage")
 
@@ -129,35 +129,31 @@ async def test_one_that_answers_is_enough(caplog: pytest.LogCaptureFixture, monk
 
 
 async def test_a_complaint_that_a_broker_thinks_about_is_no_silence(caplog: pytest.LogCaptureFixture) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            complaint = broker_pb2.ResolveProducerRequest(partition_id=1, known_epoch=1, failed_segment=1)
-            await client._caller.routing("ResolveProducer", complaint, 2.0, is_complaint=True)
-            assert not client._channels.silence.is_feared
-        assert cluster.complaints == [1]
-        assert notices(caplog) == []
+    async with connected() as (cluster, client):
+        complaint = broker_pb2.ResolveProducerRequest(partition_id=1, known_epoch=1, failed_segment=1)
+        await client._caller.routing("ResolveProducer", complaint, 2.0, is_complaint=True)
+        assert not client._channels.silence.is_feared
+    assert cluster.complaints == [1]
+    assert notices(caplog) == []
 
 
 @pytest.mark.parametrize("reads", [False, True])
 async def test_what_comes_over_a_stream_ends_the_silence(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
     monkeypatch.setattr(silence, "NOTICE_S", 60)
     monkeypatch.setattr(streams, "SILENCE_S", 60)  # else a question would
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.producer("t") as producer:
         address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await (await producer.send(b"a"))
-            if reads:
-                async with client.consumer("t", "g") as consumer:
-                    assert len(await consumer.fetch(1, 10)) == 1
-                    client._channels.silence.begins([address])
-                    await consumer.ack_all()  # and the broker confirms it
-                    await until(lambda: not client._channels.silence.is_feared)
-            else:
+        await (await producer.send(b"a"))
+        if reads:
+            async with client.consumer("t", "g") as consumer:
+                assert len(await consumer.fetch(1, 10)) == 1
                 client._channels.silence.begins([address])
-                await (await producer.send(b"b"))
-                assert not client._channels.silence.is_feared
+                await consumer.ack_all()  # and the broker confirms it
+                await until(lambda: not client._channels.silence.is_feared)
+        else:
+            client._channels.silence.begins([address])
+            await (await producer.send(b"b"))
+            assert not client._channels.silence.is_feared
 
 
 async def test_beside_a_silent_broker_another_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import FakeBroker, TcpContext, running, until
+from ..fake_broker import FakeBroker, TcpContext, connected, running, until
 
 HELLO_MESSAGE = broker_pb2.ClientHello(protocol=PROTOCOL, client="test")
 
@@ -139,11 +139,9 @@ class Stream:
 
 @pytest.mark.parametrize("carriage", ["grpc", "tcp"], indirect=True)
 async def test_streams_go_over_tcp_if_there_is_a_port(carriage: str) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            await send_and_read(client)
-        assert cluster.brokers[0].has_streams_over_tcp == (carriage == "tcp")
+    async with connected() as (cluster, client):
+        await send_and_read(client)
+    assert cluster.brokers[0].has_streams_over_tcp == (carriage == "tcp")
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
@@ -174,11 +172,9 @@ async def test_a_broker_that_does_not_know_the_question_gets_its_streams_over_gr
 
     monkeypatch.setattr(FakeBroker, "GetStreamPort", unknown)
     monkeypatch.setattr(FakeBroker, "names_ports", False)
-    async with running(2) as cluster:
-        cluster.create_topic("t", 2)
-        async with Client.connect(cluster.brokers[0].address) as client:
-            await send_and_read(client)
-        assert not cluster.brokers[0].has_streams_over_tcp
+    async with connected(2, brokers=2) as (cluster, client):
+        await send_and_read(client)
+    assert not cluster.brokers[0].has_streams_over_tcp
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)

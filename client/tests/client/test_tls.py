@@ -18,7 +18,7 @@ from seriatim._consuming import unserved
 from seriatim._transport import silence
 from seriatim_api import errors, tls
 
-from ..fake_broker import running, until
+from ..fake_broker import connected, running, until
 
 
 @pytest.fixture(autouse=True)
@@ -191,20 +191,18 @@ async def test_a_consumer_whose_brokers_changed_their_authority_raises_and_goes_
 @pytest.mark.parametrize("usage", ["iteration", "run", "receive"])
 async def test_a_keyed_consumer_raises_if_it_would_wait(monkeypatch: pytest.MonkeyPatch, usage: str) -> None:
     monkeypatch.setattr(unserved, "LOOK_S", 0.01)
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            error = errors.TlsHandshakeError("no broker answers")
-            monkeypatch.setattr(client._caller, "tls_error", lambda: error)
-            async with client.consumer("t", "g", mode="key_ordered") as consumer, asyncio.timeout(10):
-                calls: dict[str, Callable[[], Awaitable[object]]] = {
-                    "iteration": lambda: anext(aiter(consumer)),
-                    "run": lambda: consumer.run(print),
-                    "receive": consumer.receive,
-                }
-                for _ in range(2):
-                    with pytest.raises(errors.TlsHandshakeError):
-                        await calls[usage]()
+    async with connected() as (_, client):
+        error = errors.TlsHandshakeError("no broker answers")
+        monkeypatch.setattr(client._caller, "tls_error", lambda: error)
+        async with client.consumer("t", "g", mode="key_ordered") as consumer, asyncio.timeout(10):
+            calls: dict[str, Callable[[], Awaitable[object]]] = {
+                "iteration": lambda: anext(aiter(consumer)),
+                "run": lambda: consumer.run(print),
+                "receive": consumer.receive,
+            }
+            for _ in range(2):
+                with pytest.raises(errors.TlsHandshakeError):
+                    await calls[usage]()
 
 
 async def test_the_log_says_why_no_stream_to_the_server_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

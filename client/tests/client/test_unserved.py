@@ -16,7 +16,7 @@ from seriatim._core.unserved import ServiceWatch, Waiting
 from seriatim_api.errors import UnavailableError
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import running, until
+from ..fake_broker import connected, running, until
 from .test_consumer import fill, read
 from .test_keyed_consumer import add, consuming, handling
 
@@ -118,28 +118,25 @@ async def test_nothing_is_said_of_a_partition_without_messages(caplog: pytest.Lo
 
 
 async def test_a_consumer_waits_only_without_work() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            await fill(producer, 0, 20)
-            async with client.consumer("t", "g") as consumer:
-                subscription = consumer._subscriptions[0]
-                assert subscription.waits_since == (0, 0)
-                messages = await read(consumer, 20, ack=False)
-                assert subscription.waits_since is None, "the application has messages"
-                await consumer.ack(messages[-1])
-                mark = subscription.waits_since
-                assert mark is not None
-                async with client.consumer("t", "g") as second:
-                    await until(lambda: second.joined == (0,))
-                    assert second._subscriptions[0].waits_since is None, "it stands by"
-                    await fill(producer, 20, 30)
-                    await consumer.ack((await read(consumer, 10))[-1])
-                    assert subscription.waits_since not in (None, mark)
-                    subscription.core.paused = True
-                    assert subscription.waits_since is None
-                    subscription.core.paused = False
+    async with connected() as (_, client), client.producer("t") as producer:
+        await fill(producer, 0, 20)
+        async with client.consumer("t", "g") as consumer:
+            subscription = consumer._subscriptions[0]
+            assert subscription.waits_since == (0, 0)
+            messages = await read(consumer, 20, ack=False)
+            assert subscription.waits_since is None, "the application has messages"
+            await consumer.ack(messages[-1])
+            mark = subscription.waits_since
+            assert mark is not None
+            async with client.consumer("t", "g") as second:
+                await until(lambda: second.joined == (0,))
+                assert second._subscriptions[0].waits_since is None, "it stands by"
+                await fill(producer, 20, 30)
+                await consumer.ack((await read(consumer, 10))[-1])
+                assert subscription.waits_since not in (None, mark)
+                subscription.core.paused = True
+                assert subscription.waits_since is None
+                subscription.core.paused = False
 
 
 async def test_a_keyed_consumer_waits_only_if_it_asked() -> None:
@@ -196,11 +193,9 @@ async def test_service_between_looks_at_a_consumer_without_a_stream() -> None:
 
 
 async def test_a_watch_ends_with_its_consumer() -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with Client.connect(cluster.brokers[0].address) as client:
-            consumer = await client.consumer("t", "g")
-            assert consumer.unserved == ()
-            await consumer.close()
-            names = {task.get_name() for task in asyncio.all_tasks()}
-            assert "unserved partitions of t" not in names
+    async with connected() as (_, client):
+        consumer = await client.consumer("t", "g")
+        assert consumer.unserved == ()
+        await consumer.close()
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert "unserved partitions of t" not in names

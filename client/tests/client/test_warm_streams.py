@@ -23,7 +23,7 @@ from seriatim._transport.tcp_carriage import TcpCarriage
 from seriatim._transport.warm_streams import WARM_MAX, WarmStreams
 from seriatim_api import errors
 
-from ..fake_broker import FakeBroker, FakeCluster, running, until
+from ..fake_broker import FakeBroker, FakeCluster, connected, running, until
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def sending() -> AsyncIterator[tuple[FakeCluster, Client, Producer]]:
     """Two brokers, and a producer that has sent a message to the first."""
-    async with running(2) as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            yield cluster, client, producer
+    async with connected(brokers=2) as (cluster, client), client.producer("t", linger_ms=0) as producer:
+        await asyncio.wait_for(await producer.send(b"x"), 10)
+        yield cluster, client, producer
 
 
 def is_warm(client: Client, broker: FakeBroker) -> bool:
@@ -121,18 +118,16 @@ async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_notice
     suspected: list[AppendLink] = []
     monkeypatch.setattr(append, "SUSPICIOUS_S", 0.02)
     monkeypatch.setattr(PartitionSender, "link_is_silent", lambda _sender, link: suspected.append(link))
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client), client.producer("t", linger_ms=0) as producer:
         address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            link = client._links._links[address]  # type: ignore[union-attr]
-            await until(lambda: not link._is_watched.is_set())
-            assert not suspected
-            cluster.partition("t").hold_commit = True
-            await producer.send(b"y")
-            await until(lambda: suspected == [link])
-            cluster.switch(cluster.partition("t"), cluster.brokers[0])
+        await asyncio.wait_for(await producer.send(b"x"), 10)
+        link = client._links._links[address]  # type: ignore[union-attr]
+        await until(lambda: not link._is_watched.is_set())
+        assert not suspected
+        cluster.partition("t").hold_commit = True
+        await producer.send(b"y")
+        await until(lambda: suspected == [link])
+        cluster.switch(cluster.partition("t"), cluster.brokers[0])
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
@@ -194,17 +189,14 @@ async def test_the_kernel_looks_after_streams_to_machines_that_vanish(
         return dialed[-1]
 
     monkeypatch.setattr(TcpCarriage, "_dial", kept)
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t", linger_ms=0) as producer:
-            await asyncio.wait_for(await producer.send(b"x"), 10)
-            [connection] = dialed
-            connected = connection.info("socket")
-            assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            for name, value in tcp_carriage.KEEPALIVE:
-                if hasattr(socket, name):
-                    assert connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
+    async with connected() as (_, client), client.producer("t", linger_ms=0) as producer:
+        await asyncio.wait_for(await producer.send(b"x"), 10)
+        [connection] = dialed
+        dialed_socket = connection.info("socket")
+        assert dialed_socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for name, value in tcp_carriage.KEEPALIVE:
+            if hasattr(socket, name):
+                assert dialed_socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)

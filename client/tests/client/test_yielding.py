@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from seriatim import Client, Consumer
+from seriatim import Consumer
 from seriatim._transport.consume import ConsumeLink
 from seriatim_api.ids import split_offset
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import ConsumeStream, FakeCluster, FakeGroup, joined, running, until
+from ..fake_broker import ConsumeStream, FakeCluster, FakeGroup, connected, joined, until
 
 
 class Asked:
@@ -46,17 +46,14 @@ class Asked:
 
 @asynccontextmanager
 async def asked(*, at_most_once: bool = False) -> AsyncIterator[Asked]:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        address = cluster.brokers[0].address
-        async with Client.connect(address) as client, client.producer("t") as producer:
-            for begin in range(0, 100, 10):
-                await (await producer.send_many([b"%d" % n for n in range(begin, begin + 10)]))
-            async with client.consumer("t", "g") as consumer:
-                found = Asked(cluster, consumer)
-                await until(lambda: len(consumer._inbox.chunks) == 10)
-                consumer._subscriptions[0].core.at_most_once = at_most_once
-                yield found
+    async with connected() as (cluster, client), client.producer("t") as producer:
+        for begin in range(0, 100, 10):
+            await (await producer.send_many([b"%d" % n for n in range(begin, begin + 10)]))
+        async with client.consumer("t", "g") as consumer:
+            found = Asked(cluster, consumer)
+            await until(lambda: len(consumer._inbox.chunks) == 10)
+            consumer._subscriptions[0].core.at_most_once = at_most_once
+            yield found
 
 
 async def test_application_gets_nothing_more_and_then_exactly_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

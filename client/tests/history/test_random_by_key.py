@@ -309,7 +309,7 @@ def delay_ack(random: Random, events: Events) -> str:
 FAULTS = [
     unflag, forget_last_ack, confirm_what_comes_again, old_token, twice_dead, dead_elsewhere, lose, delay_ack,
 ]  # fmt: skip
-RANDOMS = st.randoms(use_true_random=False, note_method_calls=False)
+RANDOMS = st.randoms(use_true_random=True, note_method_calls=False)
 
 
 @settings(max_examples=300, deadline=None)

@@ -249,7 +249,7 @@ FAULTS = [
     forget_outcome, do_not_drain, move, contradict, forget_send,
 ]  # fmt: skip
 
-RANDOMS = st.randoms(use_true_random=False, note_method_calls=False)
+RANDOMS = st.randoms(use_true_random=True, note_method_calls=False)
 STEPS = st.integers(min_value=0, max_value=80)
 
 
