@@ -34,7 +34,7 @@ from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import member_from_record
 from .consumer_group_keys import ConsumerGroupKeys
 from .outbound import is_forwarded, operator_epoch
-from .services import abort, guard_of_call, named, remaining_s, typed_errors
+from .services import abort, answered, guard_of_call, named, remaining_s, typed_errors
 
 EVIDENCE_LENGTH_MAX = 1000
 """Characters of the evidence in a death certificate."""
@@ -130,13 +130,11 @@ class AdminServicer(ConsumerGroupKeys):
                 master, "SwitchPartition", request, remaining_s(context) * 0.95, operator_epoch(context)
             )
             return self._addresses.readdressed(route)
-        reply = await self._services.ask_core(
+        asked = await self._services.ask_core(
             lambda number: PlanSwitch(number, PartitionId(request.partition_id), group or "", master_to_be or ""),
             remaining_s(context),
         )
-        assert isinstance(reply, Resolved)
-        if reply.error is not None:
-            raise reply.error
+        reply = answered(asked, Resolved)
         assert reply.route is not None
         return self._addresses.route(reply.route)
 
@@ -219,11 +217,7 @@ class AdminServicer(ConsumerGroupKeys):
         """Read a part of what a broker holds. Damage is reported, and its repair begins."""
         services = self._services
         if request.broker != services.identity.member.broker:
-            if services.directory.member_run_of(request.broker) is None:
-                raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
-            passed_on: broker_pb2.ScrubResponse = await self._calls.admin(
-                request.broker, "Scrub", request, remaining_s(context) * 0.95
-            )
+            passed_on: broker_pb2.ScrubResponse = await self._at_named("Scrub", request, context)
             return passed_on
         until_s = time.monotonic() + min(SCRUB_S, remaining_s(context) / 2)
         answer = broker_pb2.ScrubResponse(partition_id=request.after_partition_id, segment=request.after_segment)
@@ -248,11 +242,7 @@ class AdminServicer(ConsumerGroupKeys):
         """Read some messages that a broker keeps above the length that the chain decided. Nothing is changed."""
         services = self._services
         if request.broker != services.identity.member.broker:
-            if services.directory.member_run_of(request.broker) is None:
-                raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
-            passed_on: broker_pb2.ReadQuarantinedResponse = await self._calls.admin(
-                request.broker, "ReadQuarantined", request, remaining_s(context) * 0.95
-            )
+            passed_on: broker_pb2.ReadQuarantinedResponse = await self._at_named("ReadQuarantined", request, context)
             return passed_on
         last = (request.partition_id, request.segment)
         for partition, no, sealed_len, kept_len in services.quarantined_logs():
@@ -272,6 +262,16 @@ class AdminServicer(ConsumerGroupKeys):
                 next_index=batches[-1].header.end_index,
             )
         return broker_pb2.ReadQuarantinedResponse(done=True)
+
+    async def _at_named(self, method: str, request: Any, context: Any) -> Any:
+        """Have the broker answer that the request names.
+
+        Raises:
+            BadRequestError: There is no such broker.
+        """
+        if self._services.directory.member_run_of(request.broker) is None:
+            raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
+        return await self._calls.admin(request.broker, method, request, remaining_s(context) * 0.95)
 
     async def _scrub_log(
         self, partition: PartitionId, segment: int, length: int, answer: broker_pb2.ScrubResponse
@@ -314,12 +314,10 @@ class AdminServicer(ConsumerGroupKeys):
             what = f"segment {segment.no} of {partition_name(request.topic, request.partition)} was declared a gap"
             now_ms = time.time_ns() // 1_000_000
             await declare_lost_disks(services.coordinator, services.keys, segment.members, request.issuer, what, now_ms)
-        reply = await services.ask_core(
+        asked = await services.ask_core(
             lambda number: DeclareGap(number, partition, request.segment), remaining_s(context)
         )
-        assert isinstance(reply, Resolved)
-        if reply.error is not None:
-            raise reply.error
+        answered(asked, Resolved)
         return broker_pb2.DeclareGapResponse()
 
     def _check_gone(self, member: MemberId) -> None:

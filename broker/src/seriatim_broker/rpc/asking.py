@@ -42,6 +42,8 @@ class AskedBroker:
 
     async def __aenter__(self) -> AskedBroker:
         self._channel = self._transport.channel(self._address)
+        self._admin: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        self._operations: Any = operations_pb2_grpc.OperationsStub(self._channel)  # type: ignore[no-untyped-call]
         return self
 
     async def __aexit__(
@@ -51,36 +53,31 @@ class AskedBroker:
 
     async def describe_chain(self, topic: str, partition: int, *, deadline_s: float) -> Any:
         """The record of a partition's chain (`records_pb2.ChainRecord`)."""
-        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
-        return await self._answer(stub.DescribeChain(request, timeout=deadline_s))
+        return await self._answer(self._admin.DescribeChain(request, timeout=deadline_s))
 
     async def list_topics(self, *, deadline_s: float) -> list[str]:
         """The names of all topics."""
-        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
-        answer = await self._answer(stub.ListTopics(broker_pb2.ListTopicsRequest(), timeout=deadline_s))
+        answer = await self._answer(self._admin.ListTopics(broker_pb2.ListTopicsRequest(), timeout=deadline_s))
         return [topic.name for topic in answer.topics]
 
     async def list_groups(self, topic: str, *, deadline_s: float) -> list[str]:
         """The names of the consumer groups of a topic, those of consumers of broadcast groups among them."""
-        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         request = broker_pb2.ListConsumerGroupsRequest(topic=topic)
-        return list((await self._answer(stub.ListConsumerGroups(request, timeout=deadline_s))).groups)
+        return list((await self._answer(self._admin.ListConsumerGroups(request, timeout=deadline_s))).groups)
 
     async def describe_group(self, topic: str, group: str, *, deadline_s: float) -> list[broker_pb2.GroupPartition]:
         """The place of a consumer group on each partition."""
-        stub: Any = broker_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
-        return list((await self._answer(stub.DescribeGroup(request, timeout=deadline_s))).partitions)
+        return list((await self._answer(self._admin.DescribeGroup(request, timeout=deadline_s))).partitions)
 
     async def tell_known(self, *, deadline_s: float) -> list[operations_pb2.TellKnownResponse]:
         """All that the broker knows of the cluster, page by page."""
-        stub: Any = operations_pb2_grpc.OperationsStub(self._channel)  # type: ignore[no-untyped-call]
         pages: list[operations_pb2.TellKnownResponse] = []
         after = 0
         while not pages or not pages[-1].is_last:
             request = operations_pb2.TellKnownRequest(after_partition_id=after)
-            pages.append(await self._answer(stub.TellKnown(request, timeout=deadline_s)))
+            pages.append(await self._answer(self._operations.TellKnown(request, timeout=deadline_s)))
             after = max((known.partition_id for known in pages[-1].partitions), default=after)
         return pages
 
@@ -91,5 +88,4 @@ class AskedBroker:
             cause = self._transport.tls_failure(exc.details() or "")
             if cause is not None:
                 raise UnavailableError(f"{self._address}: {cause}") from exc
-            metadata = [(str(key), value) for key, value in exc.trailing_metadata() or ()]
-            raise from_status(exc.code(), exc.details() or "", metadata) from exc
+            raise from_status(exc.code(), exc.details(), exc.trailing_metadata()) from exc

@@ -44,7 +44,7 @@ from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
 from .ranges import RangesServicer
-from .services import Services, check_group, guard_of_call, remaining_s, typed_errors
+from .services import Services, answered, check_group, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
@@ -304,12 +304,10 @@ class ConsumerGroupAdmin(TopicAdmin):
     ) -> None:
         row = rows[chain.number]
         try:
-            reply = await self._services.ask_core(
+            asked = await self._services.ask_core(
                 lambda number: DescribeConsumerGroup(number, chain.partition, group), deadline_s
             )
-            assert isinstance(reply, ConsumerGroupDescribed)
-            if reply.error is not None:
-                raise reply.error
+            reply = answered(asked, ConsumerGroupDescribed)
         except SeriatimError as exc:
             row.error.CopyFrom(error_to_proto(exc))
             return

@@ -30,7 +30,7 @@ from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from .consumer_group_admin import row_of, unknown_consumer_group
 from .consumer_group_operations import ROUND_PAUSE_S, ROUNDS_MAX, ConsumerGroupOperations
 from .outbound import is_forwarded, operator_epoch
-from .services import check_group, guard_of_call, remaining_s, typed_errors
+from .services import answered, check_group, guard_of_call, remaining_s, typed_errors
 
 KEYS_PER_CALL_MAX = 1_000
 KEYS_PER_PAGE_DEFAULT = 100
@@ -59,15 +59,13 @@ class ConsumerGroupKeys(ConsumerGroupOperations):
 
         async def here(chain: Chain, deadline_s: float) -> broker_pb2.ListGroupKeysResponse:
             until_us = _until_us(deadline_s)
-            reply = await self._services.ask_core(
+            asked = await self._services.ask_core(
                 lambda number: ListKeys(
                     number, chain.partition, request.group, phases, request.after, limit, name, until_us
                 ),
                 deadline_s,
             )
-            assert isinstance(reply, KeysListed)
-            if reply.error is not None:
-                raise reply.error
+            reply = answered(asked, KeysListed)
             following = reply.keys[-1].name if reply.has_more else b""
             return broker_pb2.ListGroupKeysResponse(keys=map(_key_to_proto, reply.keys), next=following)
 
@@ -92,13 +90,11 @@ class ConsumerGroupKeys(ConsumerGroupOperations):
 
         async def here(chain: Chain, deadline_s: float) -> broker_pb2.OperateGroupKeysResponse:
             until_us = _until_us(deadline_s)
-            reply = await self._services.ask_core(
+            asked = await self._services.ask_core(
                 lambda number: OperateKeys(number, chain.partition, request.group, operation, keys, until_us),
                 deadline_s,
             )
-            assert isinstance(reply, KeysOperated)
-            if reply.error is not None:
-                raise reply.error
+            reply = answered(asked, KeysOperated)
             return broker_pb2.OperateGroupKeysResponse(results=map(_result_to_proto, reply.results))
 
         found: broker_pb2.OperateGroupKeysResponse = await self._at_server("OperateGroupKeys", request, here, context)

@@ -37,7 +37,7 @@ from .consumer_group_admin import ConsumerGroupAdmin, chosen_chains, row_of, unk
 from .consumer_group_settings import check_dead_letter_topic, wanted_from
 from .consumer_group_targets import Found, place_from
 from .outbound import is_forwarded, operator_epoch
-from .services import check_group, guard_of_call, remaining_s, typed_errors
+from .services import answered, check_group, guard_of_call, remaining_s, typed_errors
 
 PARTITIONS_PER_CALL_MAX = 1000
 REQUEST_ID_BYTES = 16
@@ -173,16 +173,14 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
             known_len = length
             deadline_s = remaining_s(context) * 0.9
             deadline_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9 * 1e6)
-            reply = await self._services.ask_core(
+            asked = await self._services.ask_core(
                 lambda number: OperateConsumerGroup(
                     number, chain.partition, request.group, operation, request.request_id, row.group_epoch,
                     segment_no, index, known_len, deadline_us, settings, request.drop_aside, chain.epoch,
                 ),
                 deadline_s,
             )  # fmt: skip
-            assert isinstance(reply, ConsumerGroupOperated)
-            if reply.error is not None:
-                raise reply.error
+            reply = answered(asked, ConsumerGroupOperated)
             assert reply.record is not None
         except SeriatimError as exc:
             return _failed(chain.number, exc)

@@ -32,7 +32,7 @@ from ..core.values.events import AckLevel, Append, ForwardsDone, ResolveProducer
 from ..runtime.driver import Reply
 from .limits import RETRY_AFTER_MS
 from .outbound import BrokerCalls
-from .services import Services
+from .services import Services, answered
 
 FORWARD_DEADLINE_S: Final = 10.0
 """A request of a forwarder ends after so long. The forwarder sends it again, unless all of it is stored."""
@@ -173,12 +173,10 @@ class Forwards:
 
     async def _route(self, partition: PartitionId, failed_segment: int | None, deadline_s: float) -> fx.RouteInfo:
         until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
-        answer = await self._services.ask_core(
+        asked = await self._services.ask_core(
             lambda request: ResolveProducer(request, partition, failed_segment, until_us), deadline_s
         )
-        assert isinstance(answer, fx.Resolved)
-        if answer.error is not None:
-            raise answer.error
+        answer = answered(asked, fx.Resolved)
         if answer.route is None or not answer.route.master:
             raise NotServingError(f"partition id {partition} has no master at the moment", retry_after_ms=50)
         return answer.route

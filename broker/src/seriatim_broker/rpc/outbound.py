@@ -136,9 +136,8 @@ class BrokerCalls:
 
 def _error_of(exc: grpc.aio.AioRpcError, broker: str, deadline_s: float) -> SeriatimError:
     """What the other broker answered. If it did not answer, an error that people can read: it may reach a terminal."""
-    metadata = [(key, value) for key, value in exc.trailing_metadata() or ()]
-    error = from_status(exc.code(), exc.details(), metadata)
-    if any(key == METADATA_KEY for key, _ in metadata):
+    error = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+    if any(key == METADATA_KEY for key, _ in exc.trailing_metadata() or ()):
         return error
     if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return type(error)(f"{broker} did not answer within {deadline_s:.3g} s: it is frozen, cut off or very busy")

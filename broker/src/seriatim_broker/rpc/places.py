@@ -29,7 +29,7 @@ from ..core.values.events import SurveyPartition
 from ..core.values.positions import BatchPlace, Measure, Place, first_kept, segments_for_time
 from ..core.values.segment import Segment, SegmentState
 from .outbound import BrokerCalls
-from .services import Services
+from .services import Services, answered
 
 ASK_DEADLINE_S = 0.4
 """Time for one member's answer, if another member can be asked."""
@@ -86,13 +86,10 @@ class Places:
 
     async def _survey(self, partition: int, epoch: int, segment_no: int, deadline_s: float) -> PartitionSurveyed:
         until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
-        told = await self._services.ask_core(
+        asked = await self._services.ask_core(
             lambda number: SurveyPartition(number, PartitionId(partition), epoch, segment_no, until_us), deadline_s
         )
-        assert isinstance(told, PartitionSurveyed)
-        if told.error is not None:
-            raise told.error
-        return told
+        return answered(asked, PartitionSurveyed)
 
     # ---- ends ----
 

@@ -17,7 +17,7 @@ from ..core.values.keyed import ConsumerMode
 from ..runtime.topic_news import Known, TopicNews
 from .addresses import Addresses
 from .consuming import consumer_mode, start_position
-from .services import Services, check_group, deadline_us, ends_s, remaining_s, typed_errors, way_s
+from .services import Services, answered, check_group, deadline_us, ends_s, remaining_s, typed_errors, way_s
 
 _STATES = {
     "open": records_pb2.SEGMENT_STATE_OPEN,
@@ -140,13 +140,11 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         failed = request.failed_segment if request.HasField("failed_segment") else None
         silent = request.silent_segment if request.HasField("silent_segment") else None
         until_us = deadline_us(context)
-        reply = await self._services.ask_core(
+        asked = await self._services.ask_core(
             lambda number: ResolveProducer(number, PartitionId(request.partition_id), failed, until_us, silent),
             ends_s(context),
         )
-        assert isinstance(reply, Resolved)
-        if reply.error is not None:
-            raise reply.error
+        reply = answered(asked, Resolved)
         assert reply.route is not None
         return self._addresses.route(reply.route)
 
@@ -160,15 +158,13 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         mode = consumer_mode(request.mode)
         check_group(request.group, is_broadcast=mode is ConsumerMode.BROADCAST)
         start = start_position(request.start, mode)
-        reply = await self._services.ask_core(
+        asked = await self._services.ask_core(
             lambda number: ResolveConsumer(
                 number, PartitionId(request.partition_id), request.group, failed, start, until_us, mode
             ),
             ends_s(context),
         )
-        assert isinstance(reply, ConsumerResolved)
-        if reply.error is not None:
-            raise reply.error
+        reply = answered(asked, ConsumerResolved)
         return broker_pb2.ResolveConsumerResponse(
             partition_id=reply.partition,
             segment=reply.segment_no,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from ..interfaces.storage import Storage
 from ..metrics import Counters
 from ..runtime.coordination import READS_PER_TXN
 from ..runtime.directory import Directory
-from ..runtime.driver import Driver, Reply
+from ..runtime.driver import Driver, Reply, ask
 from ..runtime.keys import Keys
 from ..runtime.membership import Identity
 from ..runtime.operators import Guard, guard_of, unguarded
@@ -49,6 +48,7 @@ DEADLINE_S_DEFAULT = 10.0
 DEADLINE_S_MAX = 60.0
 
 _log = structlog.get_logger(__name__)
+_Kind = TypeVar("_Kind")
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -114,21 +114,10 @@ class Services:
         Raises:
             DeadlineExceededError: It did not come in time.
         """
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def take(reply: Reply) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        request = self.driver.new_request(take)
-        self.driver.feed(event_of(request))
         try:
-            async with asyncio.timeout(deadline_s):
-                return await answer
+            return await ask(self.driver, event_of, deadline_s)
         except TimeoutError as exc:
             raise DeadlineExceededError("the broker found no answer in time") from exc
-        finally:
-            self.driver.forget_request(request)
 
     async def topic(self, name: str, *, or_stage: bool = False) -> records_pb2.TopicRecord:
         """The record of a topic that is READY. `or_stage` allows the stage topic, which no other call can name.
@@ -191,6 +180,19 @@ class Services:
             whole = await read_all_whole(self.coordinator, self.keys, items)
             chains += [parse_chain(chain.item.value, chain.pages) for chain in whole]
         return chains
+
+
+def answered(reply: Reply, kind: type[_Kind]) -> _Kind:
+    """The reply, which is of this kind.
+
+    Raises:
+        SeriatimError: It has an error.
+    """
+    assert isinstance(reply, kind)
+    error: SeriatimError | None = getattr(reply, "error", None)
+    if error is not None:
+        raise error
+    return reply
 
 
 def guard_of_call(services: Services, context: Any) -> Guard:

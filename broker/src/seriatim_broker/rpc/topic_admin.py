@@ -32,8 +32,6 @@ RETENTION_BYTES_MIN = 1 << 20
 
 RETENTION_MS_MIN = 1000
 
-_RETENTION = {"retention_ms", "retention_bytes", "retain_unread", "unread_ms_max", "unread_bytes_max"}
-
 TOPICS_PER_PAGE_MAX = 1000
 
 WATCH_HEARTBEAT_S = 3.0

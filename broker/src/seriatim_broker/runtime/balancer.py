@@ -26,7 +26,7 @@ from ..interfaces.coordinator import Coordinator, Get
 from ..metrics import Counters
 from .coordination import READS_PER_TXN
 from .directory import Directory
-from .driver import Driver, Reply
+from .driver import Driver, ask
 from .keys import Keys
 from .pages import read_all_whole
 from .records import parse_chain
@@ -295,7 +295,7 @@ class Balancer:
         if chain is None:
             return "stale"
         self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: it is not tried again at once
-        reply = await self._switch(PlanSwitch(0, partition, move.to_broker_group, move.to_master))
+        reply = await self._switch(partition, move)
         if reply is None or reply.error is not None:
             _log.info("head_not_moved", partition=chain.name, to=move.to_master, error=str(reply and reply.error))
             return "failed"
@@ -315,22 +315,15 @@ class Balancer:
         is_meant = segment.master.broker == move.open_segment.master and open_s >= self._settings.steady_s
         return chain if is_meant else None
 
-    async def _switch(self, event: PlanSwitch) -> Resolved | None:
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def take(reply: Reply) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        request = self._driver.new_request(take)
-        self._driver.feed(PlanSwitch(request, event.partition, event.target_broker_group, event.target_master))
+    async def _switch(self, partition: PartitionId, move: Move) -> Resolved | None:
         try:
-            async with asyncio.timeout(MOVE_DEADLINE_S):
-                reply = await answer
+            reply = await ask(
+                self._driver,
+                lambda request: PlanSwitch(request, partition, move.to_broker_group, move.to_master),
+                MOVE_DEADLINE_S,
+            )
         except TimeoutError:
             return None
-        finally:
-            self._driver.forget_request(request)
         assert isinstance(reply, Resolved)
         return reply
 

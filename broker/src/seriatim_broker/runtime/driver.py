@@ -76,6 +76,22 @@ Deliver = Callable[[int, fx.DeliveryEvent], None]
 _Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter
 
 
+async def ask(driver: Driver, event_of: Callable[[int], Event], deadline_s: float) -> Reply:
+    """Feed an event that has one reply, and wait for the reply.
+
+    Raises:
+        TimeoutError: It did not come in time.
+    """
+    answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    request = driver.new_request(lambda reply: None if answer.done() else answer.set_result(reply))
+    try:
+        driver.feed(event_of(request))
+        async with asyncio.timeout(deadline_s):
+            return await answer
+    finally:
+        driver.forget_request(request)
+
+
 class Core(Protocol):
     """`core.broker.BrokerCore`, or a script in tests."""
 

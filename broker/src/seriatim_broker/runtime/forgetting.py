@@ -20,7 +20,7 @@ from ..core.values.effects import CursorsListed
 from ..core.values.events import ForgetConsumerGroup, ListCursors
 from ..interfaces.coordinator import Coordinator, Get
 from .coordination import READS_PER_TXN
-from .driver import Driver, Reply
+from .driver import Driver, ask
 from .group_epochs import EpochFloor
 from .keys import Keys
 from .mirror import mirror
@@ -90,13 +90,8 @@ class Forgetting:
         return len(gone)
 
     async def _list(self, after: tuple[int, str], epoch_max: int) -> Sequence[tuple[PartitionId, str]]:
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request = self._driver.new_request(lambda reply: None if answer.done() else answer.set_result(reply))
-        try:
-            self._driver.feed(ListCursors(request, after, epoch_max, GROUPS_PER_LIST))
-            async with asyncio.timeout(LIST_DEADLINE_S):
-                reply = await answer
-        finally:
-            self._driver.forget_request(request)
+        reply = await ask(
+            self._driver, lambda request: ListCursors(request, after, epoch_max, GROUPS_PER_LIST), LIST_DEADLINE_S
+        )
         assert isinstance(reply, CursorsListed)
         return reply.consumer_groups

@@ -20,7 +20,7 @@ from ..core.values.events import AskCopies
 from ..core.values.messages import CopyReport
 from ..interfaces.coordinator import Coordinator
 from .directory import Directory
-from .driver import Driver, Reply
+from .driver import Driver, ask
 from .keys import Keys
 from .listing import all_chains, one_chain
 
@@ -150,21 +150,14 @@ class RestartGate:
         """
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
-            answer: asyncio.Future[Reply] = loop.create_future()
-
-            def take(reply: Reply, answer: asyncio.Future[Reply] = answer) -> None:
-                if not answer.done():
-                    answer.set_result(reply)
-
-            request = self._driver.new_request(take)
-            self._driver.feed(AskCopies(request, member, without, tuple(segments)))
             try:
-                async with asyncio.timeout_at(min(until_s, loop.time() + ANSWER_S)):
-                    reply = await answer
+                reply = await ask(
+                    self._driver,
+                    lambda request: AskCopies(request, member, without, tuple(segments)),
+                    min(until_s - loop.time(), ANSWER_S),
+                )
             except TimeoutError:
                 continue
-            finally:
-                self._driver.forget_request(request)
             assert isinstance(reply, CopiesTold)
             return reply.reports
         return ()

@@ -30,14 +30,14 @@ from seriatim_api.v1 import records_pb2
 from ..core.control import retention as rules
 from ..core.control.retention import NO_LIMITS, Limits, Policy, Reader
 from ..core.values.effects import Led, LedListed
-from ..core.values.events import Event, ListLed, PassConsumerGroup, PlanSwitch, Trim
+from ..core.values.events import ListLed, PassConsumerGroup, PlanSwitch, Trim
 from ..core.values.keyed import ConsumerMode
 from ..core.values.positions import BatchPlace, Measure
 from ..core.values.segment import Segment, Start
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from ..interfaces.storage import Storage
-from .driver import Driver, Reply
+from .driver import Driver, ask
 from .keys import Keys, group_of
 from .mirror import mirror
 from .records import cursor_from_value
@@ -387,10 +387,14 @@ class Retention:
         is_long = is_long or led.size_bytes > self._settings.segment_size_bytes_max
         if not is_long and not await self._is_emptied(led, policy, age_ms):
             return
-        reply = await self._ask(lambda request: PlanSwitch(request, led.partition))
+        reply = await ask(self._driver, lambda request: PlanSwitch(request, led.partition), ANSWER_DEADLINE_S)
         if getattr(reply, "error", None) is not None and len(segment.members) > 1:
             other = segment.members[1].broker
-            await self._ask(lambda request: PlanSwitch(request, led.partition, segment.broker_group, other))
+            await ask(
+                self._driver,
+                lambda request: PlanSwitch(request, led.partition, segment.broker_group, other),
+                ANSWER_DEADLINE_S,
+            )
 
     async def _is_emptied(self, led: Led, policy: Policy, age_ms: int) -> bool:
         limit_ms = policy.limits.age_ms
@@ -406,19 +410,9 @@ class Retention:
     # ---- asking the core ----
 
     async def _list(self, after: PartitionId) -> tuple[Led, ...]:
-        reply = await self._ask(lambda request: ListLed(request, after, LED_PER_LIST))
+        reply = await ask(self._driver, lambda request: ListLed(request, after, LED_PER_LIST), ANSWER_DEADLINE_S)
         assert isinstance(reply, LedListed)
         return reply.led
-
-    async def _ask(self, question: Callable[[int], Event]) -> Reply:
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request = self._driver.new_request(lambda reply: None if answer.done() else answer.set_result(reply))
-        try:
-            self._driver.feed(question(request))
-            async with asyncio.timeout(ANSWER_DEADLINE_S):
-                return await answer
-        finally:
-            self._driver.forget_request(request)
 
 
 def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:

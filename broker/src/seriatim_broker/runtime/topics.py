@@ -46,7 +46,7 @@ from ..interfaces.coordinator import (
 )
 from .consumer_group_growth import give_cursors, groups_on
 from .directory import Directory
-from .driver import Driver, Reply
+from .driver import Driver, ask
 from .election import Election
 from .keys import Keys
 from .operators import Guard, unguarded
@@ -434,21 +434,10 @@ class Topics:
         raise UnavailableError(f"{name} could not be made")
 
     async def _ask(self, event_of: Callable[[int], CreatePartition]) -> Resolved | None:
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def take(reply: Reply) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        request = self._driver.new_request(take)
-        self._driver.feed(event_of(request))
         try:
-            async with asyncio.timeout(CREATE_DEADLINE_S):
-                reply = await answer
+            reply = await ask(self._driver, event_of, CREATE_DEADLINE_S)
         except TimeoutError:
             return None
-        finally:
-            self._driver.forget_request(request)
         assert isinstance(reply, Resolved)
         return reply
 
