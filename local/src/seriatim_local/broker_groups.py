@@ -24,8 +24,7 @@ async def _calls(address: str) -> AsyncIterator[Any]:
         try:
             yield stub
         except grpc.aio.AioRpcError as exc:
-            metadata = [(key, value) for key, value in exc.trailing_metadata() or ()]
-            raise from_status(exc.code(), exc.details(), metadata) from exc
+            raise from_status(exc.code(), exc.details(), exc.trailing_metadata()) from exc
 
 
 async def drain(address: str, group: str, *, deadline_s: float) -> None:

@@ -23,7 +23,6 @@ from seriatim_api.errors import (
     DeadlineExceededError,
     PreconditionError,
     UnavailableError,
-    make_error,
 )
 
 from seriatim_local import lines
@@ -210,8 +209,4 @@ def request(state: ClusterState, command: str, arguments: lines.Arguments, *, de
         raise UnavailableError(f"the runner cannot be reached at {state.control}: {error}") from error
     if not line.endswith(b"\n"):
         raise UnavailableError("the runner ended before it answered")
-    answer = json.loads(line)
-    if "error" in answer:
-        found = answer["error"]
-        raise make_error(found["number"], found["message"], details=found["details"])
-    return answer["result"]
+    return lines.result_of(line)

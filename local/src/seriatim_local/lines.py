@@ -48,6 +48,15 @@ async def call(
         raise UnavailableError(f"the other side went away during {command!r}: {error}") from error
     if not line.endswith(b"\n"):
         raise UnavailableError(f"the other side went away during {command!r}")
+    return result_of(line)
+
+
+def result_of(line: bytes) -> Any:
+    """The result in an answer.
+
+    Raises:
+        SeriatimError: The other side answered with this error.
+    """
     answer = json.loads(line)
     if "error" in answer:
         found = answer["error"]

@@ -267,7 +267,7 @@ class Brokers:
                 reading = asyncio.ensure_future(call.read())
         except grpc.aio.AioRpcError as exc:
             self._forget(address)
-            raise _error(exc) from exc
+            raise from_status(exc.code(), exc.details(), exc.trailing_metadata()) from exc
         except UnavailableError:
             self._forget(address)
             raise
@@ -342,9 +342,7 @@ class Brokers:
     async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
         """Pause the consumer group on all its partitions, or resume it."""
         operation = records_pb2.GROUP_OPERATION_PAUSE if paused else records_pb2.GROUP_OPERATION_RESUME
-        described = await self.describe_consumer_group(topic, group)
-        rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
-        await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16))
+        await self._operate_on_all(topic, group, operation)
 
     async def configure_consumer_group(self, topic: str, group: str, settings: records_pb2.GroupSettings) -> None:
         """Change the settings that are set, on all partitions of the consumer group.
@@ -353,10 +351,7 @@ class Brokers:
             SeriatimError: A partition refuses it, for example another mode while a consumer is connected. Other
                 partitions may have the new settings: call again.
         """
-        described = await self.describe_consumer_group(topic, group)
-        rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
-        operation = records_pb2.GROUP_OPERATION_CONFIGURE
-        await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16), settings)
+        await self._operate_on_all(topic, group, records_pb2.GROUP_OPERATION_CONFIGURE, settings)
 
     async def parked_keys(self, topic: str, group: str, partition: int, limit: int) -> list[broker_pb2.GroupKey]:
         """The first parked keys of a partition."""
@@ -364,6 +359,17 @@ class Brokers:
             topic=topic, group=group, partition=partition, states=[broker_pb2.KEY_STATE_PARKED], limit=limit
         )
         return list((await self._admin("ListGroupKeys", request)).keys)
+
+    async def _operate_on_all(
+        self,
+        topic: str,
+        group: str,
+        operation: records_pb2.GroupOperation.ValueType,
+        settings: records_pb2.GroupSettings | None = None,
+    ) -> None:
+        described = await self.describe_consumer_group(topic, group)
+        rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
+        await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16), settings)
 
     async def _operate_consumer_group(
         self,
@@ -467,7 +473,7 @@ async def _answer(call: Awaitable[Any], address: str) -> Any:
     try:
         return await call
     except grpc.aio.AioRpcError as exc:
-        raise _error(exc) from exc
+        raise from_status(exc.code(), exc.details(), exc.trailing_metadata()) from exc
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -475,8 +481,3 @@ async def _answer(call: Awaitable[Any], address: str) -> Any:
         # gRPC cancels calls under way when their channel is closed, as `reach` does. Without this, the caller would
         # believe that it was cancelled itself.
         raise UnavailableError(f"the connection to {address} was closed") from exc
-
-
-def _error(exc: grpc.aio.AioRpcError) -> SeriatimError:
-    trailing = exc.trailing_metadata()
-    return from_status(exc.code(), exc.details(), [(str(k), v) for k, v in trailing] if trailing else None)

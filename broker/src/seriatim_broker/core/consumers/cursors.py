@@ -15,6 +15,7 @@ from ..peers import updates
 from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.keyed import KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import CursorsListed
 from ..values.events import ConsumerAck, CursorRecord, ForgetConsumerGroup, ListCursors
@@ -132,6 +133,16 @@ def write_if_dirty(broker: BrokerState, partition: Partition, consumer_group: Co
     """Write the control record now if one is due: time is over, or this member begins anew at what its disk has."""
     if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
         replicate(broker, partition, consumer_group)
+
+
+def after_passing(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """Indexes may have been passed, or records changed: the change is written within `ack_replication_us`."""
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.window.changed or keyed.window.gone or keyed.changed:
+        replicate_soon(broker, partition, consumer_group)
 
 
 def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> int:

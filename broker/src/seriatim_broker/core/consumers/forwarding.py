@@ -338,10 +338,7 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
     if event.error is None:
         keyed.send_pause_us = 0
     _count_bytes(broker, partition, consumer_group, keyed)
-    keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    if keyed.window.changed or keyed.window.gone or keyed.changed:
-        cursors.replicate_soon(broker, partition, consumer_group)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
 
 
 def _pass(

@@ -296,7 +296,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             _take_in(keyed, column, is_shared=is_shared)
             keyed.average_bytes = keyed.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
-    _after_passing(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     _reserve(broker, partition, consumer_group, keyed)
     go_on(broker, partition, consumer_group)
 
@@ -333,16 +333,6 @@ def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> N
             singles[name] = index
             ready.append(name)
             keyed.live_count += 1
-
-
-def _after_passing(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
-    """Indexes may have been passed: move the floor, and have the change written soon."""
-    keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    if keyed.window.changed or keyed.window.gone or keyed.changed:
-        cursors.replicate_soon(broker, partition, consumer_group)
 
 
 def _reserve(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
@@ -775,7 +765,7 @@ def _set_unreadable_aside(
             note_full(broker, partition, consumer_group, keyed)
             keyed.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
             keyed.requeue(key)
-    _after_passing(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
 
 
 def _acknowledge_first(

@@ -139,7 +139,7 @@ def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     if gone:
         for run in keyed.grants_of(gone):
             end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    _note_passed(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
 
 
@@ -193,7 +193,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if consumer_group.ledger.told_dropped(newest):
             cursors.replicate_soon(broker, partition, consumer_group)
     _tell_void(broker, consumer, void)
-    _note_passed(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
         cursors.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
     granting.go_on(broker, partition, consumer_group, freed=consumer)
@@ -204,16 +204,6 @@ def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -
     if void:
         text = "the grant has ended, or gave other messages: the messages come again, here or elsewhere"
         tell(broker, consumer, TokensVoid(void, errors.NotActiveError(text)))
-
-
-def _note_passed(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
-    """Indexes were passed or records changed: the change is written within `ack_replication_us`."""
-    keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    if keyed.window.changed or keyed.window.gone or keyed.changed:
-        cursors.replicate_soon(broker, partition, consumer_group)
 
 
 # ---- failures -------------------------------------------------------------------------------------------
@@ -251,7 +241,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
         keyed.requeue(run.key)
-    _note_passed(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group, freed=consumer)
 
 
@@ -321,7 +311,7 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
             keyed.set_deadline(run, deadline_us)
     _tell_void(broker, consumer, void)
     if event.grant_ms <= 0:
-        _note_passed(broker, partition, consumer_group, keyed)
+        cursors.after_passing(broker, partition, consumer_group, keyed)
         granting.go_on(broker, partition, consumer_group)
 
 
@@ -364,7 +354,7 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
     for consumer, tokens in late.items():
         if not consumer.is_absent:
             _tell_void(broker, consumer, tokens)
-    _note_passed(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
 
 
@@ -407,7 +397,7 @@ def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         return  # when the hand-over is over, the grants of consumers that left end
     for run in keyed.grants_of(gone):
         end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    _note_passed(broker, partition, consumer_group, keyed)
+    cursors.after_passing(broker, partition, consumer_group, keyed)
     if consumer_group.consumers:
         granting.go_on(broker, partition, consumer_group)
     elif consumer_group.ledger.dirty:
