@@ -36,7 +36,7 @@ from .core.peers import behind
 from .core.values.effects import Note
 from .core.values.events import PlanSwitch
 from .health import AdminPort
-from .interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
+from .interfaces.link import PeerIdentity
 from .metrics import BrokerCollector, Counters, Exposition
 from .rpc import known
 from .rpc.addresses import Addresses
@@ -66,7 +66,7 @@ from .runtime.caretaker import CaretakerSettings
 from .runtime.external_address import ExternalAddress
 from .runtime.keys import Keys
 from .runtime.looking_back import LookingBack
-from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
+from .runtime.membership import KnownDisk, Place, Seen, is_running, join, mark_clean
 from .runtime.retention import RetentionSettings
 from .runtime.topic_feed import TopicFeed
 from .runtime.topic_limits import TopicLimits
@@ -85,10 +85,6 @@ EXIT_STATUS_RUN_OVER = 77
 
 DIRECTORY_CHECK_S = 1.0
 """Between two checks that the data directory is still there, and is still the one that this member run opened."""
-
-RUNNING_DEADLINE_S = 1.0
-"""How long a start waits for an answer of its disk's last member run. If that machine is gone, no answer
-comes."""
 
 STOP_GRACE_S = 0.3
 """How long a stop lets calls and streams end by themselves."""
@@ -317,14 +313,9 @@ class Broker:
         _log.info("serving", broker=settings.broker, listen=settings.listen, advertise=settings.client_address)
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """Whether a process at this address answers that it is this member run."""
+        """See `runtime.membership.is_running`."""
         identity = PeerIdentity(cluster_id, run.member, run.run)
-        try:
-            connection = await LinkDialer(identity, self._tls_contexts).dial(address, RUNNING_DEADLINE_S)
-        except (PeerRefusedError, PeerSilentError):
-            return False
-        await connection.abandon("it was only asked who it is")
-        return (connection.peer.member, connection.peer.member_run) == (run.member, run.run)
+        return await is_running(LinkDialer(identity, self._tls_contexts), address, run)
 
     def _open_disk(self, cluster_id: str, known: KnownDisk | None, may_replace: bool) -> _Disk:
         directory = open_directory(self.settings.data, self.settings.broker, cluster_id, crc32c)
@@ -777,11 +768,7 @@ class Broker:
         await self._end_duties()
         assert self._streams is not None
         await asyncio.gather(self._streams.stop(STOP_GRACE_S), *(server.stop(STOP_GRACE_S) for server in self._servers))
-        await self._links.close()
-        await self._listener.close()
-        await self._driver.stop()
-        await self._runtime.work.close()
-        await self._calls.close()
+        await self._close_parts()
         assert self._storage is not None
         await self._storage.close()
         try:
@@ -831,6 +818,13 @@ class Broker:
             self._duties.cancel()
             await asyncio.gather(self._duties, return_exceptions=True)
 
+    async def _close_parts(self) -> None:
+        await self._links.close()
+        await self._listener.close()
+        await self._driver.stop()
+        await self._runtime.work.close()
+        await self._calls.close()
+
     async def _abandon(self) -> None:
         """Give back what a failed start has taken. If its member run began, the next start certifies its end."""
         await self._end_duties()
@@ -839,11 +833,7 @@ class Broker:
         if self._streams is not None:
             await self._streams.stop(0.0)
         if self._is_assembled:
-            await self._links.close()
-            await self._listener.close()
-            await self._driver.stop()
-            await self._runtime.work.close()
-            await self._calls.close()
+            await self._close_parts()
         if self._bound_links is not None:
             self._bound_links.close()
         if self._storage is not None:

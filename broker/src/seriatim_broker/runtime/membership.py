@@ -38,6 +38,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.values.messages import FORMS
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
+from ..interfaces.link import Dialer, PeerRefusedError, PeerSilentError
 from . import watermarks
 from .keys import Keys
 from .operators import Guard, unguarded
@@ -59,6 +60,9 @@ CERTIFIED_RUNS_MAX = 1000
 """At most so many earlier runs are certified at a start. Those runs have certified still older ones."""
 
 RETRY_S = 0.2
+
+RUNNING_DEADLINE_S = 1.0
+"""How long a start waits for an answer of its disk's last member run. If that machine is gone, no answer comes."""
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -521,3 +525,13 @@ def live_record(identity: Identity, wall_ms: int, unlinked: Sequence[str] = ()) 
         member=member_to_record(identity.member), run=identity.run, wall_ms=wall_ms, unlinked=unlinked
     )
     return record.SerializeToString()
+
+
+async def is_running(dialer: Dialer, address: str, run: RunId) -> bool:
+    """Whether a process at this address answers that it is this member run."""
+    try:
+        connection = await dialer.dial(address, RUNNING_DEADLINE_S)
+    except (PeerRefusedError, PeerSilentError):
+        return False
+    await connection.abandon("it was only asked who it is")
+    return (connection.peer.member, connection.peer.member_run) == (run.member, run.run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from seriatim_api.ids import PartitionId
 
@@ -47,17 +48,15 @@ from seriatim_broker.core.values.positions import BatchPlace, Measure
 from seriatim_broker.core.values.producers import Window
 
 
+@dataclass(slots=True, eq=False)
 class SegmentImage:
     """One segment on a disk: its record, its batches, and the producer windows that were written with them."""
 
-    __slots__ = ("base", "batches", "commit", "record", "windows")
-
-    def __init__(self, record: LocalSegment) -> None:
-        self.record = record
-        self.batches: list[Batch] = []
-        self.base = (0, 0)  # the index at which the batches begin, and the bytes below
-        self.commit = 0
-        self.windows: dict[bytes, Window] = {}
+    record: LocalSegment
+    batches: list[Batch] = field(default_factory=list)
+    base: tuple[int, int] = (0, 0)  # the index at which the batches begin, and the bytes below
+    commit: int = 0
+    windows: dict[bytes, Window] = field(default_factory=dict)
 
     @property
     def tail(self) -> int:
@@ -91,20 +90,18 @@ class SegmentImage:
         return twin
 
 
+@dataclass(slots=True, eq=False)
 class PartitionImage:
     """One partition on a disk."""
 
-    __slots__ = ("blocks", "chain", "cursors", "handovers", "preparations", "rows", "segments", "tails")
-
-    def __init__(self) -> None:
-        self.segments: dict[int, SegmentImage] = {}
-        self.preparations: dict[tuple[int, bytes], Preparation] = {}
-        self.tails: dict[tuple[int, int], TailCopy] = {}  # by segment and place
-        self.cursors: dict[tuple[int, str], CursorState] = {}
-        self.rows: dict[tuple[int, str], dict[bytes, bytes]] = {}
-        self.handovers: dict[tuple[int, str], HandOverState] = {}
-        self.blocks: dict[bytes, bytes] = {}
-        self.chain: Chain | None = None
+    segments: dict[int, SegmentImage] = field(default_factory=dict)
+    preparations: dict[tuple[int, bytes], Preparation] = field(default_factory=dict)
+    tails: dict[tuple[int, int], TailCopy] = field(default_factory=dict)  # by segment and place
+    cursors: dict[tuple[int, str], CursorState] = field(default_factory=dict)
+    rows: dict[tuple[int, str], dict[bytes, bytes]] = field(default_factory=dict)
+    handovers: dict[tuple[int, str], HandOverState] = field(default_factory=dict)
+    blocks: dict[bytes, bytes] = field(default_factory=dict)
+    chain: Chain | None = None
 
     def twin(self) -> PartitionImage:
         """An independent copy."""
@@ -120,13 +117,11 @@ class PartitionImage:
         return twin
 
 
+@dataclass(slots=True, eq=False)
 class DiskImage:
     """The content of a disk after a sequence of writes."""
 
-    __slots__ = ("partitions",)
-
-    def __init__(self) -> None:
-        self.partitions: dict[PartitionId, PartitionImage] = {}
+    partitions: dict[PartitionId, PartitionImage] = field(default_factory=dict)
 
     def twin(self) -> DiskImage:
         """An independent copy."""

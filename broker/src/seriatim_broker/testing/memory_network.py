@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -36,16 +36,14 @@ _LANES: dict[type, int] = {**dict.fromkeys(DATA, REPLICATION), Heartbeat: URGENT
 Carry = Callable[["MemoryConnection"], Awaitable[str]]
 
 
+@dataclass(slots=True, eq=False)
 class _Post:
     """A broker that accepts connections, with its identity and its event loop."""
 
-    __slots__ = ("accepted", "carry", "identity", "loop")
-
-    def __init__(self, identity: PeerIdentity, carry: Carry) -> None:
-        self.identity = identity
-        self.carry = carry
-        self.loop = asyncio.get_running_loop()
-        self.accepted: set[asyncio.Task[str]] = set()
+    identity: PeerIdentity
+    carry: Carry
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    accepted: set[asyncio.Task[str]] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.interfaces.clock import Clock
 from seriatim_broker.interfaces.coordinator import Coordinator
-from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
+from seriatim_broker.interfaces.link import PeerIdentity
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.assembly import Ground, Runtime
@@ -24,7 +24,7 @@ from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.driver import Core
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity, Place, Seen, join, mark_clean
+from seriatim_broker.runtime.membership import Identity, Place, Seen, is_running, join, mark_clean
 from seriatim_broker.runtime.retention import RetentionSettings
 from seriatim_broker.runtime.traffic import MeasureTraffic
 
@@ -33,9 +33,6 @@ from .simulated_bodies import SimulatedBodies
 from .simulated_directory import SimulatedDirectory
 
 JOIN_DEADLINE_S = 30.0
-RUNNING_DEADLINE_S = 1.0
-"""How long a start waits for an answer of its disk's last member run, at the address in its record."""
-
 MakeCore = Callable[[Identity, list[RecoveredPartition]], Core]
 
 
@@ -126,14 +123,9 @@ class SimulatedBroker:
                 group.create_task(duty, name=f"{name} of {self.place.broker}")
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """Whether a process at this address answers that it is this member run, as in `composition.Broker`."""
+        """See `runtime.membership.is_running`."""
         dialer = self._machine.network.dialer(PeerIdentity(cluster_id, run.member, run.run), self.place.advertise)
-        try:
-            connection = await dialer.dial(address, RUNNING_DEADLINE_S)
-        except (PeerRefusedError, PeerSilentError):
-            return False
-        await connection.abandon("it was only asked who it is")
-        return (connection.peer.member, connection.peer.member_run) == (run.member, run.run)
+        return await is_running(dialer, address, run)
 
     async def _remember(self, seen: Seen) -> None:
         self._machine.directory.note_seen(seen)
