@@ -27,6 +27,7 @@ from ..core.values.chain import Chain
 from ..core.values.effects import KeysListed, KeysOperated
 from ..core.values.events import ListKeys, OperateKeys
 from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
+from ..interfaces.same_names import fill
 from .consumer_group_admin import row_of, unknown_consumer_group
 from .consumer_group_operations import ROUND_PAUSE_S, ROUNDS_MAX, ConsumerGroupOperations
 from .outbound import is_forwarded, operator_epoch
@@ -151,18 +152,8 @@ def _phase(state: int) -> KeyPhase:
 
 
 def _key_to_proto(key: WaitingKey) -> broker_pb2.GroupKey:
-    return broker_pb2.GroupKey(
-        name=key.name,
-        key=key_of_name(key.name),
-        state=_STATES[key.phase],
-        attempts=key.attempts,
-        turn=key.turn,
-        first_offset=key.first_offset,
-        messages=key.message_count,
-        ready_at_ms=key.ready_at_ms,
-        error=key.error,
-        group_epoch=key.group_epoch,
-    )
+    group_key = broker_pb2.GroupKey(key=key_of_name(key.name))
+    return fill(group_key, key, state=_STATES[key.phase], messages=key.message_count)
 
 
 def _result_to_proto(result: SeriatimError | bool) -> broker_pb2.OperatedKeyResult:

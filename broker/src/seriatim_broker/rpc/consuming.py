@@ -43,6 +43,7 @@ from ..core.values.events import (
 )
 from ..core.values.keyed import DELAY_MS_MAX, ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
+from ..interfaces.same_names import fill
 from ..interfaces.settings_records import mode_from_number, mode_to_number
 from ..runtime.records import operation_to_number
 from .addresses import Addresses
@@ -341,42 +342,21 @@ class ConsumeStream:
                 out.ack_confirmed.segment = event.segment_no
                 out.ack_confirmed.index = event.index
             case fx.Joined():
-                out.joined.active = event.active
-                out.joined.segment = event.segment_no
-                out.joined.index = event.index
-                out.joined.token = event.token
-                out.joined.group_epoch = event.group_epoch
-                out.joined.server_epoch = event.server_epoch
-                out.joined.paused = event.paused
-                out.joined.begun_by = operation_to_number(event.begun_by)
-                out.joined.mode = mode_to_number(event.mode)
-                out.joined.grant_ms = event.grant_ms
-                out.joined.at_most_once = event.at_most_once
+                begun_by, mode = operation_to_number(event.begun_by), mode_to_number(event.mode)
+                fill(out.joined, event, segment=event.segment_no, begun_by=begun_by, mode=mode)
             case fx.YieldAsked():
-                out.yield_asked.number = event.number
-                out.yield_asked.is_over = event.is_over
+                fill(out.yield_asked, event)
             case fx.Paused():
-                out.paused.paused = event.paused
+                fill(out.paused, event)
             case fx.Skip():
-                out.skip.segment = event.segment_no
-                out.skip.from_index = event.from_index
-                out.skip.to_index = event.to_index
+                fill(out.skip, event, segment=event.segment_no)
             case fx.EndOfSegment():
-                out.end_of_segment.segment = event.segment_no
-                out.end_of_segment.sealed_len = event.sealed_len
-                out.end_of_segment.next_segment = event.next_segment_no
+                fill(out.end_of_segment, event, segment=event.segment_no, next_segment=event.next_segment_no)
                 out.end_of_segment.next_server_address = self._addresses.of(event.next_server)
-                out.end_of_segment.group_epoch = event.group_epoch
             case fx.Gap():
-                out.gap.segment = event.segment_no
-                out.gap.from_index = event.from_index
-                out.gap.reason = event.reason
-                out.gap.to_index = event.to_index
+                fill(out.gap, event, segment=event.segment_no)
             case fx.Dropped():
-                out.dropped.from_offset = event.from_offset
-                out.dropped.segment = event.segment_no
-                out.dropped.to_index = event.to_index
-                out.dropped.messages = event.messages
+                fill(out.dropped, event, segment=event.segment_no)
             case fx.SubscriptionRefused():
                 out.refused.error.CopyFrom(error_to_proto(event.error))
                 out.refused.segment = event.segment_no

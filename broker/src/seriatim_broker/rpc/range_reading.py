@@ -24,6 +24,7 @@ from ..core.values import effects as fx
 from ..core.values.events import ReadRange
 from ..core.values.log import Batch
 from ..core.values.positions import Place
+from ..interfaces.same_names import fill
 from .addresses import Addresses
 from .served_streams import counted
 from .services import Services, abort
@@ -212,18 +213,11 @@ def _encode(answer: fx.RangeRead) -> tuple[list[bytes], list[tuple[bytes, bytes]
                 out.batches.batch_count = len(event.batches)
                 batches += event.batches
             case fx.RangeSkip():
-                out.skip.segment = event.segment_no
-                out.skip.from_index = event.from_index
-                out.skip.to_index = event.to_index
-                out.skip.checksum = event.checksum
+                fill(out.skip, event, segment=event.segment_no)
             case fx.RangeSegmentEnd():
-                out.segment_end.segment = event.segment_no
-                out.segment_end.sealed_len = event.sealed_len
-                out.segment_end.sealed_checksum = event.sealed_checksum
+                fill(out.segment_end, event, segment=event.segment_no)
             case fx.RangeGap():
-                out.gap.segment = event.segment_no
-                out.gap.from_index = event.from_index
-                out.gap.reason = event.reason
+                fill(out.gap, event, segment=event.segment_no)
             case fx.RangeDropped():
                 out.dropped.from_offset = make_offset(*event.start)
                 out.dropped.to_offset = make_offset(*event.until)

@@ -14,6 +14,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 from ..core.values.effects import ConsumerResolved, Resolved
 from ..core.values.events import ResolveConsumer, ResolveProducer
 from ..core.values.keyed import ConsumerMode
+from ..interfaces.same_names import fill
 from ..runtime.topic_news import Known, TopicNews
 from .addresses import Addresses
 from .consuming import consumer_mode, start_position
@@ -165,14 +166,12 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
             ends_s(context),
         )
         reply = answered(asked, ConsumerResolved)
-        return broker_pb2.ResolveConsumerResponse(
+        return fill(
+            broker_pb2.ResolveConsumerResponse(),
+            reply,
             partition_id=reply.partition,
             segment=reply.segment_no,
             server_broker=reply.server,
             server_address=self._addresses.of(reply.server),
-            server_epoch=reply.server_epoch,
-            group_epoch=reply.group_epoch,
             state=_STATES.get(reply.state, records_pb2.SEGMENT_STATE_UNSPECIFIED),
-            has_cursor=reply.has_cursor,
-            confirmed=reply.confirmed,
         )

@@ -31,6 +31,7 @@ from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
 from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
 from ..interfaces.coordinator import Compare, Put, value_begins_with
+from ..interfaces.same_names import fill
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
 from ..interfaces.segment_records import member_from_record as member_from_record
 from ..interfaces.segment_records import member_to_record as member_to_record
@@ -261,31 +262,20 @@ def operation_to_number(operation: ConsumerGroupOperation | None) -> records_pb2
 def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     """A consumer group's cursor as a coordinator's value. With `over`, that value is changed."""
     written = records_pb2.CursorRecord.FromString(over) if over else records_pb2.CursorRecord()
-    written.segment = record.segment_no
-    written.group_epoch = record.group_epoch
-    written.start_index = record.start_index
-    written.topic = record.topic
-    written.deleted = record.deleted
-    written.deleted_at_ms = record.deleted_at_ms
-    written.paused = record.paused
-    written.begun_by = operation_to_number(record.begun_by)
+    fill(
+        written,
+        record,
+        segment=record.segment_no,
+        begun_by=operation_to_number(record.begun_by),
+        mode=mode_to_number(record.mode),
+        spread=spread_to_number(record.is_spread),
+    )
     written.requests[:] = record.requests
-    written.dropped_from = record.dropped_from
-    written.dropped_position = record.dropped_position
-    written.external = record.external
-    written.reported_at_ms = record.reported_at_ms
-    written.mode = mode_to_number(record.mode)
-    written.term_base = record.term_base
-    written.oldest = record.oldest
     written.handover_epoch, written.handover_no = record.handover
-    written.at_most_once = record.at_most_once
-    written.spread = spread_to_number(record.is_spread)
     if record.mode is not ConsumerMode.EXCLUSIVE:
         written.retry.CopyFrom(retry_to_proto(record.retry))
     else:
         written.ClearField("retry")
-    written.repeated_to = record.repeated_to
-    written.repeated_index = record.repeated_index
     return written.SerializeToString()
 
 
@@ -351,20 +341,8 @@ def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
 def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records_pb2.WriterRecord:
     """A writer as a record. With `over`, that value is changed, so that fields of a newer version stay."""
     written = records_pb2.WriterRecord.FromString(over) if over else records_pb2.WriterRecord()
-    written.producer = record.producer
-    written.topic = record.topic
-    written.epoch = record.epoch
-    written.owner = record.owner
-    written.state = records_pb2.WriterState.ValueType(record.state)
-    written.sequence = record.sequence
+    fill(written, record, state=records_pb2.WriterState.ValueType(record.state))
     written.manifest.CopyFrom(manifest_place_to(record.manifest))
-    written.rows = record.rows
-    written.digest = record.digest
-    written.decided_at_ms = record.decided_at_ms
-    written.done_at_ms = record.done_at_ms
-    written.lost_rows = record.lost_rows
-    written.ephemeral = record.ephemeral
-    written.opened_at_ms = record.opened_at_ms
     del written.rebuilt[:]
     for partition, rows in record.rebuilt:
         written.rebuilt.add(partition_id=partition, rows=rows)
