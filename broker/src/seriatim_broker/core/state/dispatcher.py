@@ -131,6 +131,7 @@ RESERVED_FIRST_MAX: Final = 16
 """The first one covers at most so many times `reservation_messages`."""
 
 
+@dataclass(slots=True, eq=False)
 class ReservationPace(State):
     """How many messages the next reservation covers: more if a reader waits for it, and soon needs the one after it.
 
@@ -141,13 +142,10 @@ class ReservationPace(State):
     3. It gets 10,000 of them, and waits.
     """
 
-    __slots__ = ("_asked_us", "_durable_us", "_is_awaited", "times")
-
-    def __init__(self) -> None:
-        self.times = 1
-        self._asked_us = 0  # when the newest reservation was asked for; 0: none was
-        self._durable_us = 0  # when it was found to be durable; 0: it is not yet
-        self._is_awaited = False  # whether messages waited for it
+    times: int = 1
+    _asked_us: int = 0  # when the newest reservation was asked for; 0: none was
+    _durable_us: int = 0  # when it was found to be durable; 0: it is not yet
+    _is_awaited: bool = False  # whether messages waited for it
 
     def begin(self, round_trip_us: int) -> None:
         """A question to the other members and its answer take so long: the first reservation should last as long.

@@ -4,7 +4,7 @@ holds back."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from seriatim_api import errors
@@ -93,17 +93,15 @@ class Carrying(State):
         return self.batches.first_rows
 
 
+@dataclass(slots=True, eq=False)
 class Quiescence(State):
     """The master holds new batches back, in order, until a planned switch is done or given up."""
 
-    __slots__ = ("asked_by", "deadline_us", "queued", "reported", "switch")
-
-    def __init__(self, asked_by: str, switch_id: bytes, deadline_us: int) -> None:
-        self.asked_by = asked_by
-        self.switch = switch_id
-        self.deadline_us = deadline_us
-        self.queued: list[Append] = []
-        self.reported = False
+    asked_by: str
+    switch: bytes
+    deadline_us: int
+    queued: list[Append] = field(default_factory=list)
+    reported: bool = False
 
     def is_expected(self, broker: BrokerState) -> bool:
         """Whether the plan may still end in time, so that a batch is worth holding back behind the fence.
