@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import click
+from seriatim.cli._types import WrittenType
 
 NUMBER_MAX: Final = (1 << 63) - 1
 """The largest number that fits into a topic's record."""
@@ -94,50 +94,24 @@ def format_size(size_bytes: int) -> str:
     return f"{size:.1f}".removesuffix(".0") + units[0]
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[int]
-else:
-    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+def _read_duration(text: str) -> int:
+    found = parse_duration_ms(text)
+    if 0 < found < _MS["s"]:
+        raise ValueError(f"{text!r} is too short: at least 1s, or forever")
+    return found
 
 
-class DurationType(_ParamType):
-    """The type of options that take a duration, in ms."""
+DURATION: Final = WrittenType("DURATION", int, _read_duration)
+"""A duration, in ms."""
 
-    name = "DURATION"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the duration, or fail with a text that says how to write one."""
-        if isinstance(value, int):
-            return value
-        try:
-            found = parse_duration_ms(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if 0 < found < _MS["s"]:
-            self.fail(f"{value!r} is too short: at least 1s, or forever", param, ctx)
+def size_type(least: int) -> WrittenType[int]:
+    """The type of options that take a size, in bytes: at least so many."""
+
+    def read(text: str) -> int:
+        found = parse_size(text)
+        if 0 < found < least:
+            raise ValueError(f"{text!r} is too small: at least {format_size(least)}, or none")
         return found
 
-
-class SizeType(_ParamType):
-    """The type of options that take a size, in bytes.
-
-    Args:
-        least: The smallest size that the option accepts, in bytes.
-    """
-
-    name = "SIZE"
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the size, or fail with a text that says how to write one."""
-        if isinstance(value, int):
-            return value
-        try:
-            found = parse_size(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if 0 < found < self._least:
-            self.fail(f"{value!r} is too small: at least {format_size(self._least)}, or none", param, ctx)
-        return found
+    return WrittenType("SIZE", int, read)

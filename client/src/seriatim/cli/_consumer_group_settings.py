@@ -10,6 +10,7 @@ import click
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
 
 from seriatim.cli._amounts import format_duration, parse_duration_ms
+from seriatim.cli._types import WrittenType
 
 if TYPE_CHECKING:
     from seriatim import GroupPartition, GroupSettings, RetryPolicy
@@ -21,11 +22,9 @@ _EXHAUSTED: Final = ("block", "park-key", "dead-letter")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[int]
     _Choice = click.Choice[str]
 else:
-    _Choice = click.Choice
-    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+    _Choice = click.Choice  # in click 8.1 it takes no argument
 
 
 class WordType(_Choice):
@@ -36,22 +35,18 @@ class WordType(_Choice):
         return super().convert(value.replace("_", "-"), param, ctx)
 
 
-class DelayType(_ParamType):
-    """The type of options that take a delay, in ms, 1 ms at the least."""
+def _read_delay(text: str) -> int:
+    try:
+        found = parse_duration_ms(text)
+    except ValueError:
+        found = 0
+    if not found:
+        raise ValueError(f"{text!r} is no delay: write a number and a unit (ms, s, m, h, d), such as 500ms, 30s or 5m")
+    return found
 
-    name = "DURATION"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the delay, or fail with a text that says how to write one."""
-        if isinstance(value, int):
-            return value
-        try:
-            found = parse_duration_ms(value)
-        except ValueError:
-            found = 0
-        if not found:
-            self.fail(f"{value!r} is no delay: write a number and a unit (ms, s, m, h, d), such as 500ms, 30s or 5m")
-        return found
+_DELAY: Final = WrittenType("DURATION", int, _read_delay)
+"""A delay, in ms, 1 ms at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +148,7 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
         click.option(
             "--delay",
             "delays",
-            type=DelayType(),
+            type=_DELAY,
             multiple=True,
             help="A delay, such as 500ms, 30s or 5m. Exponential: give the first and the longest one. Fixed: give "
             "one. List: give each. [default in a new group: 1s and 5m]",
@@ -172,7 +167,7 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
         click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. [default: TOPIC.GROUP.dead]"),
         click.option(
             "--grant",
-            type=DelayType(),
+            type=_DELAY,
             help="How long a consumer has for a message if it does not say more, 1s to 24h. "
             "[default in a new group: 30s]",
         ),

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-import click
 from seriatim_api.key_names import NO_KEY, key_from_text, key_to_text, name_from_text
+
+from seriatim.cli._types import WrittenType
 
 NAMED_MAX: Final = 20
 """A question names at most so many keys."""
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[bytes]
-else:
-    _ParamType = click.ParamType  # in click 8.1 it takes no argument
-
-
-class _KeyType(_ParamType):
-    name = "key"
-
-    def __init__(self, read: Callable[[str], bytes]) -> None:
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        try:
-            return self._read(value)
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-KEY: Final = _KeyType(key_from_text)
+KEY: Final = WrittenType("key", bytes, key_from_text)
 """A key; commands get its bytes."""
 
-KEY_NAME: Final = _KeyType(name_from_text)
+KEY_NAME: Final = WrittenType("key", bytes, name_from_text)
 """A key that waits, or a message without a key, or a long key; commands get its name among brokers."""
 
 

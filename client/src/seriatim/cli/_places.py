@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-import click
 from seriatim_api.ids import make_offset, parse_offset
+
+from seriatim.cli._types import WrittenType
 
 if TYPE_CHECKING:
     from seriatim import GroupPartition
@@ -112,22 +113,5 @@ def next_offset(row: GroupPartition) -> int | None:
     return make_offset(row.segment, row.acked_index) if row.has_cursor else None
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Written]
-else:
-    _ParamType = click.ParamType  # in click 8.1 it takes no argument
-
-
-class PlaceType(_ParamType):
-    """The type of options that take a place."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Written:
-        """Read the place, or fail with a text that says how to write one."""
-        if isinstance(value, Written):
-            return value
-        try:
-            return parse(value, datetime.now().astimezone())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+PLACE: Final = WrittenType("place", Written, lambda text: parse(text, datetime.now().astimezone()))
+"""A place."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from seriatim_api.ids import format_offset
 
-from seriatim.cli._amounts import DurationType, SizeType, format_duration, format_size
+from seriatim.cli._amounts import DURATION, format_duration, format_size, size_type
 from seriatim.cli._places import next_offset
 from seriatim.cli._printing import draw
 from seriatim.cli._times import utc
@@ -32,14 +32,14 @@ PIECE_BYTES_MIN: Final = 1 << 16
 QUESTIONS_AT_ONCE: Final = 16
 """The most partitions that the command asks about at the same time."""
 
-_DURATION, _SIZE = DurationType(), SizeType(SIZE_MIN)
+_SIZE = size_type(SIZE_MIN)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of `create` and `alter` that say how long messages are kept."""
     for option in reversed((
         click.option(
-            "--retention", "retention_ms", type=_DURATION, metavar="DURATION",
+            "--retention", "retention_ms", type=DURATION, metavar="DURATION",
             help="Drop messages older than this: 72h, 7d, 90s, 1d12h, or forever. [default of a new topic: 3d]",
         ),
         click.option(
@@ -51,7 +51,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Keep messages that a consumer group has not read beyond these limits. [default: no]",
         ),
         click.option(
-            "--unread-max", "unread_ms_max", type=_DURATION, metavar="DURATION",
+            "--unread-max", "unread_ms_max", type=DURATION, metavar="DURATION",
             help="With --retain-unread: also drop unread messages if they are older than this. [default: forever]",
         ),
         click.option(

@@ -90,14 +90,7 @@ def _show(settings: Settings, found: Balance) -> None:
 
 def render_loads(found: Balance) -> Table:
     """A table with the load of each broker, before and after the moves."""
-    lines = (
-        (
-            now.broker,
-            now.group,
-            *(text for load in (now, after) for text in (f"{load.heads:,}", _rate(load.bytes_per_s))),
-        )
-        for now, after in _loads(found)
-    )
+    lines = ((now.broker, now.group, *_figures(now), *_figures(after)) for now, after in _loads(found))
     return draw(("broker", "group", ">heads", ">load/s", ">heads after", ">load/s after"), lines)
 
 

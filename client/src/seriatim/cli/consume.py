@@ -24,7 +24,7 @@ from seriatim.cli import _connect
 from seriatim.cli._consumer_group_settings import MODES, WordType
 from seriatim.cli._end import TopicEnd
 from seriatim.cli._notes import Notes, print_note
-from seriatim.cli._places import HELP, PlaceType, Written
+from seriatim.cli._places import HELP, PLACE, Written
 from seriatim.cli._printing import Format, render
 from seriatim.cli._range import RangeOptions, print_range
 from seriatim.cli._running import first_of, interruptible, run
@@ -73,7 +73,7 @@ class ConsumeOptions:
 @click.option(
     "--from",
     "start",
-    type=PlaceType(),
+    type=PLACE,
     default="earliest",
     show_default=True,
     help=f"Where to begin: {HELP}. With a group: used only if it has never consumed; no offset. With --mode broadcast "
@@ -91,7 +91,7 @@ class ConsumeOptions:
     help="With a group: the name of this consumer. With --mode broadcast its position is kept under this name until it "
     "was away for a week. [default: a new name]",
 )
-@click.option("--until", type=PlaceType(), help="Without a group: end before this place. [default: the end]")
+@click.option("--until", type=PLACE, help="Without a group: end before this place. [default: the end]")
 @click.option("--last", type=click.IntRange(1), help="Without a group: only this many last messages of each partition.")
 @click.option(
     "--partition",

@@ -17,6 +17,7 @@ from seriatim.cli._keys import KEY, listed, shown_key
 from seriatim.cli._printing import data_field, draw, offset_field, pick
 from seriatim.cli._settings import Settings
 from seriatim.cli._times import utc
+from seriatim.cli._types import WrittenType
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,23 +32,7 @@ VALUE_SHOWN: Final = 500
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[int]
-else:
-    _ParamType = click.ParamType  # in click 8.1 it takes no argument
-
-
-class _OffsetType(_ParamType):
-    name = "offset"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_offset(value)
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-OFFSET = _OffsetType()
+OFFSET = WrittenType("offset", int, parse_offset)
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC")
 GROUP = click.option("--group", metavar="GROUP", help="Only dead letters of this consumer group. [default: all]")
 PARTITION = click.option("--partition", "-p", type=click.IntRange(0), help="Only of this partition. [default: all]")
@@ -175,14 +160,13 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
 @click.pass_obj
 def replay(
     settings: Settings,
+    /,
     topic: str,
-    offsets: tuple[int, ...],
-    key: bytes | None,
-    is_all: bool,
     group: str | None,
     partition: int | None,
     yes: bool,
     into_new_topic: bool,
+    **choice: Any,
 ) -> None:
     """Give dead letters to their consumer groups again, each at the end of its partition, behind all of its key.
 
@@ -192,7 +176,7 @@ def replay(
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
+        chosen = await _chosen(admin, topic, group, partition, **choice)
         question = f"Replay {_count(chosen)} of {topic} to their groups ({_keys(chosen)})?"
         await _confirm(question, "nothing was replayed", chosen, yes)
         copies = await admin.replay_dead_letters(topic, chosen, into_new_topic=into_new_topic) if chosen else []
@@ -219,23 +203,14 @@ def replay(
 @TOPIC
 @_choice
 @click.pass_obj
-def drop(
-    settings: Settings,
-    topic: str,
-    offsets: tuple[int, ...],
-    key: bytes | None,
-    is_all: bool,
-    group: str | None,
-    partition: int | None,
-    yes: bool,
-) -> None:
+def drop(settings: Settings, /, topic: str, group: str | None, partition: int | None, yes: bool, **choice: Any) -> None:
     """Say that dead letters are done with: they are not listed any more, and cannot be replayed.
 
     Choose with --offset, --key or --all. They stay in the topic until its retention drops them.
     """
 
     async def work(admin: Admin) -> int:
-        chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
+        chosen = await _chosen(admin, topic, group, partition, **choice)
         question = f"Drop {_count(chosen)} of {topic}, so that they cannot be replayed ({_keys(chosen)})?"
         await _confirm(question, "nothing was dropped", chosen, yes)
         if chosen:
@@ -266,11 +241,12 @@ async def _first(letters: AsyncIterator[DeadLetter], count: int) -> list[DeadLet
 async def _chosen(
     admin: Admin,
     topic: str,
+    group: str | None,
+    partition: int | None,
+    *,
     offsets: Sequence[int],
     key: bytes | None,
     is_all: bool,
-    group: str | None,
-    partition: int | None,
 ) -> list[DeadLetter]:
     """The dead letters that the options choose. Only with `--all` there may be none.
 

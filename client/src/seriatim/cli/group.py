@@ -24,7 +24,7 @@ from seriatim.cli._consumer_group_settings import (
     settings_options,
     waiting_line,
 )
-from seriatim.cli._places import HELP, PlaceType, Written, next_offset
+from seriatim.cli._places import HELP, PLACE, Written, next_offset
 from seriatim.cli._printing import draw, offset_field, pick, shown_offset
 from seriatim.cli._settings import Settings
 
@@ -231,9 +231,7 @@ async def _with_lags(admin: Admin, names: Sequence[tuple[str, str]], *, as_json:
 @group.command()
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@click.option(
-    "--start", type=PlaceType(), default="earliest", show_default=True, help=f"Where the group begins: {HELP}."
-)
+@click.option("--start", type=PLACE, default="earliest", show_default=True, help=f"Where the group begins: {HELP}.")
 @_ON
 @settings_options(at_least_once=False)
 @click.pass_obj
@@ -320,7 +318,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
 
 
 _TO = click.option(
-    "--to", required=True, type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition."
+    "--to", required=True, type=PLACE, help=f"The new place: {HELP}. An offset needs exactly one --partition."
 )
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -359,7 +357,7 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 @group.command()
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@click.option("--to", type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition.")
+@click.option("--to", type=PLACE, help=f"The new place: {HELP}. An offset needs exactly one --partition.")
 @consumer_group_keys.KEYS
 @consumer_group_keys.ALL_PARKED
 @_PARTITIONS

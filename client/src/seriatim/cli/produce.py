@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 from seriatim_api.errors import BadRequestError, MessageTooLargeError, SeriatimError
@@ -37,6 +37,7 @@ from seriatim.cli._sources import (
     read_lines,
     split_key,
 )
+from seriatim.cli._types import WrittenType
 from seriatim.history import HistoryWriter
 
 STICKY_COUNT: Final = 100
@@ -51,20 +52,7 @@ SIZE_BYTES_MAX: Final = 32 << 20
 TERMINAL_HINT: Final = "each line that you type is a message; Ctrl-D ends; --size N generates messages instead"
 
 
-if TYPE_CHECKING:
-    _FloatType = click.ParamType[float]
-else:
-    _FloatType = click.ParamType  # not generic at run time before click 8.4
-
-
-class _Rate(_FloatType):
-    name = "N/s"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_rate(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+_RATE: Final = WrittenType("N/s", float, parse_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +96,7 @@ class _Lines(click.File):
     type=click.IntRange(0),
     help="Send all to this partition. [default: by key; without keys, 100 messages to each partition in turn]",
 )
-@click.option("--rate", type=_Rate(), help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
+@click.option("--rate", type=_RATE, help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @click.option(
     "--size",

@@ -19,7 +19,7 @@ import seriatim
 from seriatim.cli import _broadcast, _connect, _retention
 from seriatim.cli._asking import confirm, confirm_first
 from seriatim.cli._connect import call_admin
-from seriatim.cli._places import PlaceType, Written
+from seriatim.cli._places import PLACE, Written
 from seriatim.cli._printing import chain_fields, draw, pick
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
@@ -104,7 +104,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
 
 @topic.command()
 @click.argument("name")
-@click.option("--at", type=PlaceType(), help="Also show the place of a time: 2026-11-22T10:00 (Z or +01:00), or -15m.")
+@click.option("--at", type=PLACE, help="Also show the place of a time: 2026-11-22T10:00 (Z or +01:00), or -15m.")
 @click.pass_obj
 def offsets(settings: Settings, name: str, at: Written | None) -> None:
     """Show where each partition of the topic NAME begins and ends, and how many messages it has.
