@@ -19,6 +19,7 @@ from seriatim._logs import guarded
 from seriatim._records import Topic
 from seriatim._topics import is_same, told_topic
 from seriatim._transport.unary import Caller
+from seriatim._watching import Watch
 
 _log = guarded()
 
@@ -41,7 +42,7 @@ Grown = Callable[[Topic, Sequence[common_pb2.Route]], None]
 """A function that gets a topic with more partitions than before, and the routes of all of them."""
 
 
-class Growth:
+class Growth(Watch):
     """Watches one topic until it is closed.
 
     Args:
@@ -63,15 +64,9 @@ class Growth:
         self._caller = caller
         self._topic = topic
         self._grown = grown
-        self._failed = failed
         self._gone = gone
         self._is_told = False
-        self._task = asyncio.create_task(self._run(), name=f"growth of {topic.name}")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        super().__init__(f"growth of {topic.name}", failed)
 
     @property
     def is_told(self) -> bool:
@@ -94,15 +89,6 @@ class Growth:
         if not self._task.done() and self._look_at(topic, answer.routes):
             self.stop()
         return topic
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._task.cancel()
-
-    async def close(self) -> None:
-        """End the watch, and wait until its task has ended."""
-        self.stop()
-        await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

@@ -25,6 +25,7 @@ from seriatim._records import Assignment, Gap, GroupChange, Topic
 from seriatim._settings import ConsumerSettings, Start, Target
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
+from seriatim._watching import Watch
 
 S = TypeVar("S", bound=Subscribed)
 
@@ -157,7 +158,7 @@ class ConsumerBase(ABC, Generic[S]):
         return self._unserved.unserved if self._unserved is not None else ()
 
     @property
-    def _watches(self) -> list[Growth | UnservedWatch]:
+    def _watches(self) -> list[Watch]:
         return [watch for watch in (self._growth, self._unserved) if watch is not None]
 
     # ---- ending --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from seriatim._consuming.subscription import Subscribed
 from seriatim._core.unserved import ServiceWatch, Unserved, Waiting
 from seriatim._logs import guarded
 from seriatim._transport.unary import Caller
+from seriatim._watching import Watch
 
 LOOK_S: Final = 5.0
 """Seconds between two looks at all partitions of a consumer."""
@@ -33,7 +34,7 @@ QUESTION_DEADLINE_S: Final = 5.0
 _log = guarded()
 
 
-class UnservedWatch:
+class UnservedWatch(Watch):
     """Looks at the partitions of one consumer, until it is closed. One timer does, however many they are.
 
     Args:
@@ -59,28 +60,13 @@ class UnservedWatch:
         self._group = group
         self._subscriptions = subscriptions
         self._interrupt = interrupt
-        self._failed = failed
         self._watch = ServiceWatch()
-        self._task = asyncio.create_task(self._run(), name=f"unserved partitions of {topic}")
-        self._task.add_done_callback(self._ended)
+        super().__init__(f"unserved partitions of {topic}", failed)
 
     @property
     def unserved(self) -> tuple[int, ...]:
         """The partitions that are served nothing, though messages wait there."""
         return self._watch.unserved
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._task.cancel()
-
-    async def close(self) -> None:
-        """End the watch, and wait until its task has ended."""
-        self.stop()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
 
     async def _run(self) -> None:
         while True:
