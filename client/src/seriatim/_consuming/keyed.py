@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -114,6 +115,7 @@ class Grant:
         self._is_given_back = True
 
 
+@dataclass(slots=True, eq=False)
 class GrantFrame:
     """Grants that came together, with one body. It is unpacked when the application asks for it.
 
@@ -124,26 +126,14 @@ class GrantFrame:
         offsets: Of all messages, grant after grant.
     """
 
-    __slots__ = ("_attempts", "_repeated", "_rows", "_unread", "counts", "offsets", "subscription", "tokens")
-
-    def __init__(
-        self,
-        subscription: KeyedSubscription,
-        tokens: Sequence[int],
-        counts: Sequence[int],
-        offsets: Sequence[int],
-        attempts: Sequence[int],
-        repeated: Sequence[bool],
-        unread: tuple[BatchHeader, memoryview],
-    ) -> None:
-        self.subscription = subscription
-        self.tokens = tokens
-        self.counts = counts
-        self.offsets = offsets
-        self._attempts = attempts
-        self._repeated = repeated
-        self._unread = unread
-        self._rows: pa.RecordBatch | None = None
+    subscription: KeyedSubscription
+    tokens: Sequence[int]
+    counts: Sequence[int]
+    offsets: Sequence[int]
+    _attempts: Sequence[int]
+    _repeated: Sequence[bool]
+    _unread: tuple[BatchHeader, memoryview]
+    _rows: pa.RecordBatch | None = None
 
     @property
     def offset(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError
@@ -20,6 +21,7 @@ QUESTION_DEADLINE_S: Final = 2.0
 _log = guarded()
 
 
+@dataclass(slots=True, eq=False)
 class Servers:
     """Asks for all partitions of one consumer, until `close` is called.
 
@@ -31,22 +33,14 @@ class Servers:
         mode: The mode of a consumer group that has no cursor.
     """
 
-    def __init__(
-        self,
-        caller: Caller,
-        group: str,
-        fail: Callable[[SeriatimError], None],
-        failed: Callable[[BaseException], Any],
-        mode: records_pb2.ConsumerMode.ValueType = records_pb2.CONSUMER_MODE_EXCLUSIVE,
-    ) -> None:
-        self._caller = caller
-        self._group = group
-        self._fail = fail
-        self._failed = failed
-        self._mode = mode
-        self._questions: set[asyncio.Task[None]] = set()
-        self._untold: dict[int, str] = {}  # why brokers could not tell the server, by partition id
-        self._is_over = False
+    _caller: Caller
+    _group: str
+    _fail: Callable[[SeriatimError], None]
+    _failed: Callable[[BaseException], Any]
+    _mode: records_pb2.ConsumerMode.ValueType = records_pb2.CONSUMER_MODE_EXCLUSIVE
+    _questions: set[asyncio.Task[None]] = field(default_factory=set)
+    _untold: dict[int, str] = field(default_factory=dict)  # why brokers could not tell the server, by partition id
+    _is_over: bool = False
 
     def why_untold(self, partition_id: int) -> str:
         """Why the last question about a partition had no answer, for people; empty if it had one."""

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import google_crc32c
@@ -52,6 +53,7 @@ Partitions = int | Sequence[int] | Callable[[int], int] | None
 """Where rows go: one partition for all, one for each, what a function of the partition count says, or by their keys."""
 
 
+@dataclass(slots=True, eq=False)
 class Stager:
     """Stages rows for one topic, for one client.
 
@@ -64,21 +66,12 @@ class Stager:
         client_name: The client's name in the brokers' logs.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: ProducerSettings,
-        channels: Channels,
-        caller: Caller,
-        links: AppendLinks,
-        client_name: str,
-    ) -> None:
-        self._name = name
-        self._settings = settings
-        self._channels = channels
-        self._caller = caller
-        self._links = links
-        self._client_name = client_name
+    _name: str
+    _settings: ProducerSettings
+    _channels: Channels
+    _caller: Caller
+    _links: AppendLinks
+    _client_name: str
 
     # ---- rows ----
 

@@ -84,6 +84,7 @@ async def print_range(settings: Settings, options: RangeOptions) -> int:
         return printing.count
 
 
+@dataclass(slots=True, eq=False)
 class RangePrinter:
     """One use of the command.
 
@@ -95,21 +96,12 @@ class RangePrinter:
         flush: Flushes the output.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        options: RangeOptions,
-        client: Client,
-        write: Callable[[bytes], Any],
-        flush: Callable[[], Any],
-    ) -> None:
-        self._settings = settings
-        self._options = options
-        self._client = client
-        self._write = write
-        self._to_terminal = sys.stdout.isatty()
-        self._flush = flush
-        self.count = 0
+    _settings: Settings
+    _options: RangeOptions
+    _client: Client
+    _write: Callable[[bytes], Any]
+    _flush: Callable[[], Any]
+    count: int = 0
 
     async def run(self) -> bool:
         """Print until the end of the range, or until the count is reached. Returns True.
@@ -195,11 +187,12 @@ class RangePrinter:
         options = self._options
         if start == end:
             return False
+        to_terminal = sys.stdout.isatty()
         async with self._client.read_range(options.topic, partition, start, end, on_loss=self._lose) as reader:
             while messages := await reader.fetch():
                 wanted = messages if options.count is None else messages[: options.count - self.count]
                 for message in wanted:
-                    self._write(render(message, options.output, to_terminal=self._to_terminal))
+                    self._write(render(message, options.output, to_terminal=to_terminal))
                 self._flush()
                 self.count += len(wanted)
                 if options.count is not None and self.count >= options.count:
