@@ -338,25 +338,10 @@ def messages_of(
 
     The columns are unpacked at once, so a batch that cannot be read raises here and not later.
     """
-    keys, values, timestamps, headers, tags = rows.columns
     count = rows.num_rows
-    return map(
-        _message_of,
-        zip(
-            repeat(topic),
-            repeat(partition),
-            range(offset, offset + count),
-            _column(keys, count),
-            values.to_pylist(),
-            timestamps.to_pylist(),
-            _header_column(headers, count),
-            _column(tags, count),
-            repeat(attempt),
-            chain(repeat(True, repeated_count), repeat(False, count - repeated_count)),
-            repeat(grant),
-            strict=False,  # `repeat` has no end
-        ),
-    )
+    repeated = chain(repeat(True, repeated_count), repeat(False, count - repeated_count))
+    offsets = range(offset, offset + count)
+    return granted_messages(topic, partition, offsets, rows, repeat(attempt), repeated, repeat(grant))
 
 
 def granted_messages(

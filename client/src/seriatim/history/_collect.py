@@ -10,7 +10,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final
 
 from seriatim.history import _format as f
 from seriatim.history._format import MessageId
@@ -59,6 +59,10 @@ class Messages:
         self.outcome_line = array("q")
         self.offset = array("q")  # as acknowledged; NONE if the outcome gave none
         self.key = array("i")  # NONE: no line has one
+        times, numbers = (self.send_at, self.outcome_at), (self.order, self.send_line, self.outcome_line, self.offset)
+        names = self.stream, self.producer, self.key
+        self._columns: list[tuple[array[Any], float]] = [(column, 0.0) for column in times]
+        self._columns += [(column, NONE) for column in (*numbers, *names)]
         self._copies: list[int] = []  # the row of the message, for each row behind those of messages
 
     def __len__(self) -> int:
@@ -89,31 +93,16 @@ class Messages:
         if new == 1:
             self._add_one()
         elif new:
-            none = array("q", [NONE]) * new
-            self.stream.extend(array("i", [NONE]) * new)
-            self.producer.extend(array("i", [NONE]) * new)
-            self.order.extend(none)
-            self.send_at.extend(array("d", [0.0]) * new)
-            self.send_line.extend(none)
             self.outcome.extend(bytes(new))
-            self.outcome_at.extend(array("d", [0.0]) * new)
-            self.outcome_line.extend(none)
-            self.offset.extend(none)
-            self.key.extend(array("i", [NONE]) * new)
+            for column, none in self._columns:
+                column.extend(array(column.typecode, [none]) * new)
         return rows
 
     def _add_one(self) -> None:
         """Add a single row, without the small arrays. A history of single lines spends its time here."""
-        self.stream.append(NONE)
-        self.producer.append(NONE)
-        self.order.append(NONE)
-        self.send_at.append(0.0)
-        self.send_line.append(NONE)
         self.outcome.append(NO_OUTCOME)
-        self.outcome_at.append(0.0)
-        self.outcome_line.append(NONE)
-        self.offset.append(NONE)
-        self.key.append(NONE)
+        for column, none in self._columns:
+            column.append(none)
 
 
 @dataclass(slots=True)
@@ -400,16 +389,10 @@ class History:
             seen.attempt.extend([attempt, *[1] * (count - 1)])
             seen.epoch.extend([_count(event, "v", default=0)] * count)
             seen.consumer.extend([self.consumers.number(consumer)] * count)
-            flags = [flagged, *[bool(event.get("r"))] * (count - 1)]
-            seen.message.extend(rows)
-            seen.offset.extend(range(offset, offset + count))
-            seen.flagged.extend(bytes(flags))
-            seen.at.extend(array("d", [at]) * count)
-            seen.line.extend(array("q", [line]) * count)
-            return
+        later = bool(event.get("r")) if mode[0] else flagged  # of a grant, the attempt is of the first message
+        seen.flagged.extend(bytes([flagged, *[later] * (count - 1)]))
         seen.message.extend(rows)
         seen.offset.extend(range(offset, offset + count))
-        seen.flagged.extend(bytes([flagged]) * count)
         seen.at.extend(array("d", [at]) * count)
         seen.line.extend(array("q", [line]) * count)
 
