@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,61 +49,46 @@ class Served(Protocol):
     @property
     def is_serving(self) -> bool:
         """Whether it listens already."""
-        ...
 
     def deliver(self, event: Event) -> None:
         """Hand an event to it."""
-        ...
 
     def to_mono(self, time_us: int) -> int:
         """A virtual time on its clock."""
-        ...
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """A client's stream to one process of a broker."""
 
-    __slots__ = ("arrivals", "held", "is_open", "number", "on_closed", "on_reply", "process", "seen_by_client")
-
-    def __init__(
-        self, number: int, process: Served, on_reply: Callable[[Any], None], on_closed: Callable[[Stream], None]
-    ) -> None:
-        self.number = number
-        self.process = process
-        self.on_reply = on_reply
-        self.on_closed = on_closed
-        self.is_open = True  # until it breaks; nothing is delivered after that
-        self.seen_by_client = True  # until the client has noticed
-        self.arrivals = [0, 0]  # to the broker, to the client
-        self.held: list[Callable[[], None]] | None = None  # messages that a silent cut holds back, in their order
+    number: int
+    process: Served
+    on_reply: Callable[[Any], None]
+    on_closed: Callable[[Stream], None]
+    is_open: bool = True  # until it breaks; nothing is delivered after that
+    seen_by_client: bool = True  # until the client has noticed
+    arrivals: list[int] = field(default_factory=lambda: [0, 0])  # to the broker, to the client
+    held: list[Callable[[], None]] | None = None  # messages that a silent cut holds back, in their order
 
 
+@dataclass(slots=True, eq=False)
 class Clients:
     """The desks where requests of clients and answers of brokers meet."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        options: Options,
-        brokers: Mapping[str, Broker],
-        network: Network,
-        judge: Judge,
-        distances: Distances,
-    ) -> None:
-        self.schedule = schedule
-        self.options = options
-        self.brokers = brokers
-        self.network = network
-        self.judge = judge
-        self._distances = distances
-        self.cut: dict[str, int] = {}  # brokers that clients cannot reach
-        self.other_mode: Callable[[str, PartitionId], bool] = lambda _group, _partition: False
-        """A consumer asked for another mode than its group has: whether another one begins for it."""
-        self.look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
-        self.on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
-        self._serial = 0
-        self._asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = {}
-        self._streams: dict[int, Stream] = {}
+    schedule: Schedule
+    options: Options
+    brokers: Mapping[str, Broker]
+    network: Network
+    judge: Judge
+    _distances: Distances
+    cut: dict[str, int] = field(default_factory=dict)  # brokers that clients cannot reach
+    other_mode: Callable[[str, PartitionId], bool] = lambda _group, _partition: False
+    """A consumer asked for another mode than its group has: whether another one begins for it."""
+    look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
+    on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
+    _serial: int = 0
+    _asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = field(default_factory=dict)
+    _streams: dict[int, Stream] = field(default_factory=dict)
 
     def number(self) -> int:
         """A number that was not used before."""

@@ -47,59 +47,46 @@ class Process(Protocol):
     @property
     def member(self) -> MemberId:
         """Which disk it runs on."""
-        ...
 
     @property
     def run(self) -> int:
         """The run that it is; 0 until it has begun one."""
-        ...
 
     @property
     def broker(self) -> Broker:
         """Where it runs."""
-        ...
 
     @property
     def is_serving(self) -> bool:
         """Whether clients find it."""
-        ...
 
     @property
     def watched(self) -> WatchedCore | None:
         """Its core, once it has one."""
-        ...
 
     def to_mono(self, time_us: int) -> int:
         """A virtual time on this process's monotonic clock."""
-        ...
 
     def jump_wall(self, by_ms: int) -> None:
         """The wall clock is set."""
-        ...
 
     def look_for_room(self) -> None:
         """Look whether the disk is full."""
-        ...
 
     def deliver(self, event: Event) -> None:
         """Hand an event to the core."""
-        ...
 
     def freeze(self) -> None:
         """Do nothing until `thaw`."""
-        ...
 
     def thaw(self) -> None:
         """Go on, with all that has come meanwhile."""
-        ...
 
     def leave_network(self, *, silent: bool) -> None:
         """All its connections to brokers end. With `silent` (its machine went down) the other ends are not told."""
-        ...
 
     def end(self) -> None:
         """The process is no more."""
-        ...
 
 
 class Broker(Protocol):
@@ -124,47 +111,37 @@ class Broker(Protocol):
     @property
     def member(self) -> MemberId:
         """Whose disk it is."""
-        ...
 
     @property
     def run(self) -> int:
         """The last run that began."""
-        ...
 
     @property
     def suspect_before_run(self) -> int:
         """Below this run its memory may have been lost."""
-        ...
 
     @property
     def process(self) -> Process | None:
         """The run that goes on now."""
-        ...
 
     @property
     def real_disk(self) -> MemoryDisk:
         """The disk at which the judge looks."""
-        ...
 
     def start(self) -> object:
         """Start the next run on this disk."""
-        ...
 
     def start_again(self) -> None:
         """The supervisor starts it, if no process is there."""
-        ...
 
     def give_up(self) -> None:
         """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
-        ...
 
     def ended_badly(self, *, machine: bool) -> None:
         """A fault ended the run, or (with `machine`) the machine."""
-        ...
 
     def replace_disk(self) -> None:
         """The slot gets an empty disk: another member."""
-        ...
 
 
 class Network(Protocol):
@@ -172,31 +149,24 @@ class Network(Protocol):
 
     def latency_us(self) -> int:
         """How long something takes from one process to another."""
-        ...
 
     def cut(self, source: str, target: str) -> None:
         """Let nothing from `source` arrive at `target` until `heal`."""
-        ...
 
     def heal(self, source: str, target: str) -> None:
         """Undo one `cut`."""
-        ...
 
     def heal_all(self) -> None:
         """Undo all cuts."""
-        ...
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether the direction from `source` to `target` is cut now."""
-        ...
 
     def break_link(self, first: str, second: str) -> bool:
         """End the link between two brokers; return whether there was one."""
-        ...
 
     def stall_lane(self, source: str, target: str, lane: int) -> bool:
         """Let nothing more through on one lane of the open link; return whether there was one."""
-        ...
 
 
 class Records(Protocol):
@@ -204,15 +174,12 @@ class Records(Protocol):
 
     def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
         """The chain of a partition and the revision that wrote it; (None, 0) if the partition has no chain."""
-        ...
 
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
         """A group's cursor and its revision."""
-        ...
 
     def snapshot(self) -> Any:
         """A copy of all records."""
-        ...
 
 
 class Coordinator(Protocol):
@@ -233,15 +200,12 @@ class Coordinator(Protocol):
     @property
     def records(self) -> Records:
         """What it has."""
-        ...
 
     def certify(self, run: RunId) -> None:
         """Write a death certificate, if the run is not certified yet."""
-        ...
 
     def certify_falsely(self, run: RunId, own_us: int) -> None:
         """Write a certificate of a run that lives, which the run itself reads only after `own_us`."""
-        ...
 
 
 class Cluster(Protocol):
@@ -258,67 +222,52 @@ class Cluster(Protocol):
     @property
     def brokers(self) -> Mapping[str, Broker]:
         """All slots, by name."""
-        ...
 
     @property
     def network(self) -> Network:
         """What connects the brokers."""
-        ...
 
     @property
     def coordinator(self) -> Coordinator:
         """What they share."""
-        ...
 
     @property
     def look(self) -> Look | None:
         """How clients look whether their topic is there, if topics are deleted."""
-        ...
 
     def connect(self) -> None:
         """Make the network and the coordinator; the world has a judge now."""
-        ...
 
     def injector(self, left_out: frozenset[int]) -> Injector:
         """What makes the faults that such a cluster can meet."""
-        ...
 
     def running(self) -> AbstractContextManager[None]:
         """Surrounds a run."""
-        ...
 
     def first_brokers(self) -> Iterator[Broker]:
         """The brokers that are there from the beginning."""
-        ...
 
     def create(self) -> None:
         """Make the partitions."""
-        ...
 
     def control(self) -> None:
         """From now on, have the segments of lost disks copied."""
-        ...
 
     def others_dismiss(self, run: RunId) -> bool:
         """Whether all other brokers have read the certificate of a run."""
-        ...
 
     def tell_false_certificates(self) -> None:
         """Each broker that has not read one of the false certificates reads it now."""
-        ...
 
     @property
     def is_busy(self) -> bool:
         """Whether something goes on that the end of the run waits for."""
-        ...
 
     def missing(self) -> list[str]:
         """The reasons why the cluster is not as it should be at the end."""
-        ...
 
     def finish(self) -> None:
         """Everything has drained: the last checks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,8 @@ class CoordinatorFaults(Striking):
     def inject_isolate(self) -> None:
         """A broker cannot reach the coordinator."""
         name = self._victim().name
-        isolated = self._world.coordinator.isolated
         self._tell(f"{name} cannot reach the coordinator")
-        isolated[name] = isolated.get(name, 0) + 1
-
-        def heal() -> None:
-            isolated[name] = max(0, isolated.get(name, 0) - 1)
-
-        self._schedule.after(self._outage_us(), heal)
+        self._shut_out(self._world.coordinator.isolated, [name])
 
     def inject_coordinator_down(self) -> None:
         """No broker can reach the coordinator."""

@@ -97,7 +97,8 @@ class DiskFaults(Striking):
                 return
             self._tell(f"{[broker.name for broker in brokers]} end, and {older.name} gets its older copy")
             for broker in brokers:
-                self._end_at_once(broker)
+                assert broker.process is not None
+                self._end(broker, broker.process)
             self._world.judge.seen.graveyard.append((older.member, older.disk.durable.twin()))
             self._world.judge.seen.states.add("older disk")
             copy.crash(0)
@@ -117,11 +118,6 @@ class DiskFaults(Striking):
             return
         self._tell(f"{broker.name} is ended by its supervisor, because its disk hangs")
         run = RunId(broker.member, broker.run)
-        process.leave_network(silent=False)
-        process.end()
-        broker.refuses = True
-        broker.disk.crash(0)
-        broker.ended_badly(machine=False)
-        self._world.clients.process_ended(process, silent=False)
+        self._end(broker, process)
         self._world.coordinator.certify(run)
         self._restart(broker)

@@ -49,14 +49,8 @@ class LinkFaults(Striking):
         self._world.clients.break_some(0.5)
         if self._rng.random() < 0.5:
             name = self._victim().name
-            cut = self._world.clients.cut
             self._tell(f"clients cannot reach {name}")
-            cut[name] = cut.get(name, 0) + 1
-
-            def heal() -> None:
-                cut[name] = max(0, cut.get(name, 0) - 1)
-
-            self._schedule.after(self._outage_us(), heal)
+            self._shut_out(self._world.clients.cut, [name])
 
     def inject_lonely(self) -> None:
         """A server is cut off from all brokers, but not from its consumers. Some of these look for another server."""

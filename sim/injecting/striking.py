@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values import events as ev
 
-from ..cluster import Broker
+from ..cluster import Broker, Process
 
 if TYPE_CHECKING:
     from ..world import World
@@ -69,12 +69,7 @@ class Striking:
         kept = self._rng.randint(0, broker.disk.pending_count)
         self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}) and keeps {kept} unflushed writes")
         run = RunId(broker.member, broker.run)
-        process.leave_network(silent=machine)
-        process.end()
-        broker.refuses = not machine
-        broker.disk.crash(kept)
-        broker.ended_badly(machine=machine)
-        self._world.clients.process_ended(process, silent=machine)
+        self._end(broker, process, machine=machine, kept=kept)
         if self._rng.random() >= self._options.certificate_never_share and run.run:  # 0: it had not begun one
             self._schedule.after(
                 self._rng.randint(1_000, self._options.certificate_us_max), self._world.coordinator.certify, run
@@ -84,16 +79,14 @@ class Striking:
             broker.replace_disk()
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
 
-    def _end_at_once(self, broker: Broker) -> None:
-        """The process ends, and its disk keeps what was flushed."""
-        process = broker.process
-        assert process is not None
-        process.leave_network(silent=False)
+    def _end(self, broker: Broker, process: Process, *, machine: bool = False, kept: int = 0) -> None:
+        """The process ends, perhaps with its machine. Its disk keeps so many writes that were not flushed."""
+        process.leave_network(silent=machine)
         process.end()
-        broker.refuses = True
-        broker.disk.crash(0)
-        broker.ended_badly(machine=False)
-        self._world.clients.process_ended(process, silent=False)
+        broker.refuses = not machine
+        broker.disk.crash(kept)
+        broker.ended_badly(machine=machine)
+        self._world.clients.process_ended(process, silent=machine)
 
     def _restart(self, broker: Broker) -> None:
         if broker.process is not None or self._world.brokers[broker.name] is not broker:
@@ -134,17 +127,19 @@ class Striking:
         if self._healing:
             return
         self._cut([(member, other) for member in members for other in others], both=True)
-        isolated = self._world.coordinator.isolated
         if is_isolated:
             self._tell(f"{members} cannot reach the coordinator")
-            for member in members:
-                isolated[member] = isolated.get(member, 0) + 1
-            self._schedule.after(self._outage_us(), self._reached_again, members)
+            self._shut_out(self._world.coordinator.isolated, members)
 
-    def _reached_again(self, members: list[str]) -> None:
-        isolated = self._world.coordinator.isolated
-        for member in members:
-            isolated[member] = max(0, isolated.get(member, 0) - 1)
+    def _shut_out(self, counts: dict[str, int], names: list[str]) -> None:
+        """For some time these brokers are in `counts` of what cannot be reached."""
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+        self._schedule.after(self._outage_us(), self._let_in, counts, names)
+
+    def _let_in(self, counts: dict[str, int], names: list[str]) -> None:
+        for name in names:
+            counts[name] = max(0, counts.get(name, 0) - 1)
 
     def _complain(self, count: int) -> None:
         partition = self._partition()

@@ -26,7 +26,14 @@ class Deliveries:
         self._outcomes = outcomes
 
     def delivered(
-        self, group: str, partition: PartitionId, offset: int, message: int, group_epoch: int | None, *, flagged: bool
+        self,
+        group: str,
+        partition: PartitionId,
+        offset: int,
+        message: int,
+        group_epoch: int | None = None,
+        *,
+        flagged: bool,
     ) -> None:
         """The application of a group is given a message."""
         seen = self._seen
@@ -86,7 +93,13 @@ class Deliveries:
         return True
 
     def skipped(
-        self, group: str, partition: PartitionId, segment_no: int, start: int, end: int, group_epoch: int | None
+        self,
+        group: str,
+        partition: PartitionId,
+        segment_no: int,
+        start: int,
+        end: int,
+        group_epoch: int | None = None,
     ) -> None:
         """A consumer is told to pass over [start, end): each message there is also earlier in the order."""
         seen = self._seen

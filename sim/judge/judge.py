@@ -67,6 +67,9 @@ class Judge:
         self.gap_told = rules.gaps.told
         self.dropped_told = rules.retention.told
         self.confirmed = rules.cursors.confirmed
+        self.begun = rules.cursors.begun
+        self.delivered = rules.deliveries.delivered
+        self.skipped = rules.deliveries.skipped
 
         # What others ask the judge
         self.view = self.seen.view
@@ -199,35 +202,6 @@ class Judge:
         """A broker puts something on a consumer's stream."""
         self.rules.operations.told(who, stream, subscription, event)
         self.rules.told_once.sent(who, stream, subscription, event)
-
-    def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
-        """The first delivery under a grant is at this place, and not flagged."""
-        self.rules.cursors.begun(group, partition, group_epoch, segment_no, index)
-
-    def delivered(
-        self,
-        group: str,
-        partition: PartitionId,
-        offset: int,
-        message: int,
-        *,
-        flagged: bool,
-        group_epoch: int | None = None,
-    ) -> None:
-        """The application of a group is given a message."""
-        self.rules.deliveries.delivered(group, partition, offset, message, group_epoch, flagged=flagged)
-
-    def skipped(
-        self,
-        group: str,
-        partition: PartitionId,
-        segment_no: int,
-        start: int,
-        end: int,
-        group_epoch: int | None = None,
-    ) -> None:
-        """A consumer is told to pass over [start, end)."""
-        self.rules.deliveries.skipped(group, partition, segment_no, start, end, group_epoch)
 
     def acknowledged(self, group: str, partition: PartitionId, offset: int, group_epoch: int | None = None) -> None:
         """The application of a group acknowledges everything up to and including `offset`."""

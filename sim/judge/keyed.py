@@ -96,13 +96,8 @@ class Keyed:
             self._seen.fail("K1", f"{what}, messages of {len(names)} keys")
         name = names.pop()
         key = view.keys.setdefault(name, KeyView())
-        newest = self._tokens.get((group, partition, name), 0)
         may_be_older = self._seen.may_believe_older(who, group, partition, group_epoch, server_epoch)
-        if run.token <= newest and may_be_older:
-            self._seen.excuse(Excuse.OLDER_CURSOR)
-        elif run.token <= newest:
-            self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
-        self._tokens[group, partition, name] = max(run.token, newest)
+        self._check_token(what, (group, partition, name), run.token, may_be_older)
         if list(run.offsets) != sorted(run.offsets):
             self._seen.fail("K1", f"{what}, not in their order")
         self.parked.granted(what, group, partition, group_epoch, run, may_be_older=may_be_older)
@@ -155,6 +150,14 @@ class Keyed:
             if message not in view.again:
                 view.tokens.setdefault(message, []).append(run.token)
                 key.open[offset] = None
+
+    def _check_token(self, what: str, key: tuple[str, PartitionId, bytes], token: int, may_be_older: bool) -> None:
+        newest = self._tokens.get(key, 0)
+        if token <= newest and may_be_older:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        elif token <= newest:
+            self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
+        self._tokens[key] = max(token, newest)
 
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
         """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""

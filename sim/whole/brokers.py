@@ -447,9 +447,6 @@ class RuntimeProcess:
             event = replace(event, stream=known)
         driver.feed(event)
 
-    def _deliver(self, stream: int, subscription: int, event: fx.DeliveryEvent) -> None:
-        self._world.clients.delivery(self, fx.Deliver(stream, subscription, event))
-
     def _overload(self) -> SeriatimError | None:
         """The servicer's question to the storage before it hands a batch in."""
         assert self._storage is not None
