@@ -11,6 +11,7 @@ checks to product may only fall.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import tomllib
@@ -61,7 +62,12 @@ def modules(root: Path = ROOT) -> list[Module]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True)  # noqa: S607
     names = [name for name in listed.stdout.splitlines() if not name.endswith(_GENERATED) and (root / name).exists()]
     texts = ((name, (root / name).read_text()) for name in names)
-    return [Module(name, text, ast.parse(text)) for name, text in texts]
+    gc.disable()  # a collection looks at all trees so far again: with them it takes six times as long
+    try:
+        return [Module(name, text, ast.parse(text)) for name, text in texts]
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def code_lines(module: Module) -> int:
