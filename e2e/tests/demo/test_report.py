@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from seriatim.history import MemoryHistory, Report, check_events
+from seriatim.history import check_events
 
 from e2e.demo.histories import HistoriesOutcome, rate_samples, tell
-from e2e.demo.report import DemoFault, percentiles, show
+from e2e.demo.report import DemoFault, percentiles
 from e2e.demo.segments import SegmentSpan
+from e2e.tests.reports import checked, printed
 
 FAULTS = (
     DemoFault("kill", "alpha-0", "master", 2.0, 4.0, True, 100.0),
@@ -24,15 +22,6 @@ FAULTS = (
 )
 
 
-def checked(*, lose: bool = False) -> Report:
-    history = MemoryHistory("test")
-    history.sends(range(50), producer="p", topic="t", partition=0, sequence=0)
-    history.outcomes(range(50), "ok", offset="1:0")
-    history.deliveries(range(49 if lose else 50), group="g", consumer="c", topic="t", partition=0, offset="1:0")
-    history.end()
-    return check_events(history.events)
-
-
 def outcome() -> HistoriesOutcome:
     return HistoriesOutcome(
         check=checked(), event_count=50, duration_s=10.0, drained_s=11.0, differences=(), digest="abc", faults=FAULTS,
@@ -41,17 +30,8 @@ def outcome() -> HistoriesOutcome:
     )  # fmt: skip
 
 
-def printed(said: HistoriesOutcome, out: Path) -> tuple[int, str, dict[str, object]]:
-    """Print the report. Return the exit status, the report and the last line."""
-    text = io.StringIO()
-    status = show(Console(file=text, width=80, color_system=None), out, tell(said))
-    report, last = text.getvalue().rstrip("\n").rsplit("\n", 1)
-    assert (out / "report.json").read_text() == last + "\n"
-    return status, report, json.loads(last)
-
-
 def test_a_good_run(tmp_path: Path) -> None:
-    status, report, figures = printed(outcome(), tmp_path)
+    status, report, figures = printed(tell(outcome()), tmp_path)
     assert status == 0
     assert "OK nothing lost" in report
     assert "gap: kill both" in report
@@ -76,7 +56,7 @@ def test_a_good_run(tmp_path: Path) -> None:
 def test_every_shortcoming_fails_the_run(change: dict[str, object], words: str, tmp_path: Path) -> None:
     failed = replace(outcome(), **change)  # type: ignore[arg-type]
     assert any(words in problem for problem in failed.problems())
-    status, report, figures = printed(failed, tmp_path)
+    status, report, figures = printed(tell(failed), tmp_path)
     assert status == 1
     assert figures["ok"] is False
     assert "SEED=42" in report
@@ -88,7 +68,7 @@ def test_the_report_fits_on_a_screen(tmp_path: Path) -> None:
     faults = [
         DemoFault(kind + both, "alpha", "master", 2.0, 4.0, True, 1_046.0) for kind in kinds for both in ("", " both")
     ]  # fmt: skip
-    _, report, _ = printed(replace(outcome(), event_count=1_264_226, faults=faults, hits_planned=6), tmp_path)
+    _, report, _ = printed(tell(replace(outcome(), event_count=1_264_226, faults=faults, hits_planned=6)), tmp_path)
     assert len(report.splitlines()) <= 23, "the last line comes below it"
     assert "…" not in report
     assert "at least 4 (6 if faster)" in report

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
-from seriatim.history import MemoryHistory, Report, check_events
 
 from e2e.demo.live import draw, progress_line
-from e2e.demo.report import DemoFault, show
+from e2e.demo.report import DemoFault
 from e2e.demo_orders.delivery_attempts import DeliveryAttempt
 from e2e.demo_orders.delivery_attempts import Outcome as AttemptOutcome
 from e2e.demo_orders.judging import DeadLettered, Judgement, Parked
@@ -21,6 +19,7 @@ from e2e.demo_orders.orders import OrderScene, OrdersOutcome, tell
 from e2e.demo_orders.picture import LANES_MAX, Story, sample
 from e2e.demo_orders.picture import draw as draw_picture
 from e2e.demo_orders.settings import read_settings
+from e2e.tests.reports import checked, printed
 
 FAULTS = (
     DemoFault("kill", "g0-0", "master", 2.0, 3.0, True, 120.0),
@@ -31,15 +30,6 @@ FAULTS = (
 )
 PARKED = Parked("N14228", attempts=5, waiting=6, parked_at=102.0, released_at=106.0)
 DEAD = DeadLettered("N35271", letters=(1, 2), begun_at=106.0, replayed_at=109.0)
-
-
-def checked(*, lose: bool = False) -> Report:
-    history = MemoryHistory("test")
-    history.sends(range(50), producer="p", topic="t", partition=0, sequence=0)
-    history.outcomes(range(50), "ok", offset="1:0")
-    history.deliveries(range(49 if lose else 50), group="g", consumer="c", topic="t", partition=0, offset="1:0")
-    history.end()
-    return check_events(history.events)
 
 
 JUDGEMENT = Judgement(
@@ -55,14 +45,6 @@ def outcome() -> OrdersOutcome:
         seed=42, quick=True, hits_min=5,
         kinds_wanted=("kill", "kill both", "freeze", "kill consumers", "freeze consumers"),
     )  # fmt: skip
-
-
-def printed(said: OrdersOutcome, out: Path) -> tuple[int, str, dict[str, object]]:
-    """Print the report. Return the exit status, the report and the last line."""
-    text = io.StringIO()
-    status = show(Console(file=text, width=80, color_system=None), out, tell(said))
-    report, last = text.getvalue().rstrip("\n").rsplit("\n", 1)
-    return status, report, json.loads(last)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +64,7 @@ def printed(said: OrdersOutcome, out: Path) -> tuple[int, str, dict[str, object]
 def test_every_shortcoming_fails_the_run(change: dict[str, object], words: str, tmp_path: Path) -> None:
     failed = replace(outcome(), **change)  # type: ignore[arg-type]
     assert any(words in problem for problem in failed.problems())
-    status, report, figures = printed(failed, tmp_path)
+    status, report, figures = printed(tell(failed), tmp_path)
     assert (status, figures["ok"]) == (1, False)
     assert "SEED=42" in report
 
@@ -92,9 +74,11 @@ def test_a_good_run_is_told_on_a_screen(tmp_path: Path) -> None:
         JUDGEMENT, taken=1_264_226, attempts=1_303_117, failed=38_112, cut_off=1_312, repeats=12_345, aircraft=4_917,
         take_overs_s=(1.2,) * 1_200, others_meanwhile=123_456,
     )  # fmt: skip
-    _, report, _ = printed(replace(outcome(), event_count=1_264_226, judgement=grown, process_starts=24), tmp_path)
+    _, report, _ = printed(
+        tell(replace(outcome(), event_count=1_264_226, judgement=grown, process_starts=24)), tmp_path
+    )
     assert "…" not in report
-    status, report, figures = printed(outcome(), tmp_path)
+    status, report, figures = printed(tell(outcome()), tmp_path)
     assert status == 0
     assert len(report.splitlines()) <= 23, "the last line comes below it"
     for words in ("N14228 parked", "N35271 given up", "keys taken over", "gap: kill both", "OK"):

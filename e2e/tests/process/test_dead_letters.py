@@ -1,9 +1,9 @@
-"""Dead letters on processes: poison messages are stored once in the dead-letter topic, while masters are killed."""
+"""Dead letters on processes: their replay, and their topic that is gone. (The demo of orders kills masters.)"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 from seriatim import Client, GroupSettings, Message, RetryPolicy
@@ -11,11 +11,8 @@ from seriatim_local import LocalCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 
-MESSAGES = 3_000
-KEYS = 30
 POISON_EVERY = 50
 DEADLINE_S = 90.0
-TOPIC, GROUP, DEAD = "letters", "billing", "letters.billing.dead"
 
 
 class Application:
@@ -42,64 +39,6 @@ class Application:
         """Wait until so many different messages are finished."""
         async with asyncio.timeout(DEADLINE_S), self._progress:
             await self._progress.wait_for(lambda: len(self._values) >= count)
-
-
-async def _letters(client: Client) -> list[Message]:
-    found: list[Message] = []
-    async with client.read_range(DEAD, 0) as reader:
-        async for message in reader:
-            found.append(message)
-    return found
-
-
-async def _until_letters(client: Client, count: int) -> list[Message]:
-    async with asyncio.timeout(DEADLINE_S):
-        while len(found := await _letters(client)) < count:  # noqa: ASYNC110 - nothing tells of a dead letter
-            await asyncio.sleep(0.1)
-    return found
-
-
-async def _master(client: Client, topic: str) -> str:
-    chain = (await client.admin().describe_topic(topic)).chains[0]
-    return chain.segments[-1].members[0]
-
-
-async def test_poison_is_dead_lettered_once_while_masters_are_killed(cluster: LocalCluster) -> None:
-    app = Application()
-    policy = RetryPolicy(
-        attempts_max=2, back_off="fixed", delays_ms=(50,), exhausted="dead_letter", dead_letter_topic=DEAD
-    )
-    async with Client.connect(cluster.bootstrap) as client:
-        admin = client.admin()
-        await admin.create_topic(TOPIC, 1)
-        await admin.create_group(TOPIC, GROUP, settings=GroupSettings(mode="key_ordered", retry=policy))
-
-        async def produce() -> None:
-            async with client.producer(TOPIC) as producer:
-                for number in range(MESSAGES):
-                    await producer.send(b"%d" % number, key=b"k%d" % (number % KEYS))
-
-        consumers = [await client.consumer(TOPIC, GROUP, mode="key_ordered") for _ in range(2)]
-        running = [asyncio.create_task(consumer.run(app.handle, 8)) for consumer in consumers]
-        producing = asyncio.create_task(produce())
-        poison = MESSAGES // POISON_EVERY
-        for count, topic in ((MESSAGES // 4, TOPIC), (MESSAGES // 2, DEAD)):
-            await app.until(count)
-            victim = await _master(client, topic)
-            await cluster.kill(victim)
-            await cluster.start_again(victim)
-        await producing
-        await app.until(MESSAGES - poison)
-        letters = await _until_letters(client, poison)
-        counts = Counter(int(message.value) for message in letters)
-        assert counts == Counter(range(0, MESSAGES, POISON_EVERY)), "each poison message is there, and once"
-        assert all(message.headers["seriatim-reason"] for message in letters)
-        for key, values in app.finished.items():
-            firsts = list(dict.fromkeys(values))
-            assert firsts == sorted(firsts), f"{key!r} was not worked on in its order"
-        for consumer in consumers:
-            await consumer.close()
-        await asyncio.gather(*running)
 
 
 async def test_replay_puts_messages_at_the_tail_of_their_key_once_and_for_their_group_only(
