@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -22,6 +21,7 @@ from seriatim_api.publications import SEQUENCE_MAX, RowLayout, content_digest_of
 from seriatim_api.v1 import publications_pb2, records_pb2
 
 from seriatim._batch import BytesLike, Headers
+from seriatim._closing import Closing
 from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, table_of
 from seriatim._recording import Recorder
@@ -39,7 +39,7 @@ PUBLISH_TIMEOUT_S: Final = 120.0
 OPEN_TIMEOUT_S: Final = 30.0
 
 
-class Writer:
+class Writer(Closing):
     """Publishes sets of rows, each under a sequence, all or nothing. Get one from `Client.writer`.
 
     `stage` sends rows to the brokers, which show them to no reader, and returns a chunk. `publish` takes one decision
@@ -75,14 +75,6 @@ class Writer:
         self._caller = caller
         self._recorder = recorder
         self._is_closed = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Take no more calls. The brokers finish a publication that is decided."""

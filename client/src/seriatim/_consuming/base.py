@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from seriatim_api.errors import ClientFailureError, PartitionOutOfRangeError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import common_pb2
 
 from seriatim._alarms import Alarms
+from seriatim._closing import Closing
 from seriatim._consumer_group_settings import MODES
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
@@ -40,7 +40,7 @@ class Waiting(Protocol):
         """Have one call of the application raise an error, if it would wait. The next one waits again."""
 
 
-class ConsumerBase(ABC, Generic[S]):
+class ConsumerBase(Closing, Generic[S]):
     """A consumer of one topic in one consumer group. How messages are given to the application is up to the mode."""
 
     _FAILED_MEANS: ClassVar[str]
@@ -163,10 +163,6 @@ class ConsumerBase(ABC, Generic[S]):
 
     # ---- ending --------------------------------------------------------------------------------------
 
-    @abstractmethod
-    async def close(self) -> None:
-        """Send the last acknowledgements, and leave."""
-
     async def _close(self, end: Callable[[], Awaitable[None]], *, waits: bool = True) -> None:
         """Close the consumer, or wait until another call has closed it.
 
@@ -213,14 +209,6 @@ class ConsumerBase(ABC, Generic[S]):
         attempt(self._streams.stop)
         for watch in self._watches:
             attempt(watch.stop)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def wanted_numbers(topic: Topic, partitions: Sequence[int] | None) -> Sequence[int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import google_crc32c
@@ -33,6 +32,7 @@ from seriatim_api.v1 import broker_pb2, ranges_pb2
 
 from seriatim import _batch
 from seriatim._arguments import call_back
+from seriatim._closing import Closing
 from seriatim._consuming.inbox import messages_of
 from seriatim._core.ranges import Loss, RangeCursor
 from seriatim._logs import guarded
@@ -85,7 +85,7 @@ class _Rows(NamedTuple):
     sequence: int
 
 
-class RangeReader:
+class RangeReader(Closing):
     """The messages of [start, end) of a partition, in their order, each once. Get one from `Client.read_range`.
 
     Iterate over it for messages, or over `tables()` for Arrow tables; not over both at once. It belongs to no consumer
@@ -160,14 +160,6 @@ class RangeReader:
         return self._messages[-1].offset if self._messages else self._given
 
     # ---- life ----
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the reader. Later calls raise `PreconditionError`. A second call does nothing."""

@@ -114,16 +114,12 @@ class _Lines(click.File):
 @click.pass_obj
 def produce(
     settings: Settings,
-    topic: str,
+    /,
     file: BinaryIO | None,
-    key: bytes | None,
     key_separator: str | None,
-    partition: int | None,
-    rate: float | None,
-    count: int | None,
     size_bytes: int | None,
     history_path: Path | None,
-    verbose: bool,
+    **given: Any,
 ) -> None:
     """Send the lines of FILE (or of the standard input) to TOPIC, each as one message.
 
@@ -136,14 +132,9 @@ def produce(
     if key_separator == "":
         raise click.UsageError("--key-separator is empty: give the text between the key and the value, for example ':'")
     options = ProduceOptions(
-        topic=topic,
-        key=key,
         key_separator=None if key_separator is None else key_separator.encode(),
-        partition=partition,
-        rate=rate,
-        count=count,
         size_bytes=size_bytes,
-        verbose=verbose,
+        **given,
         typed=file is None and size_bytes is None and sys.stdin is not None and sys.stdin.isatty(),
     )
     if size_bytes is None and file is None and sys.stdin is None:
@@ -152,7 +143,7 @@ def produce(
         echo(TERMINAL_HINT, err=True)
     source = -1 if file is None and sys.stdin is None else (file or sys.stdin).fileno()
     with ExitStack() as stack:
-        history = stack.enter_context(_history(history_path, topic)) if history_path is not None else None
+        history = stack.enter_context(_history(history_path, options.topic)) if history_path is not None else None
         all_ok = run(_produce(settings, options, source, history))
     if not all_ok:
         click.get_current_context().exit(1)
