@@ -7,6 +7,7 @@ happen again while something is waited for, the loop says so at once (`DeadlockE
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import selectors
 import sys
@@ -372,12 +373,17 @@ class InProcess:
 
 @contextmanager
 def quiet_hooks() -> Iterator[None]:
-    """Exceptions that are injected into coroutines that nothing awaits any more are expected."""
+    """Exceptions that are injected into coroutines that nothing awaits any more are expected.
+
+    A traceback may hold such a coroutine in a cycle of references. Cycles are collected here, because the collection
+    may otherwise come in a later test, which then fails for it.
+    """
     before = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:
         yield
     finally:
+        gc.collect()
         sys.unraisablehook = before
 
 

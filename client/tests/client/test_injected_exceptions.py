@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
@@ -259,6 +260,16 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.CRITICAL, "seriatim")
     with quiet_hooks():
         yield
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_coroutine_in_a_cycle_is_dropped_in_the_same_test() -> None:
+    with quiet_hooks():
+        cycle: list[Any] = [asyncio.sleep(0)]
+        cycle.append(cycle)
+        left = weakref.ref(cycle[0])
+        del cycle
+    assert left() is None
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
