@@ -77,6 +77,7 @@ class Cluster:
         self.largest = 0  # bytes of the largest message of what is read
         self.read_count = 0
         self.note_revision: Callable[[int], Any] | None = None
+        self.behind = ""  # what proves that the coordinator has lost decisions
         self.stage_topic = STAGE_TOPIC
         self.master = "g0-0"
         self.known: set[bytes] = set()  # ids of manifests that this broker remembers
@@ -127,6 +128,10 @@ class Cluster:
         await self.coordinator.txn((), [Put(KEY, writer_to_record(record).SerializeToString())])
 
     # ---- services ----
+
+    async def check_nothing_lost(self, what: str, refused: str) -> None:
+        if self.behind:
+            raise errors.CoordinatorBehindError(f"{what} is not {refused}: {self.behind}")
 
     async def topic(self, name: str) -> records_pb2.TopicRecord:
         item = await self.coordinator.get(KEYS.topic(name))
@@ -641,6 +646,24 @@ async def test_a_decision_is_on_the_disk_before_it_is_carried_out() -> None:
     cluster.note_revision = note
     await cluster.publish(cluster.wanted())
     assert noted == [(0, 0)], "the revision of the decision, and no master was asked"
+
+
+async def test_older_coordinator_decides_no_publication_again() -> None:
+    """Rule `lost-decides-nothing`: the masters have rows of the lost publication under its sequence."""
+    cluster = await begun()
+    await cluster.publish(cluster.wanted(sequence=6))
+    older = await cluster.record()
+    assert older is not None
+    await cluster.publish(cluster.wanted(sequence=7))
+    await cluster.write(older)
+    asked, cluster.behind = len(cluster.asked), "its revision is 3, and this broker has seen 9"
+    with pytest.raises(errors.CoordinatorBehindError, match="publication 7 of writer 'nightly' is not decided"):
+        await cluster.publish(cluster.wanted(sequence=7, rows=3))
+    with pytest.raises(errors.CoordinatorBehindError, match="writer 'nightly' is not opened"):
+        await cluster.publisher.open("orders", INCARNATION, "nightly")
+    assert (await cluster.record(), len(cluster.asked)) == (older, asked)
+    _, was_decided = await cluster.publish(cluster.wanted(sequence=6))
+    assert not was_decided, "what the record has is answered: a repeat needs no decision"
 
 
 async def test_an_epoch_from_before_a_rebuild_does_not_come_again() -> None:

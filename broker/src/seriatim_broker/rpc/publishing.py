@@ -136,11 +136,13 @@ class Publisher:
         Raises:
             UnknownTopicError: There is no such topic.
             PreconditionError: Another incarnation has its name.
+            CoordinatorBehindError: The coordinator may have lost what the writer published last.
             NotServingError: Other publishers changed the writer at each of 50 tries.
             CoordinatorUnavailableError: It is not known whether the epoch was raised: open the writer again.
         """
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, writer)
+            await self._services.check_nothing_lost(f"writer {writer!r}", "opened")
             new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
             # Rule `epochs-grow` (P7): revisions begin anew after a rebuild, so its time is added. Without it: 1. A
             # program opens the writer, in epoch 500, and is frozen. 2. The coordinator is rebuilt. Another program
@@ -202,6 +204,7 @@ class Publisher:
                 `core.values.writers.judge`. Nothing was decided, unless the publication was decided before the writer
                 was opened again. Then it is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
+            CoordinatorBehindError: Nothing was decided: the coordinator may have lost a publication of the writer.
             PublishedWithLossError: It was decided, and some of its rows are lost.
             DeadlineExceededError, UnavailableError: It may be decided, and is then carried out whatever happens. The
                 same call tells the outcome.
@@ -239,7 +242,14 @@ class Publisher:
         )
 
     async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> None:
-        """Decide in one transaction, if all staged data is there. The caller reads the record to see the outcome."""
+        """Decide in one transaction, if all staged data is there. The caller reads the record to see the outcome.
+
+        Rule `lost-decides-nothing` (P2): nothing is decided, and no writer opened, while this broker knows that the
+        coordinator lost decisions. It looks after it has read the record. Without it:
+          1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
+          2. Before the rebuild the program opens its writer, and is told 6. It publishes other rows as 7.
+          3. The masters have as many rows of 7 already. They append nothing, and the program is told ok.
+        """
         writers.check_floor(wanted, known.floors)
         try:
             manifest = await self._staging.manifest(wanted.manifest)
@@ -251,7 +261,10 @@ class Publisher:
         incarnation = TopicIncarnation(known.topic.incarnation)
         writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
         writers.check_rebuilt(known.record, wanted, manifest)
-        await self._check_staged(wanted.manifest, manifest, until)
+        name = f"publication {wanted.sequence} of writer {wanted.writer!r}"
+        await asyncio.gather(
+            self._check_staged(wanted.manifest, manifest, until), self._services.check_nothing_lost(name, "decided")
+        )
         limits = self._services.topic_limits.of_settings(known.topic.settings)
         if limits is not None:
             await asyncio.to_thread(writers.check_sizes, manifest, limits)

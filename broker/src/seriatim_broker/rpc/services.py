@@ -145,8 +145,8 @@ class Services:
             raise NotServingError(f"topic {name!r} is being created", retry_after_ms=50, topic=name)
         return record
 
-    async def check_nothing_lost(self, what: str) -> None:
-        """Refuse to make something that the coordinator may have lost, and that a rebuild would bring back.
+    async def check_nothing_lost(self, what: str, refused: str = "made") -> None:
+        """Refuse to make, open or decide something of which the coordinator may have lost a newer record.
 
         Rule `lost-is-not-made-anew` (I1). Without it:
           1. The coordinator is restored as it was before topic `orders` was made.
@@ -158,7 +158,7 @@ class Services:
             CoordinatorUnavailableError: The coordinator does not answer.
         """
         if why := await self.lost():
-            raise CoordinatorBehindError(f"{what} is not made, because the coordinator may have lost it: {why}")
+            raise CoordinatorBehindError(f"{what} is not {refused}, because the coordinator may have lost it: {why}")
 
     async def chain_records(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
         """The records of chains with their newest segments, in order. Chains that do not exist are left out."""
