@@ -1,4 +1,4 @@
-"""A peer with another protocol is refused, with a text that names the older side to whoever reads it."""
+"""A peer with another protocol is refused, and the text says which of the two sides is older."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Waits:
         return begun
 
     def settle(self, partition: int, count: int) -> None:
-        """Note that so many messages wait no longer, whatever their outcome is."""
+        """Note that `count` messages wait no longer, whatever their outcome is."""
         assert 0 < count <= self._counts.get(partition, 0), "an outcome for what was not sent"
         self._counts[partition] -= count
         if not self._counts[partition]:

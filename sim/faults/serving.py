@@ -11,7 +11,7 @@ from .ordinary import as_it_is, disks_are_lost, groups_die, restarts, switchers_
 
 
 def two_servers(rng: random.Random, options: Options) -> Options:
-    """Consumers are slow, and their servers are cut off from everybody but them, while others take over."""
+    """Consumers are slow, and their servers are cut off from all others, while others take over."""
     return replace(
         options,
         kinds={"two_servers": 3, "complaint": 1},

@@ -34,7 +34,7 @@ TRIPS: Final = 4
 """The way has room for so many round trips: one for the question and its answer, up to three for a new connection."""
 
 DOUBLINGS_MAX: Final = 2
-"""The way is doubled for each answer in a row that was late, at most so many times."""
+"""The way is doubled for each late answer in a row, but not more often than this."""
 
 ADDRESSES_MAX: Final = 1_000
 """The most addresses whose measurements are kept. Beyond it, the one that was measured first is forgotten."""

@@ -355,13 +355,13 @@ def test_a_record_of_another_switcher_is_not_told_by_the_one_that_lost() -> None
 # ---- no member answers ----------------------------------------------------------------------------------
 
 
-def nobody() -> Bench:
+def silent_members() -> Bench:
     """No member of the open segment can be asked."""
     return switcher(without=(M00, M01))
 
 
 def test_without_a_certificate_a_silent_segment_is_not_opened_over() -> None:
-    bench = nobody()
+    bench = silent_members()
     (read,) = bench.all(fx.ReadCertificate)
     assert (read.member_run.member, read.member_run.run) == (M00, 1)
     bench.do(ev.CertificateRead(P, read.member_run, False))
@@ -377,13 +377,13 @@ def test_without_a_certificate_a_silent_segment_is_not_opened_over() -> None:
 
 
 def test_an_unknown_certificate_is_none() -> None:
-    bench = nobody()
+    bench = silent_members()
     bench.do(ev.CertificateRead(P, bench.all(fx.ReadCertificate)[0].member_run, None))
     assert not asked_to_prepare(bench)
 
 
 def test_with_a_certificate_it_is_opened_over_and_the_transaction_compares_it() -> None:
-    bench = nobody()
+    bench = silent_members()
     run = bench.all(fx.ReadCertificate)[0].member_run
     bench.do(ev.CertificateRead(P, run, True))
     assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
@@ -404,7 +404,7 @@ def test_the_certificate_of_a_later_run_of_the_disk_will_do_and_is_compared(
     proof: tuple[MemberId, int], is_proof: bool
 ) -> None:
     """An earlier run's, or another disk's, says nothing of the run that may still acknowledge."""
-    bench = nobody()
+    bench = silent_members()
     assert bench.all(fx.ReadCertificate)[0].member_run == RunId(M00, 1)
     bench.do(ev.CertificateRead(P, RunId(*proof), True))
     assert bool(asked_to_prepare(bench)) == is_proof

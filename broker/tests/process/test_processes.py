@@ -23,7 +23,7 @@ from .wire import Admin, Consumer, Producer, make_body, refusal
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """Two groups of two; tests that break it have one of their own. On a busy machine, too, nobody is suspected."""
+    """Two groups of two; tests that break it have one of their own. No broker is suspected on a busy machine."""
     patient = ("--set", "silence_ms=30000", "--set", "planned_switch_ms=30000")
     async with running_cluster(tmp_path_factory.mktemp("cluster"), 2, *patient) as started:
         yield started
@@ -88,7 +88,7 @@ async def test_bad_requests_have_numbers(cluster: Cluster) -> None:
         assert (await refusal(admin.admin.CreateTopic(strange))).number == 100
         assert (await refusal(admin.admin.CreateTopic(call(name="a/b", partition_count=1)))).number == 102
         assert (await refusal(admin.admin.CreateTopic(call(name="none", partition_count=0)))).number == 100
-        unknown = broker_pb2.GetTopicRequest(topic="nobody")
+        unknown = broker_pb2.GetTopicRequest(topic="no-such-topic")
         assert (await refusal(admin.routing.GetTopic(unknown))).number == errors.UnknownTopicError.number
         chain = broker_pb2.DescribeChainRequest(topic="taken", partition=1)
         outside = await refusal(admin.admin.DescribeChain(chain))
@@ -193,7 +193,7 @@ async def test_a_topic_grows_and_who_watches_is_told(cluster: Cluster) -> None:
 
 
 @shared
-async def test_a_group_is_made_before_anybody_joins_and_forgotten_when_nobody_is_in_it(cluster: Cluster) -> None:
+async def test_consumer_group_is_made_before_its_first_consumer_joins(cluster: Cluster) -> None:
     async with Admin(any_address(cluster)) as admin:
         topic = await admin.create("grouped", 4)
         routes = [await admin.route(partition) for partition in topic.partition_ids]

@@ -444,7 +444,7 @@ async def test_who_does_not_listen_refuses_and_who_does_not_answer_is_silent() -
 
 
 async def test_a_port_that_is_taken_and_not_listening_refuses() -> None:
-    """A broker takes its port before it joins, which may take long: until then it is as if nobody were there."""
+    """A broker takes its port before it joins, which may take long. Until then it refuses, as if it did not run."""
     listener = LinkListener(identity("b", 4), lambda connection: connection.run(lambda _message: None))
     bound = await listening.bind("127.0.0.1:0", "links")
     with pytest.raises(PeerRefusedError):

@@ -667,7 +667,7 @@ async def test_older_coordinator_decides_no_publication_again() -> None:
 
 
 async def test_an_epoch_from_before_a_rebuild_does_not_come_again() -> None:
-    """An emptied coordinator begins its revisions anew."""
+    """The revisions of an emptied coordinator count from 1 again."""
     cluster = await begun()
     rebuilt = records_pb2.ClusterRecord(cluster="c", id="id", rebuilt_at_ms=1_700_000_000_000)
     await cluster.coordinator.txn((), [Put(KEYS.cluster_record, rebuilt.SerializeToString())])

@@ -86,7 +86,7 @@ class Watch:
         self._time = time.monotonic()
 
     def held_ms(self, *, sleeps: int = 0) -> float:
-        """Look again; the thread was meant to sleep so many times meanwhile."""
+        """Look again; meanwhile the thread was meant to sleep `sleeps` times."""
         seconds = time.monotonic() - self._time
         if resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._sleeps <= sleeps:
             return (time.thread_time() - self._processor_time) * 1000

@@ -1,4 +1,4 @@
-"""A client that speaks another protocol than the brokers ends with an error that says so, and complains of nobody."""
+"""A client that speaks another protocol than the brokers ends with an error that says so, and blames no broker."""
 
 from __future__ import annotations
 

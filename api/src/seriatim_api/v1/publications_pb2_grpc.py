@@ -87,7 +87,7 @@ class PublicationsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenWriter(self, request, context):
-        """Take the writer over: whoever opened it before publishes nothing more.
+        """Take the writer over: the program that opened it before publishes nothing more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

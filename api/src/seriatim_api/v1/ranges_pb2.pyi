@@ -150,7 +150,7 @@ class PartitionOffset(_message.Message):
     """of the chain that the answer is from"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """nobody could tell; all else is empty"""
+        """no broker could tell; all else is empty"""
 
     @_builtins.property
     def kept(self) -> Global___KeptRange:

@@ -1246,7 +1246,7 @@ class WriterRecord(_message.Message):
     topic: _builtins.str
     done_at_ms: _builtins.int
     opened_at_ms: _builtins.int
-    """the last time; 0: nobody opened it"""
+    """the last time; 0: no program opened it"""
     @_builtins.property
     def manifest(self) -> Global___ManifestReference: ...
     @_builtins.property

@@ -545,7 +545,7 @@ def _external_groups(keys: Keys, items: Mapping[str, KeyValue]) -> list[str]:
 def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
     if plan.steps:
         plan.unknown.append("topics, consumer groups and partitions that were deleted in the lost time: they are back")
-        plan.unknown.append("consumer groups that no consumer has joined: they begin anew")
+        plan.unknown.append("consumer groups that no consumer has joined: such a group starts as a new one")
         # Only the coordinator knows what they reported: no broker serves them.
         known = f", or that of an older copy of the coordinator ({', '.join(external)})" if external else ""
         plan.unknown.append(

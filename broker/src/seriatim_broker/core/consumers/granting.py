@@ -565,7 +565,7 @@ def _pass_gone_lists(
     keyed: KeyedDispatcher,
     budget: GoneBudget,
 ) -> None:
-    """The same for keys that wait, for whatever: from the oldest message on, as far as messages are gone.
+    """The same for keys that wait, whatever they wait for: from the oldest message on, as far as messages are gone.
 
     Rule `gone-lists-are-passed` (I13): also if the key is not about to be granted. Without it, a parked key waits for a
     message that no member has, and consumers are not told of that.

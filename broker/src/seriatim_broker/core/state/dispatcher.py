@@ -125,10 +125,10 @@ RESERVED_LATE_US: Final = 10_000
 """A reservation that is durable within this time makes no reader wait for long."""
 
 RESERVED_TIMES_MAX: Final = 128
-"""A reservation covers at most so many times `reservation_messages`: about what a fast reader takes in a second."""
+"""A reservation covers at most this multiple of `reservation_messages`: about what a fast reader takes in a second."""
 
 RESERVED_FIRST_MAX: Final = 16
-"""The first one covers at most so many times `reservation_messages`."""
+"""The first one covers at most this multiple of `reservation_messages`."""
 
 
 @dataclass(slots=True, eq=False)
