@@ -64,25 +64,23 @@ async def _wait(delivery: Any) -> Any:
 
 
 async def test_one_producer_that_fails_leaves_others_of_the_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
-        async with (
-            Client.connect(cluster.brokers[0].address) as client,
-            client.producer("t") as bad,
-            client.producer("t") as good,
-        ):
-            await (await bad.send(b"0"))
-            await (await good.send(b"1"))
+    async with (
+        connected() as (cluster, client),
+        client.producer("t") as bad,
+        client.producer("t") as good,
+    ):
+        await (await bad.send(b"0"))
+        await (await good.send(b"1"))
 
-            def fails(_event: object) -> None:
-                raise ZeroDivisionError
+        def fails(_event: object) -> None:
+            raise ZeroDivisionError
 
-            monkeypatch.setattr(bad._partitions[0], "_step", fails)
-            lost = await bad.send(b"2")
-            with pytest.raises(SendUnknownError):
-                await asyncio.wait_for(lost, 60)
-            await asyncio.wait_for(await good.send(b"3"), 5)
-        assert cluster.values("t") == [b"0", b"1", b"3"]
+        monkeypatch.setattr(bad._partitions[0], "_step", fails)
+        lost = await bad.send(b"2")
+        with pytest.raises(SendUnknownError):
+            await asyncio.wait_for(lost, 60)
+        await asyncio.wait_for(await good.send(b"3"), 5)
+    assert cluster.values("t") == [b"0", b"1", b"3"]
 
 
 async def test_senders_that_wait_for_room_hear_of_the_failure() -> None:

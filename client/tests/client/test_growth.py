@@ -55,34 +55,30 @@ async def test_a_producer_asks_before_it_refuses(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_consumer_of_all_partitions_reads_new_ones_from_their_beginning() -> None:
-    async with running(2) as cluster:
-        cluster.create_topic("t", 1)
-        async with (
-            Client.connect(cluster.brokers[0].address) as client,
-            client.producer("t", linger_ms=0) as producer,
-            client.consumer("t", "g", start="latest") as consumer,
-        ):
-            await until(lambda: consumer.joined == (0,))
-            cluster.grow_topic("t", 3)
-            await until(lambda: producer.partition_count == 3)
-            await (await producer.send(b"in the new one", partition=2))
-            (message,) = await consumer.fetch(1, 10)
-            assert (message.partition, message.value) == (2, b"in the new one")
-            await until(lambda: consumer.assigned == (0, 1, 2))
+    async with (
+        connected(brokers=2) as (cluster, client),
+        client.producer("t", linger_ms=0) as producer,
+        client.consumer("t", "g", start="latest") as consumer,
+    ):
+        await until(lambda: consumer.joined == (0,))
+        cluster.grow_topic("t", 3)
+        await until(lambda: producer.partition_count == 3)
+        await (await producer.send(b"in the new one", partition=2))
+        (message,) = await consumer.fetch(1, 10)
+        assert (message.partition, message.value) == (2, b"in the new one")
+        await until(lambda: consumer.assigned == (0, 1, 2))
 
 
 async def test_a_consumer_of_named_partitions_keeps_to_them() -> None:
-    async with running(1) as cluster:
-        cluster.create_topic("t", 1)
-        async with (
-            Client.connect(cluster.brokers[0].address) as client,
-            client.producer("t") as producer,
-            client.consumer("t", "g", partitions=[0]) as consumer,
-        ):
-            cluster.grow_topic("t", 2)
-            await until(lambda: producer.partition_count == 2)
-            await until(lambda: bool(consumer.joined))
-            assert consumer.joined == (0,)
+    async with (
+        connected() as (cluster, client),
+        client.producer("t") as producer,
+        client.consumer("t", "g", partitions=[0]) as consumer,
+    ):
+        cluster.grow_topic("t", 2)
+        await until(lambda: producer.partition_count == 2)
+        await until(lambda: bool(consumer.joined))
+        assert consumer.joined == (0,)
 
 
 async def test_a_topic_made_anew_under_its_name_is_not_taken_for_more_of_it() -> None:

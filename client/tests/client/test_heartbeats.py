@@ -147,43 +147,38 @@ async def test_two_partitions_of_an_outdated_server_are_both_in_doubt(monkeypatc
 
 
 async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list[int]) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with (
+        connected() as (cluster, client),
+        client.producer("t") as producer,
+        client.consumer("t", "g", session_ms=2000) as consumer,
+    ):
         broker = cluster.brokers[0]
-        async with (
-            Client.connect(broker.address) as client,
-            client.producer("t") as producer,
-            client.consumer("t", "g", session_ms=2000) as consumer,
-        ):
-            await until(lambda: len(consumer.joined) == 1)
-            first = broker.consume_streams[0]
-            first.tell = lambda *_: None  # type: ignore[method-assign]
-            await until(lambda: first not in broker.consume_streams)
-            await (await producer.send(b"a"))
-            assert [message.value for message in await consumer.fetch(1, 10)] == [b"a"]
+        await until(lambda: len(consumer.joined) == 1)
+        first = broker.consume_streams[0]
+        first.tell = lambda *_: None  # type: ignore[method-assign]
+        await until(lambda: first not in broker.consume_streams)
+        await (await producer.send(b"a"))
+        assert [message.value for message in await consumer.fetch(1, 10)] == [b"a"]
 
 
 async def test_what_waits_here_on_a_lapsed_grant_is_not_given_to_the_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As after a pause of the whole process: the messages lie in its memory, and others have gone on with them."""
-    async with running() as cluster:
-        cluster.create_topic("t")
-        broker = cluster.brokers[0]
-        async with (
-            Client.connect(broker.address) as client,
-            client.producer("t") as producer,
-            client.consumer("t", "g") as consumer,
-        ):
-            await (await producer.send_many([b"a", b"b", b"c"]))
-            (first,) = await consumer.fetch(1, 10)
-            assert (first.value, first.attempt) == (b"a", 1)
-            await consumer.ack(first)
-            core = consumer._subscriptions[0].core
-            core._alive_us = time.monotonic_ns() // 1000 - 6_000_000
-            assert core.has_lapsed(time.monotonic_ns() // 1000)
-            again = await consumer.fetch(2, 10)
-            assert [(message.value, message.attempt) for message in again] == [(b"b", 2), (b"c", 2)]
+    async with (
+        connected() as (_, client),
+        client.producer("t") as producer,
+        client.consumer("t", "g") as consumer,
+    ):
+        await (await producer.send_many([b"a", b"b", b"c"]))
+        (first,) = await consumer.fetch(1, 10)
+        assert (first.value, first.attempt) == (b"a", 1)
+        await consumer.ack(first)
+        core = consumer._subscriptions[0].core
+        core._alive_us = time.monotonic_ns() // 1000 - 6_000_000
+        assert core.has_lapsed(time.monotonic_ns() // 1000)
+        again = await consumer.fetch(2, 10)
+        assert [(message.value, message.attempt) for message in again] == [(b"b", 2), (b"c", 2)]
 
 
 async def test_heartbeats_go_before_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

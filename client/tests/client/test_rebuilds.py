@@ -16,7 +16,7 @@ from seriatim._transport import unary
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from ..fake_broker import abort, running, until
+from ..fake_broker import abort, connected, running, until
 from .test_consumer import fill, read
 
 FOR_EVER = 1 << 30
@@ -76,8 +76,7 @@ async def test_a_beginning_waits_for_the_rebuild(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     monkeypatch.setattr(unary, "REBUILD_PAUSE_S", 0.001)
-    async with running() as cluster, Client.connect(cluster.brokers[0].address) as client:
-        cluster.create_topic("t")
+    async with connected() as (cluster, client):
 
         def begin() -> Any:
             return client.producer("t") if kind == "producer" else client.consumer("t", "g")

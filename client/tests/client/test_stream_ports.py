@@ -206,25 +206,23 @@ async def test_a_port_that_cannot_be_used_is_avoided_for_a_time(
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
 async def test_a_broker_that_is_restarted_gets_its_streams_over_tcp_again(carriage: str) -> None:
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with (
+        connected() as (cluster, client),
+        client.producer("t", linger_ms=0) as producer,
+        client.consumer("t", "g") as consumer,
+    ):
         broker = cluster.brokers[0]
-        async with (
-            Client.connect(broker.address) as client,
-            client.producer("t", linger_ms=0) as producer,
-            client.consumer("t", "g") as consumer,
-        ):
-            for turn in range(3):
-                broker.connections.clear()
-                await asyncio.wait_for(await producer.send(b"x"), 10)
-                while not await consumer.fetch(timeout_s=1.0):
-                    pass
-                await consumer.ack_all()
-                if turn:
-                    await until(lambda: len(broker.connections) >= 2)
-                    assert not any(peer.startswith("ipv") for peer in broker.connections)
-                await broker.stop()
-                await broker.restart()  # its port for streams is another one
+        for turn in range(3):
+            broker.connections.clear()
+            await asyncio.wait_for(await producer.send(b"x"), 10)
+            while not await consumer.fetch(timeout_s=1.0):
+                pass
+            await consumer.ack_all()
+            if turn:
+                await until(lambda: len(broker.connections) >= 2)
+                assert not any(peer.startswith("ipv") for peer in broker.connections)
+            await broker.stop()
+            await broker.restart()  # its port for streams is another one
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim import Client, Message
+from seriatim import Message
 from seriatim._consuming.subscription import Subscribed
 from seriatim._consuming.unserved import UnservedWatch
 from seriatim._core.consumer import ConsumerPhase, PartitionConsumer
@@ -16,7 +16,7 @@ from seriatim._core.unserved import ServiceWatch, Waiting
 from seriatim_api.errors import UnavailableError
 from seriatim_api.v1 import broker_pb2
 
-from ..fake_broker import connected, running, until
+from ..fake_broker import connected, until
 from .test_consumer import fill, read
 from .test_keyed_consumer import add, consuming, handling
 
@@ -172,24 +172,22 @@ async def test_a_keyed_consumer_that_is_granted_messages_is_served() -> None:
 
 async def test_service_between_looks_at_a_consumer_without_a_stream() -> None:
     # In a minute of broken connections each look may find the consumer on its way to its server.
-    async with running() as cluster:
-        cluster.create_topic("t")
+    async with (
+        connected() as (cluster, client),
+        client.producer("t") as producer,
+        client.consumer("t", "g") as consumer,
+    ):
         (broker,) = cluster.brokers
-        async with (
-            Client.connect(broker.address) as client,
-            client.producer("t") as producer,
-            client.consumer("t", "g") as consumer,
-        ):
-            subscription, watch, asked = consumer._subscriptions[0], ServiceWatch(), []
-            for look in range(4):
-                await fill(producer, look, look + 1)
-                await consumer.ack((await read(consumer, 1))[-1])
-                await broker.stop()
-                await until(lambda: not subscription.is_joined)
-                asked += watch.look(5.0 * look, [Waiting(0, subscription.waits_since, False)])
-                await broker.restart()
-            assert asked == []
-            assert watch.look(25.0, [Waiting(0, subscription.waits_since, False)]) == [0], "10 s without a message"
+        subscription, watch, asked = consumer._subscriptions[0], ServiceWatch(), []
+        for look in range(4):
+            await fill(producer, look, look + 1)
+            await consumer.ack((await read(consumer, 1))[-1])
+            await broker.stop()
+            await until(lambda: not subscription.is_joined)
+            asked += watch.look(5.0 * look, [Waiting(0, subscription.waits_since, False)])
+            await broker.restart()
+        assert asked == []
+        assert watch.look(25.0, [Waiting(0, subscription.waits_since, False)]) == [0], "10 s without a message"
 
 
 async def test_a_watch_ends_with_its_consumer() -> None:

@@ -240,8 +240,11 @@ def forget_last_ack(random: Random, events: Events) -> str:
     assume(at_place(events, victim)[-1]["u"] == victim["u"])
     gone = {(event.get("o"), event.get("u")) for event in [victim]}
     events[:] = [event for event in events if event["k"] != "ack" or (event["o"], event["u"]) not in gone]
-    passed = {event["o"] for event in of_kind(events, "dead", "person")}
-    assume(victim["o"] not in passed)
+    passed = {event["o"] for event in of_kind(events, "confirm", "dead", "person")}
+    assume(victim["o"] not in passed)  # what the brokers confirmed is done
+    key = at_place(events, victim)[-1]["y"]
+    moments = [{event["at"] for event in of_kind(events, kind) if event["y"] == key} for kind in ("parked", "person")]
+    assume(not moments[0] & moments[1])  # whether a person let the key go on before it was listed is not known
     return "unfinished"
 
 
