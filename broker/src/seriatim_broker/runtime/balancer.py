@@ -88,37 +88,28 @@ class Look:
         return balance.after(self.open_segments, self.moves)
 
 
+@dataclass(eq=False)
 class Balancer:
     """A duty of the elected broker, until cancelled. `ask` answers a person."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Keys,
-        driver: Driver,
-        directory: Directory,
-        is_there: Callable[[MemberId], bool],
-        measure: MeasureTraffic,
-        clock: Clock,
-        settings: BalancerSettings,
-        counters: Counters,
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._driver = driver
-        self._directory = directory
-        self._is_there = is_there
-        self._measure = measure
-        self._clock = clock
-        self._settings = settings
-        self._counters = counters
+    _coordinator: Coordinator
+    _keys: Keys
+    _driver: Driver
+    _directory: Directory
+    _is_there: Callable[[MemberId], bool]
+    _measure: MeasureTraffic
+    _clock: Clock
+    _settings: BalancerSettings
+    _counters: Counters
+
+    def __post_init__(self) -> None:
         self._known: dict[str, tuple[object, int]] = {}  # group -> what it is made of, and since when
         self._moved_us: dict[PartitionId, int] = {}
         self._asked: asyncio.Event = asyncio.Event()
         self._wanted: tuple[Move, ...] = ()
         self._is_moving = False
         self.excess = 0.0
-        directory.on_change(self._note_broker_groups)
+        self._directory.on_change(self._note_broker_groups)
 
     # ---- the duty ----
 

@@ -75,35 +75,26 @@ class CaretakerSettings:
     forget_s: float = 600.0
 
 
+@dataclass(eq=False)
 class Caretaker:
     """Two duties of the elected broker, each until cancelled: `watch_members` and `heal`."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        coordinator: Coordinator,
-        keys: Keys,
-        driver: Driver,
-        directory: Directory,
-        election: Election,
-        is_linked: Callable[[str], bool],
-        settings: CaretakerSettings,
-        clock: Clock,
-    ) -> None:
-        self._clock = clock
-        self._identity = identity
-        self._coordinator = coordinator
-        self._keys = keys
-        self._driver = driver
-        self._directory = directory
-        self._election = election
-        self._is_linked = is_linked
-        self._settings = settings
+    _identity: Identity
+    _coordinator: Coordinator
+    _keys: Keys
+    _driver: Driver
+    _directory: Directory
+    _election: Election
+    _is_linked: Callable[[str], bool]
+    _settings: CaretakerSettings
+    _clock: Clock
+
+    def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         self._heal_changed = asyncio.Event()
         self._away_since: dict[MemberId, int] = {}
-        directory.on_change(self._changed.set)
-        directory.on_change(self._heal_changed.set)
+        self._directory.on_change(self._changed.set)
+        self._directory.on_change(self._heal_changed.set)
 
     async def watch_members(self) -> None:
         """Admit brokers that registered, and switch away from broker groups that are lost."""

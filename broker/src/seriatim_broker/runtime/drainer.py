@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import structlog
 from seriatim_api.ids import MemberId
@@ -45,29 +46,22 @@ _log = structlog.get_logger(__name__)
 _Step = MoveOpenSegment | Heal | Release
 
 
+@dataclass(eq=False)
 class Drainer:
     """A duty of the elected broker, until cancelled."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Keys,
-        driver: Driver,
-        directory: Directory,
-        is_there: Callable[[MemberId], bool],
-        clock: Clock,
-        min_copies: int,
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._driver = driver
-        self._directory = directory
-        self._is_there = is_there
-        self._clock = clock
-        self._min_copies = min_copies
+    _coordinator: Coordinator
+    _keys: Keys
+    _driver: Driver
+    _directory: Directory
+    _is_there: Callable[[MemberId], bool]
+    _clock: Clock
+    _min_copies: int
+
+    def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         self._asked: dict[_Step, tuple[int, int]] = {}  # when it may be asked again, and the pause after that
-        directory.on_change(self._changed.set)
+        self._directory.on_change(self._changed.set)
 
     async def run(self) -> None:
         """Scan whenever something changed, and again while something is left to do."""

@@ -106,27 +106,20 @@ class RetentionSettings:
     segment_size_bytes_max: int = 16 << 30
 
 
+@dataclass(eq=False)
 class Retention:
     """A duty of each broker, until cancelled."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Keys,
-        driver: Driver,
-        storage: Storage,
-        clock: Clock,
-        settings: RetentionSettings,
-        floors: StageFloors,
-    ) -> None:
-        self._coordinator = coordinator
-        self._keys = keys
-        self._driver = driver
-        self._storage = storage
-        self._clock = clock
-        self._settings = settings
-        self._floors = floors
-        self._clocks = WallClocks(coordinator, keys, clock)
+    _coordinator: Coordinator
+    _keys: Keys
+    _driver: Driver
+    _storage: Storage
+    _clock: Clock
+    _settings: RetentionSettings
+    _floors: StageFloors
+
+    def __post_init__(self) -> None:
+        self._clocks = WallClocks(self._coordinator, self._keys, self._clock)
         self._ahead_ms = 0  # how far this broker's clock is ahead of the others, as of the last scan
         self.figures = Figures()
         self._looked: dict[PartitionId, _Looked] = {}

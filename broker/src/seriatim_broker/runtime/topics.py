@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -70,24 +71,18 @@ DELETES_PER_TXN = 30
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Topics:
     """Makes and deletes topics, in the elected broker."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        keys: Keys,
-        driver: Driver,
-        directory: Directory,
-        election: Election,
-        clock: Clock,
-    ) -> None:
-        self._clock = clock
-        self._coordinator = coordinator
-        self._keys = keys
-        self._driver = driver
-        self._directory = directory
-        self._election = election
+    _coordinator: Coordinator
+    _keys: Keys
+    _driver: Driver
+    _directory: Directory
+    _election: Election
+    _clock: Clock
+
+    def __post_init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None  # of the topics that are being finished, while elected
         self._finishing: dict[str, asyncio.Task[records_pb2.TopicRecord | SeriatimError]] = {}  # by incarnation
         self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final, NoReturn
@@ -98,6 +99,7 @@ class ProcessEndedError(BaseException):
     """The adapter ended its process. Code of that process must not catch this."""
 
 
+@dataclass(eq=False)
 class AdapterStorage:
     """The `interfaces.storage.Storage` of the process whose event loop is running, through the adapter.
 
@@ -113,22 +115,15 @@ class AdapterStorage:
         look_full: Says whether the disk has reached its reserve.
     """
 
-    def __init__(
-        self,
-        disk: AdapterDisk,
-        timers: Timers,
-        checksum: Checksum,
-        now_ms: Callable[[], int],
-        flush_us: Callable[[], int],
-        ended: Callable[[], object],
-    ) -> None:
+    _disk: AdapterDisk
+    _timers: Timers
+    _checksum: Checksum
+    _now_ms: Callable[[], int]
+    _flush_us: Callable[[], int]
+    _tell_ended: Callable[[], object]
+
+    def __post_init__(self) -> None:
         self.look_full: Callable[[], bool] = lambda: False
-        self._disk = disk
-        self._timers = timers
-        self._checksum = checksum
-        self._now_ms = now_ms
-        self._flush_us = flush_us
-        self._tell_ended = ended
         self._tickets: deque[tuple[int, int]] = deque()  # the adapter's and the image's
         self._ended = False
         self._engine: _Engine | None = None
