@@ -46,6 +46,13 @@ jump-is-noted [letters-lost]: a cursor that leaves a lost segment says what was 
 @ core.consumers.crossing._untold
 - return make_offset(segment.no, cursor.start_index), (segment.base or 0) + cursor.start_index
 + return 0, 0
+forwards-are-wanted [letters-lost]: a group goes on with dead letters after a crossing that failed
+@ core.consumers.serving._place
+- consumer_group.is_forwarding
++ consumer_group.forwards_alone
+@ core.consumers.handover.on_left
+- forwards_alone = keyed.forwards and not consumer_group.consumers
++ forwards_alone = False
 dirty-stays: a server writes what it changed before it forgets a consumer group
 @ core.consumers.consumer_group.forget_if_unused
 - (is_serving and consumer_group.ledger.dirty)

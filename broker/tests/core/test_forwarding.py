@@ -645,3 +645,122 @@ def test_without_consumers_dead_letters_are_not_handed_over() -> None:
     assert not bench.sent(msg.HandOver)
     assert not bench.keyed.forwards
     assert bench.all(fx.WriteCursor)[-1].record.segment_no == 2, "all of segment 1 is done"
+
+
+# ---- a server keeps dead letters that are on their way ------------------------------------------------------
+
+
+def crosses_with_dead_letters() -> tuple[Forwarding, fx.WriteCursor]:
+    """Dead letters wait. The keys are handed over, the cursor is being written, and all consumers end."""
+    bench = forwarding("ab")
+    following = bench.chain.segments[1].server
+    bench.link(following)
+    bench.fail("a", "b")
+    bench.deliver()
+    bench.keyed.rests_until_us = 0
+    for _ in range(4):
+        bench.deliver()
+    handed = bench.sent(msg.HandOver, following)[-1].handover
+    bench.hear(following, msg.HandOverKept(P, handed.segment_no, GROUP, handed.group_epoch, handed.id))
+    (written,) = bench.all(fx.WriteCursor)
+    bench.done(0, errors.DeadlineExceededError("no answer"))
+    bench.do(ev.ConsumerGone(1))
+    return bench, written
+
+
+@pytest.mark.parametrize("outcome", [ev.WriteOutcome.CONFLICT, ev.WriteOutcome.REFUSED])
+def test_dead_letters_go_on_alone_after_a_crossing_that_failed(outcome: ev.WriteOutcome) -> None:
+    """Rule `forwards-are-wanted`."""
+    bench, written = crosses_with_dead_letters()
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, outcome, 0))
+    bench.clear()
+    bench.wait(2 * SECOND, (M01,))
+    assert bench.all(fx.ReadCursor)
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    for _ in range(4):
+        bench.deliver()
+    assert bench.numbers() == [1, 2]
+    bench.done()
+    bench.deliver()
+    assert count_keys(bench.rows().items(), 0).forwarding == 0
+
+
+def test_consumer_that_comes_after_a_crossing_that_failed() -> None:
+    bench, written = crosses_with_dead_letters()
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.clear()
+    bench.join(subscription=2)
+    assert bench.all(fx.ReadCursor)
+    bench.cursor()
+    bench.deliver()
+    assert bench.delivered(fx.Joined)
+
+
+def test_group_with_dead_letters_that_another_member_serves_now() -> None:
+    bench, written = crosses_with_dead_letters()
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
+    bench.chain = change_server(bench.part.chain, 1, M01, ())
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert GROUP not in bench.part.consumer_groups, "that member goes on with them"
+
+
+def test_dead_letters_without_consumers_after_a_rebuild() -> None:
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.do(ev.ConsumerGone(1))
+    bench.deliver()
+    bench.done(0, errors.NotServingError("later"))
+    bench.clear()
+    bench.do(ev.CoordinatorRebuilt())
+    bench.read_chain(bench.chain)
+    assert bench.all(fx.ReadCursor)
+    bench.cursor()
+    for _ in range(4):
+        bench.deliver()
+    assert bench.numbers() == [1]
+
+
+def test_dead_letters_when_the_next_consumer_leaves_at_once() -> None:
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.do(ev.ConsumerGone(1))
+    bench.deliver()
+    bench.done(0, errors.NotServingError("later"))
+    bench.join(subscription=2)
+    bench.do(ev.ConsumerGone(1))
+    bench.cursor()
+    for _ in range(4):
+        bench.deliver()
+    assert bench.numbers() == [1]
+
+
+def test_dead_letters_taken_up_while_the_outcome_is_unknown() -> None:
+    bench, written = crosses_with_dead_letters()
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
+    serving.take_up_forwards(bench.core.state, bench.part, bench.chain)
+    bench.clear()
+    bench.do(ev.CursorRead(P, GROUP, written.record, 9))
+    assert bench.all(fx.ReadCursor)
+    bench.do(ev.CursorRead(P, GROUP, written.record, 9))
+    assert GROUP not in bench.part.consumer_groups, "the server of the next segment goes on"
+
+
+def test_consumers_that_end_while_dead_letters_are_handed_over() -> None:
+    bench = forwarding("ab")
+    bench.link(bench.chain.segments[1].server)
+    bench.fail("a", "b")
+    bench.deliver()
+    bench.keyed.rests_until_us = 0
+    for _ in range(4):
+        bench.deliver()
+    assert bench.keyed.frozen is not None
+    bench.do(ev.ConsumerGone(1))
+    assert bench.keyed.frozen is None
+    for _ in range(2):
+        bench.done()
+        bench.deliver()
+    assert count_keys(bench.rows().items(), 0).forwarding == 0

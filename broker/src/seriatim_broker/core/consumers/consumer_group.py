@@ -71,8 +71,7 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
         or consumer_group.operations
         or consumer_group.key_requests
         or consumer_group.passes_alone
-        or consumer_group.forwards_alone
-        or (consumer_group.keyed is not None and consumer_group.keyed.forwards)  # they go on without consumers
+        or consumer_group.is_forwarding
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
         forget(partition, consumer_group)

@@ -256,7 +256,7 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
     elif outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
-    elif consumer_group.consumers or consumer_group.is_asked:
+    elif consumer_group.consumers or consumer_group.is_asked or consumer_group.is_forwarding:
         broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)
     else:
         forget_if_unused(partition, consumer_group)
@@ -281,6 +281,6 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
     consumer_group.keyed = None
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    if consumer_group.is_asked:
+    if consumer_group.is_asked or consumer_group.is_forwarding:
         read_cursor(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)

@@ -133,6 +133,8 @@ def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
       2. c1 is killed. Its connection to this server breaks, so other consumers may have k:5 at once.
       3. The cursor moves. The next server knows nothing of the connection, and waits for c1 until the grant ends.
 
+    The same if no consumer is left, and dead letters are on their way: the next server would not hear of them.
+
     When the transaction that moves the cursor is under way, it is too late: the next server may begin at any moment.
     """
     keyed = consumer_group.keyed
@@ -140,7 +142,8 @@ def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
         return
     if consumer_group.phase is not ConsumerGroupPhase.SERVING or may_be_carried_out(partition, consumer_group):
         return
-    if not any(run.consumer in gone for run in keyed.doing.values()):
+    forwards_alone = keyed.forwards and not consumer_group.consumers
+    if not forwards_alone and not any(run.consumer in gone for run in keyed.doing.values()):
         return
     keyed.handover = None
     keyed.rests_until_us = broker.now.mono_us

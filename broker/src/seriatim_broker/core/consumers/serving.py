@@ -256,7 +256,7 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
             _forward_elsewhere(broker, partition, consumer_group, segment)
         _refuse_all(broker, partition, consumer_group, segment)
         return
-    is_wanted = consumer_group.consumers or consumer_group.key_requests or consumer_group.forwards_alone
+    is_wanted = consumer_group.consumers or consumer_group.key_requests or consumer_group.is_forwarding
     if not is_wanted and not (consumer_group.passes_alone and segment.is_stub):
         consumer_group.passes_alone = False
         forget_if_unused(partition, consumer_group)
@@ -323,6 +323,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: Consu
         tell(broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
+    consumer_group.keyed = None  # that server goes on with its dead letters
     consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
         questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk
@@ -801,7 +802,7 @@ def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     if consumer_group.phase is ConsumerGroupPhase.CROSSING:
         consumer_group.crossing_serial = 0
     consumer_group.look_again()
-    if consumer_group.consumers or consumer_group.is_asked:
+    if consumer_group.consumers or consumer_group.is_asked or (mine and consumer_group.is_forwarding):
         read_cursor(broker, partition, consumer_group)
     else:
         forget(partition, consumer_group)

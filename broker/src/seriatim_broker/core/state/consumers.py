@@ -129,6 +129,11 @@ class ConsumerGroup(State):
         return bool(self.questions or self.operations or self.key_requests)
 
     @property
+    def is_forwarding(self) -> bool:
+        """Whether dead letters are on their way, or may be: the group goes on with them, also without consumers."""
+        return self.forwards_alone or (self.keyed is not None and bool(self.keyed.forwards))
+
+    @property
     def writing(self) -> Operation | None:
         """The operation whose transaction is under way, or ended without an answer."""
         first = self.operations[0] if self.operations else None
@@ -147,7 +152,16 @@ class ConsumerGroup(State):
         return self.cursor is not None and self.cursor.at_most_once
 
     def look_again(self) -> None:
-        """Stop serving until the cursor is read again, because its place is not known. The consumers stay."""
+        """Stop serving until the cursor is read again, because its place is not known. The consumers stay.
+
+        Rule `forwards-are-wanted` (J4, I13): a group whose dead letters are on their way goes on when its place is
+        known, also if no consumer is left. Without it:
+          1. The dead letter of k:5 is on its way. The state of the keys is handed over, and all consumers end.
+          2. The transaction of the cursor finds that the chain has changed. The server reads both, and has no consumer.
+          3. So it does not begin. But it keeps the group, because of k:5. Its dead letter is not sent.
+          4. A consumer joins. The group seems to wait for its cursor, so none is read: the consumer waits for ever.
+        """
+        self.forwards_alone = self.is_forwarding
         self.drop_deliveries()
         self.phase = ConsumerGroupPhase.LOADING
 
