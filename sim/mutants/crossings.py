@@ -15,8 +15,12 @@ table-behind-loss [RETAIN TABLE I9]: a stub stays while readers behind a lost se
 missing-is-noted [I1 I13 dropped-restored brokers]: a cursor of an older coordinator, in a segment that has left the
   record, says what is gone
 @ core.consumers.serving._pass_over_missing
-- moved = _noting_drop(chain, record, place, Place(chain.segments[0].no, 0))
-+ moved = record.moved_to(chain.segments[0].no, new_epoch=True)
+- moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
++ moved = record.moved_to(chain.segments[0].no)
+missing-keeps-epoch [K4 I9 dropped-restored]: such a cursor stays in its group epoch
+@ core.consumers.serving._pass_over_missing
+- record.moved_to(chain.segments[0].no))
++ record.moved_to(chain.segments[0].no, new_epoch=True))
 jump-tells-drop [I1 I13]: a cursor that jumps over a lost segment still says what was dropped
 @ core.consumers.crossing.jump
 - consumer_group.ledger.acked = consumer_group.cursor.start_index

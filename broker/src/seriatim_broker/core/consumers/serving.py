@@ -298,9 +298,15 @@ def _pass_over_folded(
 def _pass_over_missing(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, record: CursorRecord
 ) -> None:
-    """The cursor segment has left the record: write the cursor to the first segment, in a new group epoch.
+    """The cursor segment has left the record: write the cursor to the first segment, in the same group epoch.
 
     A segment stays in the record while a cursor is in it. So the cursor is of an older copy of the coordinator.
+
+    Rule `missing-keeps-epoch` (K4, I9): what disks know of this group epoch still counts. Without it:
+      1. A consumer group is in segment 3, and has been given 3:5. The coordinator is restored as it was when the cursor
+         was in segment 1, which has left the record.
+      2. The cursor moves to segment 2 in group epoch 2. The control record of segment 3 is of group epoch 1.
+      3. The server of segment 3 does not see that the group was there. It gives 3:5 again, without a flag.
 
     Rule `missing-is-noted` (I1): the cursor says that messages are gone from where it was. Without it:
       1. A consumer group has read half of segment 1, and its consumers end. Retention drops segments 1 to 3. The cursor
@@ -310,7 +316,7 @@ def _pass_over_missing(
       3. The cursor moves to segment 4. A consumer comes, and is never told of the other half of segment 1.
     """
     place = Place(*split_offset(_before_place(record)))
-    moved = _noting_drop(chain, record, place, Place(chain.segments[0].no, 0))
+    moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
     moved = crossing.with_term(partition, consumer_group, moved)
     crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
 
@@ -597,7 +603,7 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
     first = first_kept(chain)
     if place >= first:
         return record.moved_to(*place, new_epoch=True)
-    return _noting_drop(chain, record, place, first)
+    return _noting_drop(chain, record, place, record.moved_to(*first, new_epoch=True))
 
 
 def _before_place(record: CursorRecord) -> int:
@@ -609,12 +615,12 @@ def _before_place(record: CursorRecord) -> int:
     return min(record.oldest or place, place)
 
 
-def _noting_drop(chain: Chain, record: CursorRecord, place: Place, to: Place) -> CursorRecord:
-    """The cursor at `to` in a new group epoch, with the note that messages are gone from a place on."""
+def _noting_drop(chain: Chain, record: CursorRecord, place: Place, moved: CursorRecord) -> CursorRecord:
+    """The cursor that was moved, with the note that messages are gone from a place on."""
     dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
     is_noted = dropped_from == record.dropped_from
-    position = record.dropped_position if is_noted else position_of(chain, dropped_from)
-    moved = record.moved_to(*to, new_epoch=True)
+    end = Place(moved.segment_no, moved.start_index)
+    position = record.dropped_position if is_noted else position_of(chain, dropped_from, end)
     return replace(moved, dropped_from=dropped_from, dropped_position=position)
 
 
