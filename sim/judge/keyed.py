@@ -103,9 +103,7 @@ class Keyed:
         self.parked.granted(what, group, partition, group_epoch, run, may_be_older=may_be_older)
         if not self.parked.was_asked_for(group, partition, name):
             self._check_attempts(what, key, run, may_be_older)
-        begun = self._begun.get((group, partition, run.offsets[0]), ())
-        if run.attempt - 1 > len(begun):
-            self._seen.fail("K5", f"{what} as attempt {run.attempt}, and an application began it {len(begun)} times")
+        self._check_begun(what, group, partition, run)
         before = [
             offset
             for offset in key.open
@@ -158,6 +156,11 @@ class Keyed:
         elif token <= newest:
             self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
         self._tokens[key] = max(token, newest)
+
+    def _check_begun(self, what: str, group: str, partition: PartitionId, run: KeyGrant) -> None:
+        begun = self._begun.get((group, partition, run.offsets[0]), ())
+        if run.attempt - 1 > len(begun):
+            self._seen.fail("K5", f"{what} as attempt {run.attempt}, and an application began it {len(begun)} times")
 
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
         """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""
