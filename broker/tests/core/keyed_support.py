@@ -138,9 +138,7 @@ class KeyedServing(Serving):
     def serve(self) -> None:
         """One consumer has joined, and was granted all that can be. The next server does not take a hand-over."""
         self.begin()
-        keyed = self.part.consumer_groups[GROUP].keyed
-        assert keyed is not None
-        keyed.rests_until_us = 1 << 60
+        self.keyed.rests_until_us = 1 << 60
         self.deliver()
 
     # ---- what was granted ----

@@ -15,6 +15,7 @@ from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values import chain as chains
@@ -596,6 +597,28 @@ class Serving(Bench):
         self.persist()
         self.wait(self.config.serve_lease_us + self.config.serve_margin_us + 100 * MS, (other,))
         self.cursor()
+
+    def serve(self) -> None:
+        """One consumer joins, and is given all that it may have."""
+        self.begin()
+        self.deliver()
+
+    def look_up(self) -> None:
+        """The coordinator says what the chain is and where the group is."""
+        self.read_chain(self.chain)
+        self.cursor()
+
+    def persist_everywhere(self) -> None:
+        """This disk and the other member's have all that they were given."""
+        self.persist()
+        self.confirm_replications()
+
+    @property
+    def keyed(self) -> KeyedDispatcher:
+        """What the server of a group by key knows."""
+        found = self.part.consumer_groups[GROUP].keyed
+        assert found is not None
+        return found
 
     def reads(self) -> None:
         """The disk answers what it was asked."""

@@ -113,8 +113,7 @@ def idle(**options: object) -> Operated:
 def reading(**options: object) -> Operated:
     """A consumer has been given all five messages."""
     bench = Operated(**options)
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     return bench
 
 
@@ -124,8 +123,7 @@ def reading(**options: object) -> Operated:
 def test_a_rewind_that_an_older_coordinator_lacks_is_not_undone() -> None:
     """Rule `move-stays`: this disk has the group epoch that the rewind began."""
     bench = Operated(cursors=(control_record(1, GROUP, 2, 3, 3),))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     assert bench.delivered(fx.Batches) == []
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
     bench.read_both()
@@ -239,8 +237,7 @@ def test_a_refused_operation_leaves_the_consumer_its_grant() -> None:
         token=None if bench.delivered(fx.Joined) else bench.core.partitions[P].consumer_groups[GROUP].dispatcher.token,
     )
     bench.wait(bench.config.ack_replication_us + MS, (M01,))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.delivered(fx.AckConfirmed)
 
 
@@ -454,8 +451,7 @@ def test_a_pause_keeps_the_grant_and_the_epoch_and_gives_nothing_more() -> None:
     bench.deliver()
     assert bench.indexes() == [0, 1, 2, 3, 4]
     bench.ack(4, token=token)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.delivered(fx.AckConfirmed)
 
 
@@ -466,8 +462,7 @@ def test_what_was_given_before_a_pause_can_be_acknowledged_and_the_group_crosses
     bench.end(DONE)
     bench.clear()
     bench.ack(4, token=token)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.delivered(fx.AckConfirmed)
     assert bench.write().record == ev.CursorRecord(2, 1, 0, TOPIC, paused=True, requests=(ID,)), "and stays paused"
 

@@ -57,16 +57,14 @@ from .support import (
 def served(**options: object) -> Serving:
     """A consumer has been given all of the segment."""
     bench = Serving(**options)  # type: ignore[arg-type]
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     return bench
 
 
 def cross(bench: Serving) -> fx.WriteCursor:
     """All is acknowledged and durable; the crossing is under way."""
     bench.ack(bench.length - 1)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     return bench.all(fx.WriteCursor)[-1]
 
 
@@ -204,8 +202,7 @@ def test_what_retention_takes_for_read_is_on_every_eligible_member() -> None:
     bench.wait(bench.config.ack_replication_us, (M01,))
     assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 2, 0)}
     bench.do(ev.ConsumerLeave(STREAM, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.part.safe_cursors == {GROUP: SafeCursor(1, 1, 4, 0)}, "it stays known when no consumer is left"
 
 
@@ -228,8 +225,7 @@ def test_a_control_record_that_was_lost_with_the_link_is_sent_again() -> None:
     bench.clear()
     bench.link(M01)
     assert bench.sent(msg.ReplicateCursors, M01)[-1].cursors[0].acked == 2
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.delivered(fx.AckConfirmed)
 
 
@@ -278,8 +274,7 @@ def test_a_crossing_reads_the_chain_first_if_its_revision_is_not_known() -> None
     bench = served()
     bench.part.revision = 0
     bench.ack(bench.length - 1)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.all(fx.ReadChain)
     assert not bench.all(fx.WriteCursor)
 
@@ -300,8 +295,7 @@ def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
     bench = served()
     bench.ack(bench.length - 2)
     bench.wait(SECOND, (M01,))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert not bench.all(fx.WriteCursor)
 
 
@@ -361,8 +355,7 @@ def test_a_consumer_is_sent_to_the_server_of_its_groups_head() -> None:
 def test_a_server_goes_on_from_the_control_records_and_flags_what_was_reserved() -> None:
     known = control_record(1, GROUP, 1, acked=2, reserved=4)
     bench = Serving(cursors=(known,))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     assert bench.indexes() == [2, 3, 4]
     assert {event.maybe_repeated_below for event in bench.delivered(fx.Batches)} == {4}
 
@@ -597,8 +590,7 @@ def test_where_a_group_stands_is_found_anew_when_the_coordinator_has_what_it_had
 def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
     """It waited for a silent member. Meanwhile the group was deleted, and made again by another server."""
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(2)
     bench.do(ev.ConsumerGone(STREAM))
     bench.persist()
@@ -692,8 +684,7 @@ def test_a_fast_reader_asks_for_a_reservation_before_it_needs_it() -> None:
         asked_early += given > before and ledger.reserved > reserved
         if given == before:  # it waits for the other member
             bench.wait(50 * MS, (M01,))
-            bench.persist()
-            bench.confirm_replications()
+            bench.persist_everywhere()
     assert bench.indexes() == list(range(240))
     assert asked_early > 1
     assert bench.part.consumer_groups[GROUP].dispatcher.reservation.times == RESERVED_TIMES_MAX

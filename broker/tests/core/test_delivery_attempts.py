@@ -24,16 +24,13 @@ def attempts_by_index(bench: Serving) -> dict[int, int]:
 def come_again(bench: Serving) -> None:
     """The only consumer leaves, the group is forgotten, and a consumer comes again."""
     bench.do(ev.ConsumerLeave(STREAM, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert GROUP not in bench.part.consumer_groups
     bench.clear()
     bench.join(1)
     bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
-    bench.read_chain(bench.chain)
-    bench.cursor()
-    bench.persist()
-    bench.confirm_replications()
+    bench.look_up()
+    bench.persist_everywhere()
 
 
 def test_a_group_that_comes_again_is_given_the_second_and_third_attempt() -> None:
@@ -47,8 +44,7 @@ def test_a_group_that_comes_again_is_given_the_second_and_third_attempt() -> Non
 
 def test_each_message_has_its_own_count() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(1)
     come_again(bench)
     read = bench.all(fx.ReadLog)[-1]
@@ -63,8 +59,7 @@ def test_each_message_has_its_own_count() -> None:
 
 def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None:
     bench = Serving(cursors=(control_record(1, GROUP, 1, 0, 5),))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     assert attempts_by_index(bench) == dict.fromkeys(range(5), 1), "another server knows nothing of it"
     assert {event.maybe_repeated_below for event in bench.delivered(fx.Batches)} == {5}, "and says so"
 
@@ -87,15 +82,12 @@ def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
 @pytest.mark.parametrize("acked", [3, 4])
 def test_nothing_is_kept_of_a_group_that_has_acknowledged_all(acked: int) -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(acked)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     if acked == 4:
         crossing = bench.all(fx.WriteCursor)[-1]
         bench.do(ev.CursorWritten(P, GROUP, crossing.serial, ev.WriteOutcome.DONE, 6))
     bench.do(ev.ConsumerLeave(STREAM, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert (GROUP in bench.part.given) is (acked == 3)

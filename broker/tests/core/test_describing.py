@@ -18,16 +18,14 @@ from .support import GROUP, M01, MS, P, Serving, control_record
 def described(bench: Serving) -> fx.ConsumerGroupDescribed:
     before = len(bench.all(fx.ConsumerGroupDescribed))
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
     return found
 
 
 def test_what_the_server_alone_has_is_not_shown() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(2)
     bench.wait(bench.config.ack_replication_us, ())
     bench.persist()
@@ -42,8 +40,7 @@ def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> 
     bench = Serving(cursors=(control_record(1, GROUP, 1, 3, 5),))
     bench.link(M01)
     bench.join()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.written()
     bench.persist()
     bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + bench.config.heartbeat_us, (M01,))
@@ -51,8 +48,7 @@ def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> 
     found = described(bench)
     assert found.position is None
     assert found.active, "who reads is known all the same"
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert described(bench).position == 3
 
 
@@ -86,8 +82,7 @@ def test_so_many_descriptions_are_asked_for_at_once_and_the_next_one_is_refused(
     assert refused.error.retry_after_ms
     bench.do(ev.ResolveConsumer(1_000, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + MS))
     assert not bench.all(fx.ConsumerResolved), "consumers have room of their own"
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert len(bench.all(fx.ConsumerGroupDescribed)) == 1 + questions.DESCRIPTIONS_MAX
     assert described(bench).error is None, "there is room again"
 

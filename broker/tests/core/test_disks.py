@@ -136,8 +136,7 @@ def test_a_new_connection_forgets_what_an_older_one_said() -> None:
 
 def test_a_hung_eligible_member_is_removed_and_deliveries_go_on() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(1)
     bench.clear()
     bench.wait(100 * MS, (M01,))  # the control record is sent, and M01 does not confirm it
@@ -170,8 +169,7 @@ def M10_linked(bench: Bench) -> MemberId:  # noqa: N802 - a member's name
 
 def test_a_server_whose_own_disk_hangs_asks_the_others_to_take_over() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(1)
     bench.clear()
     bench.wait(HUNG_US + 300 * MS, (M01,))
@@ -199,8 +197,7 @@ def test_a_hung_member_is_not_listed() -> None:
 
 def test_a_member_that_hangs_while_it_joins_holds_up_no_acknowledgement() -> None:
     bench = Serving(eligible=(M00,))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.link(M01)
     bench.hear(M01, msg.EligibleRequest(P, 1))
     bench.ack(1)

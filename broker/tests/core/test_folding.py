@@ -245,12 +245,10 @@ def folded_behind(bench: Serving) -> Chain:
 
 def test_a_group_crosses_to_the_next_number_that_is_there() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.read_chain(folded_behind(bench))
     bench.ack(bench.length - 1)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.all(fx.WriteCursor)[-1].record == ev.CursorRecord(3, 1, 0, TOPIC)
 
 

@@ -79,11 +79,6 @@ class Forwarding(KeyedServing):
         stored = len(request.letters) if count is None else count
         self.do(ev.ForwardsDone(P, GROUP, request.serial, stored, error))
 
-    @property
-    def keyed(self):  # type: ignore[no-untyped-def]
-        """The dispatcher."""
-        return self.part.consumer_groups[GROUP].keyed
-
     def notes(self) -> list[str]:
         """The names of what people were told."""
         return [note.name for note in self.all(fx.Note)]
@@ -354,8 +349,7 @@ def lag_of(bench: Forwarding) -> tuple[int, int]:
     """The lag in a description, and in the metrics."""
     before = len(bench.all(fx.ConsumerGroupDescribed))
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
     assert found.keys is not None
     end = bench.chain.open_segment.base
@@ -454,8 +448,7 @@ def test_a_hand_over_under_way_outlives_a_rebuild_of_the_coordinator(is_unknown:
         bench.cursor()
     bench.clear()
     bench.do(ev.CoordinatorRebuilt())
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert bench.keyed.handover is handing
     assert not bench.delivered(fx.Joined)
     assert bench.granted() == []
@@ -617,8 +610,7 @@ def test_a_member_replaces_a_dead_server_of_a_group_without_consumers_to_store_i
 def test_a_member_leaves_the_dead_letters_to_a_server_that_lives() -> None:
     bench = after_all_consumers_left(server=M01)
     serving.take_up_forwards(bench.core.state, bench.part, bench.chain, dead=M01.broker)
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert GROUP not in bench.part.consumer_groups
     assert not bench.all(fx.WriteChain)
 

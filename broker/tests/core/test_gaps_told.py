@@ -117,8 +117,7 @@ class Carried(KeyedServing):
         """The lag in a description, and how many messages are in lists."""
         before = len(self.all(fx.ConsumerGroupDescribed))
         self.do(ev.DescribeConsumerGroup(9, P, GROUP))
-        self.read_chain(self.chain)
-        self.cursor()
+        self.look_up()
         (found,) = self.all(fx.ConsumerGroupDescribed)[before:]
         assert found.keys is not None
         assert found.position is not None
@@ -135,8 +134,7 @@ def test_loss_of_many_lists_is_one_gap(acked: int, begin: int) -> None:
     assert bench.part.chain is not None
     bench.read_chain(declare_lost(bench.part.chain, 1))
     bench.deliver()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert not keyed.aside_count
     assert bench.delivered(fx.Gap) == [fx.Gap(1, begin, "declared lost")]
 
@@ -291,8 +289,7 @@ def test_key_that_is_parked_after_its_message_was_lost_goes_on() -> None:
     bench = InSegmentThree()
     bench.begin()
     bench.deliver()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     bench.runs()
     seen = SeenKey(b"kk", 0, make_offset(2, 0), 1)
     bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + SECOND))

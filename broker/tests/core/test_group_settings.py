@@ -110,8 +110,7 @@ def served(keys: str = "aab", policy: RetryPolicy = QUICK) -> Configured:
 def left(bench: Configured) -> Configured:
     """The consumer has left, and this member has forgotten the group."""
     bench.do(ev.ConsumerLeave(STREAM, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert GROUP not in bench.part.consumer_groups
     return bench
 
@@ -290,8 +289,7 @@ def test_a_rewind_before_all_that_was_set_aside_loses_nothing() -> None:
     run, other = bench.runs()
     bench.nack(run, delay_ms=60_000)
     bench.acks(other)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.set_aside(keyed.keys[b"ka"])
     bench.deliver()
     bench.operate(SKIP, index=3)

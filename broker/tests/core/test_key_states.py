@@ -31,8 +31,7 @@ def delayed(keys: str, *, is_aside: bool) -> KeyedServing:
     """A consumer failed on the first message of key a, which waits for 10 minutes; other messages are acknowledged."""
     bench = KeyedServing(keys, policy=LONG)
     bench.serve()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     first, *others = bench.runs()
     bench.nack(first)
     for run in others:
@@ -55,8 +54,7 @@ def test_key_goes_on_when_its_failed_message_is_dropped(is_aside: bool) -> None:
     assert [event.from_offset for event in bench.delivered(fx.Dropped)] == [make_offset(1, 0)]
     bench.nack(run)
     bench.deliver()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert (keyed.phase_counts[KeyPhase.RETRY], keyed.keys[b"ka"].attempts) == (1, 1), "by its own failure"
 
 
@@ -64,8 +62,7 @@ def test_key_goes_on_when_its_failed_message_is_dropped(is_aside: bool) -> None:
 def test_key_of_which_all_is_dropped_leaves_no_record(is_aside: bool) -> None:
     bench = delayed("aab", is_aside=is_aside)
     drops_below(bench, 3)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert not keyed.has_keys
     assert [name for name in bench.rows() if b"ka" in name] == []
 

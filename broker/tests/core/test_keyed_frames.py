@@ -79,8 +79,7 @@ def test_messages_that_come_after_a_large_one_are_granted_together_again() -> No
     """The number of messages that are granted at once follows the bytes of the last frame."""
     bench = Cut("abcdefgh")
     bench.begin(credit=0)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     bench.deliver()
     keyed.average_bytes = 1 << 20
     bench.fits = 8
@@ -93,8 +92,7 @@ def test_a_frame_whose_consumer_left_is_not_given() -> None:
     bench = Cut("abcd")
     bench.begin()
     super(Cut, bench).reads()
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.join(2, stream=2)
     bench.do(ev.ConsumerCredit(2, 1 << 20))
     bench.do(ev.ConsumerGone(STREAM))

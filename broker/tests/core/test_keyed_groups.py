@@ -196,8 +196,7 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
     bench = served("abc")
     first, second, third = bench.runs()
     bench.join(2)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.frozen = []
     bench.do(ev.ConsumerExtend(STREAM, 2, (first.token, second.token), 1_000))
     bench.acks(first, number=1)
@@ -286,8 +285,7 @@ def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:
     assert all(run.maybe_repeated for run in runs)
     for number, run in enumerate(runs, 1):
         bench.acks(run, number=number, subscription=2)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert not keyed.has_keys, "nothing is kept of keys that are done"
 
 
@@ -299,8 +297,7 @@ def test_after_the_last_attempt_the_key_is_parked_and_others_go_on() -> None:
     bench.deliver(SECOND)
     assert bench.granted() == []
     assert [note.name for note in bench.all(fx.Note) if note.name == "key_parked"] == ["key_parked"]
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert keyed.window.floor == 3, "the messages of the parked key are in its list"
     assert list(keyed.keys[b"ka"].aside) == list(offsets([0, 1]))
 
@@ -425,8 +422,7 @@ def test_a_person_is_told_all_consumers_and_no_standbys() -> None:
     bench = served("ab")
     bench.join(2)
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.wait(SECOND, (M01,))
     described = bench.all(fx.ConsumerGroupDescribed)[-1]
     assert (described.active, described.standbys) == ("consumer-1, consumer-2", ())
@@ -439,8 +435,7 @@ def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
     bench.deliver()
     assert bench.granted() == []
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     (described,) = bench.all(fx.ConsumerGroupDescribed)
     assert isinstance(described.error, errors.CoordinatorBehindError)
     bench.wait(2 * SECOND, (M01,))
@@ -502,13 +497,11 @@ def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun()
     rows = (write_forwarder(2), write_grant(late))
     bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
     bench.begin_unconfirmed()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     bench.wait(SECOND, (M01,))
     assert list(keyed.doing) == [5 << 40], "its deadline has passed, and it does not end yet"
     assert not bench.all(fx.ReadKeys)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.wait(SECOND, (M01,))
     assert not keyed.doing
     assert bench.all(fx.ReadKeys)
@@ -525,8 +518,7 @@ def test_a_server_that_begins_again_with_its_own_record_waits_for_all_members_to
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.join(2)
     bench.cursor()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     assert not keyed.doing, "this disk has the record, so the grant is over here"
     bench.persist()
     bench.wait(50 * MS, (M01,))
@@ -544,8 +536,7 @@ def handing_over() -> KeyedServing:
     bench = served("ab")
     bench.join(2)
     bench.link(bench.chain.segments[1].server)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     bench.runs()
     keyed.rests_until_us = 0
     for _ in range(4):

@@ -39,12 +39,6 @@ class Small(KeyedServing):
         for _ in range(12):
             self.deliver(200 * MS)
 
-    @property
-    def keyed(self) -> KeyedDispatcher:
-        keyed = self.part.consumer_groups[GROUP].keyed
-        assert keyed is not None
-        return keyed
-
     def notes(self, name: str) -> list[fx.Note]:
         return [note for note in self.all(fx.Note) if note.name == name]
 
@@ -479,8 +473,7 @@ def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
     bench = KeyedServing("a" * 12, cursors=(known,), rows=tuple(rows))
     bench.core.state.config = replace(bench.core.state.config, keys_at_once=8)
     bench.begin()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     for at in (8, 16):
         assert keyed.unread is not None
         assert keyed.unread.at == at

@@ -22,12 +22,6 @@ KEY_BYTES_MAX = 200
 name takes 44: dicts grow in steps."""
 
 
-def keyed_of(bench: KeyedServing) -> KeyedDispatcher:
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
-    return keyed
-
-
 def test_a_key_with_one_message_is_small() -> None:
     tracemalloc.start()
     try:
@@ -49,7 +43,7 @@ def test_keys_at_rest_cost_nothing() -> None:
     bench.serve()
     for run in bench.runs():
         bench.acks(run)
-    keyed = keyed_of(bench)
+    keyed = bench.keyed
     left = (keyed.keys, keyed.singles, keyed.granted, keyed.frames, keyed.doing, keyed.ready)
     assert not any(left)
     assert (keyed.live_count, bench.part.consumer_groups[GROUP].consumers[0].in_flight) == (0, 0)
@@ -108,8 +102,7 @@ def test_what_was_read_without_the_right_is_given_when_the_right_is_back() -> No
     bench.begin()
     while not bench.all(fx.ReadRows):
         bench.reads()
-        bench.persist()
-        bench.confirm_replications()
+        bench.persist_everywhere()
     (read,) = bench.all(fx.ReadRows)
     bench.wait(350 * MS)  # the other member does not answer heartbeats
     bench.do(ev.RowsRead(read.serial, b"body"))
@@ -123,7 +116,7 @@ def test_what_was_read_without_the_right_is_given_when_the_right_is_back() -> No
 def test_a_key_that_becomes_ready_goes_to_another_consumer_if_the_one_that_acknowledged_asks_for_nothing() -> None:
     bench = KeyedServing("abca")
     bench.begin()
-    keyed = keyed_of(bench)
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     bench.join(2, on_demand=True)
     bench.part.consumer_groups[GROUP].consumers[0].in_flight_max = 1
@@ -144,7 +137,7 @@ def test_a_key_that_becomes_ready_goes_to_another_consumer_if_the_one_that_ackno
 def test_a_consumer_that_acknowledges_is_given_more_while_the_others_have_no_room() -> None:
     bench = KeyedServing("abcdef")
     bench.begin()
-    keyed = keyed_of(bench)
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     bench.join(2)
     for consumer in bench.part.consumer_groups[GROUP].consumers:

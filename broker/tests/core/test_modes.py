@@ -129,8 +129,7 @@ def test_a_demand_of_a_consumer_that_is_given_all_changes_nothing() -> None:
 def once(keys: str = "aab", mode: ConsumerMode = ConsumerMode.KEY_ORDERED) -> KeyedServing:
     bench = KeyedServing(keys, mode=mode, at_most_once=True)
     bench.begin()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     return bench
 
@@ -200,8 +199,7 @@ def test_at_most_once_another_server_gives_only_the_rest() -> None:
 def test_at_most_once_what_was_acknowledged_for_a_consumer_that_left_is_lost() -> None:
     bench = once("a")
     bench.reads()
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.reads()
     bench.join(2)
     bench.do(ev.ConsumerLeave(STREAM, 1))
@@ -215,8 +213,7 @@ def test_at_most_once_grants_that_are_handed_over_keep_their_keys() -> None:
     bench.begin()
     bench.deliver()
     (run,) = bench.runs()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     rows, _ = rows_to_hand_over(keyed, bench.rows(), ev.Moment(bench.now_us, bench.wall_ms))
     (carried,) = read_rows(rows).grants
     assert (carried.token, carried.name, carried.message_count, carried.is_passed) == (run.token, b"ka", 1, True)
@@ -347,8 +344,7 @@ def test_at_most_once_does_not_begin_while_a_consumer_is_there() -> None:
     bench.begin()
     once_only = WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True)
     bench.do(configuring(once_only, bench.now_us + 3 * SECOND))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     (refused,) = bench.all(fx.ConsumerGroupOperated)
     assert isinstance(refused.error, PreconditionError)
     assert "consumer-1" in str(refused.error)

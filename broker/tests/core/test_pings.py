@@ -21,8 +21,7 @@ def pong(bench: Serving, number: int) -> fx.Pong:
 
 def test_a_minute_of_idleness_costs_no_read_of_the_coordinator() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.clear()
     reads = 0
     for second in range(60):

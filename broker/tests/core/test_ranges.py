@@ -73,6 +73,11 @@ class Reading(Bench):
         assert len(answers) <= 1
         return answers[0] if answers else None
 
+    def answered(self) -> fx.RangeRead:
+        answer = self.answer_of()
+        assert answer is not None
+        return answer
+
 
 def _two_segments() -> tuple[Reading, Chain]:
     """Segment 1 with 5 messages is whole here, segment 2 is open elsewhere."""
@@ -144,8 +149,7 @@ def test_nothing_read_is_not_the_end() -> None:
     bench.clear()
     bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(2, 0), 1 << 20, False, bench.now_us + SECOND))
     bench.disk(empty=True)
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert (answer.place, answer.is_done, answer.brokers) == (Place(1, 0), False, (M01.broker,))
     assert isinstance(answer.error, errors.NotServingError)
 
@@ -220,8 +224,7 @@ def test_a_reader_is_told_of_what_is_dropped_while_it_reads() -> None:
     bench.do(ev.LogRead(read.serial, ()))
     bench.effects.remove(read)
     bench.disk()
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert answer.events[0] == fx.RangeDropped(Place(1, 0), Place(1, 2), batches[0].header.checksum)
     assert _given(answer) == [2, 3, 4]
 
@@ -273,8 +276,7 @@ def test_what_is_staged_is_read_by_its_place_though_a_segment_before_is_not_sett
         if not staged:
             bench.read_chain(bench.part.chain)
         bench.disk()
-        answer = bench.answer_of()
-        assert answer is not None
+        answer = bench.answered()
         if staged:
             assert answer.events == (fx.RangeBatches(2, batches[1:]),)
             assert answer.is_done
@@ -319,8 +321,7 @@ def test_a_repeat_behind_an_unsettled_segment_is_skipped_unless_it_is_read_raw()
     bench.hear(M01, msg.TableAnswer(P, 1, pack_table(tuple(table.windows.items()))))
     bench.wait(SECOND // 10)
     bench.disk()
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert answer.events[0] == fx.RangeSkip(2, 0, 2, second[0].header.checksum)
     assert _given(answer) == [2, 3, 4]
     assert _given(bench.step(Place(2, 0), Place(3, 0), raw=True)) == [0, 1, 2, 3, 4]
@@ -330,8 +331,7 @@ def test_what_does_not_come_in_time_ends_with_an_error() -> None:
     bench, _ = _behind_unsettled()
     assert bench.step(Place(2, 0), Place(3, 0)) is None
     bench.wait(3 * SECOND)
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert isinstance(answer.error, errors.DeadlineExceededError)
     assert not bench.part.range_waits
 
@@ -371,8 +371,7 @@ def test_a_record_older_than_the_readers_refuses_no_range() -> None:
     bench, unsettled, settled = _left_behind()
     _ask(bench, _REQUEST, settled.epoch)
     bench.read_chain(unsettled)
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert isinstance(answer.error, errors.CoordinatorUnavailableError)
 
 
@@ -380,8 +379,7 @@ def test_a_read_that_shows_nothing_new_allows_the_refusal() -> None:
     bench, unsettled, _ = _left_behind()
     _ask(bench, _REQUEST, 0)
     bench.read_chain(unsettled)
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert isinstance(answer.error, errors.OffsetOutOfRangeError)
 
 
@@ -425,8 +423,7 @@ def test_a_coordinator_that_is_away_makes_a_refusal_retriable(answers: bool) -> 
         bench.read_chain(None, failed=True)
     else:
         bench.wait(SECOND + 1)
-    answer = bench.answer_of()
-    assert answer is not None
+    answer = bench.answered()
     assert isinstance(answer.error, errors.CoordinatorUnavailableError)
     assert answer.error.retriable
     assert not bench.part.range_waits

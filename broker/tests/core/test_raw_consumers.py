@@ -73,8 +73,7 @@ def raw(keys: str = "aab", **options: Any) -> tuple[Raw, KeyedServing]:
     bench = KeyedServing(keys, **options)
     bench.begin()
     bench.join(2)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     bench.deliver()
     return Raw(bench), bench
@@ -88,8 +87,7 @@ def void(told: list[broker_pb2.DeliveryEvent]) -> list[tuple[int, ...]]:
 
 def owner_of(bench: KeyedServing, token: int) -> int:
     """The subscription that was granted it."""
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     held: Any = keyed.doing.get(token) or keyed.granted[token]
     return int(held.consumer.subscription)
 

@@ -399,8 +399,7 @@ def crossings(bench: Serving) -> list[int]:
 def goes_on(bench: Serving) -> None:
     """Some time passes, and the other member is heard."""
     bench.wait(100 * MS, (M01,))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
 
 
 def test_dropped_segment_is_left_when_its_reader_is_done() -> None:
@@ -428,8 +427,7 @@ def test_reader_that_began_anew_is_waited_for_too() -> None:
     group = bench.part.consumer_groups[GROUP]
     group.look_again()
     bench.cursor()
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     goes_on(bench)
     assert drops(bench) == [(make_offset(1, 0), 5, 5)]
     assert not crossings(bench)
@@ -474,8 +472,7 @@ def test_a_new_server_tells_what_the_cursor_says() -> None:
 def test_its_server_moves_a_group_on_that_has_no_consumer() -> None:
     bench = begun()
     bench.do(ev.ConsumerLeave(1, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.read_chain(stubbed(bench))
     bench.do(ev.PassConsumerGroup(P, 1, GROUP))
     bench.cursor()
@@ -497,8 +494,7 @@ def test_another_broker_asks_the_server_to_move_a_group_on() -> None:
 def test_a_group_that_has_messages_left_is_not_moved_on() -> None:
     bench = begun()
     bench.do(ev.ConsumerLeave(1, 1))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.do(ev.PassConsumerGroup(P, 1, GROUP))
     bench.cursor()
     assert not bench.all(fx.WriteCursor)

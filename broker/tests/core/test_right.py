@@ -137,8 +137,7 @@ def test_a_restarted_server_takes_the_right_anew() -> None:
     bench.link(M01)
     bench.join()
     bench.do(ev.ConsumerCredit(1, 1 << 20))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert not bench.delivered(fx.Joined)
     write = bench.all(fx.WriteChain)[-1]
     segment = segment_of(write.chain, 1)

@@ -68,15 +68,13 @@ class Spread(Serving):
         while us > 0:
             self.wait(min(us, 100 * MS), (M01,))
             us -= 100 * MS
-            self.persist()
-            self.confirm_replications()
+            self.persist_everywhere()
 
 
 def reading(kind: type[Spread] = Spread) -> Spread:
     """c1 reads the partition, and was given all five messages. c2 has come, and a second has passed."""
     bench = kind()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     assert bench.indexes() == [0, 1, 2, 3, 4]
     bench.comes(SECOND_ONE, OTHER)
     bench.passes(SECOND + 100 * MS)
@@ -164,8 +162,7 @@ def test_consumer_goes_on_when_the_other_one_leaves() -> None:
 
 def test_flapping_consumer_moves_nothing() -> None:
     bench = Spread()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     for subscription in range(2, 12):
         bench.comes(SECOND_ONE, OTHER, subscription)
         bench.passes(500 * MS)
@@ -196,8 +193,7 @@ def test_partition_stays(kind: type[Spread]) -> None:
 
 def reading_without_question(kind: type[Spread]) -> Spread:
     bench = kind()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.comes(SECOND_ONE, OTHER)
     bench.passes(5 * SECOND)
     return bench
@@ -268,14 +264,12 @@ def standbys_of_a_new_server() -> Spread:
     bench = Spread(cursors=(known,))
     bench.link(M01)
     bench.comes(SECOND_ONE, OTHER, was_standby=True)
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.written()
     bench.persist()
     bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
     bench.cursor()
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     return bench
 
 
@@ -299,8 +293,7 @@ def test_attempt_is_forgotten_at_a_rewind() -> None:
     bench = reading()
     bench.yields(5)
     bench.cursor(epoch=2, revision=9)
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     bench.deliver()
     assert bench.active == FIRST, "it is active again, and is asked again"
     assert bench.indexes() == [0, 1, 2, 3, 4] * 2
@@ -317,8 +310,7 @@ def test_crossing_that_failed_takes_no_partition_away() -> None:
     write = bench.all(fx.WriteCursor)[-1]
     bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.CONFLICT, 0))
     assert not bench.active
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert bench.active == FIRST
 
 
@@ -342,8 +334,7 @@ def test_standby_that_comes_back_after_a_change_becomes_active() -> None:
     bench.do(ev.ConsumerGone(STREAM))
     bench.comes(SECOND_ONE, OTHER, 2, was_standby=True)
     bench.cursor()
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert not bench.active
     bench.passes(3 * SECOND)
     assert bench.active == SECOND_ONE

@@ -47,15 +47,35 @@ from .support import (
 )
 
 
-def switcher(chain: Chain | None = None, without: tuple[MemberId, ...] = ()) -> Bench:
-    """A broker of the third group, linked to all others but some, that is told to look after a partition."""
+def linked() -> Bench:
+    """A broker of the third group, linked to all others."""
     bench = Bench(M20)
     for member in (M00, M01, M10, M11, M21):
         bench.link(member)
+    return bench
+
+
+def switcher(chain: Chain | None = None, without: tuple[MemberId, ...] = ()) -> Bench:
+    """One that is not linked to some, and is told to look after a partition."""
+    bench = linked()
     for member in without:
         bench.unlink(member, refused=True)
     bench.do(ev.SwitchAwayFrom(P, 1))
     bench.read_chain(chain or first_chain())
+    return bench
+
+
+def fenced_at_0() -> Bench:
+    """One whose unbroken master has answered that it has no message."""
+    bench = switcher()
+    fenced(bench, M00, 0, unbroken=True)
+    return bench
+
+
+def decided() -> Bench:
+    """The same, and the next members are prepared."""
+    bench = fenced_at_0()
+    prepare_answers(bench, M10, M11)
     return bench
 
 
@@ -229,8 +249,7 @@ def test_the_server_holds_all_below_the_sealed_length_and_only_such_members_are_
 
 
 def test_master_run_is_what_the_master_named_in_its_answer() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
+    bench = fenced_at_0()
     master = asked_to_prepare(bench)[-1][1].members[0]
     other = M11 if master == M10 else M10
     prepare_answers(bench, master, run=4)
@@ -239,8 +258,7 @@ def test_master_run_is_what_the_master_named_in_its_answer() -> None:
 
 
 def test_the_record_names_the_attempt_and_each_group_has_its_own() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
+    bench = fenced_at_0()
     first = asked_to_prepare(bench)[-1][1]
     prepare_answers(bench, M10, refusal="voided")
     second = asked_to_prepare(bench)[-1][1]
@@ -252,8 +270,7 @@ def test_the_record_names_the_attempt_and_each_group_has_its_own() -> None:
 
 
 def test_answers_to_another_attempt_do_not_count() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
+    bench = fenced_at_0()
     for member in (M10, M11):
         bench.hear(member, msg.PrepareAnswer(P, 2, b"x" * 16, 1, ""))
     assert not bench.all(fx.WriteChain)
@@ -266,17 +283,13 @@ def test_answers_to_another_switch_do_not_count() -> None:
 
 
 def test_the_transaction_is_compared_with_the_revision_that_was_read() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     assert bench.all(fx.WriteChain)[-1].revision == 101
 
 
 @pytest.mark.parametrize("outcome", [CONFLICT, UNKNOWN])
 def test_who_lost_or_does_not_know_reads_first_and_begins_anew(outcome: ev.WriteOutcome) -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     bench.clear()
     bench.do(ev.ChainWritten(P, _serial(bench), outcome, 0))
     assert [type(effect) for effect in bench.effects] == [fx.ReadChain]
@@ -289,9 +302,7 @@ def _serial(bench: Bench) -> int:
 
 
 def test_the_loser_follows() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     bench.written(CONFLICT)
     bench.read_chain(sealed_chain(first_chain(), 0, 0))
     assert P not in bench.core.partitions or bench.part.switch is None
@@ -310,8 +321,7 @@ def test_a_newer_record_ends_the_switch_in_every_phase() -> None:
 
 
 def test_another_field_that_changes_meanwhile_does_not_lose_what_was_decided() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
+    bench = fenced_at_0()
     changed = remove_eligible(first_chain(), 1, [M01])
     bench.hear(M00, msg.ChainUpdate(changed, 555))
     prepare_answers(bench, M10, M11)
@@ -321,9 +331,7 @@ def test_another_field_that_changes_meanwhile_does_not_lose_what_was_decided() -
 
 
 def test_members_concerned_are_told_after_the_transaction_only() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     assert not bench.sent(msg.ChainUpdate)
     bench.written()
     assert all(bench.sent(msg.ChainUpdate, member) for member in (M00, M01, M10, M11))
@@ -332,9 +340,7 @@ def test_members_concerned_are_told_after_the_transaction_only() -> None:
 @pytest.mark.parametrize("outcome", [None, UNKNOWN])
 def test_members_concerned_are_told_when_a_read_shows_the_transaction(outcome: ev.WriteOutcome | None) -> None:
     """Rule `read-is-told`: the answer was lost, or is not here yet."""
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     chain = written_chain(bench)
     if outcome is not None:
         bench.do(ev.ChainWritten(P, _serial(bench), outcome, 0))
@@ -344,9 +350,7 @@ def test_members_concerned_are_told_when_a_read_shows_the_transaction(outcome: e
 
 
 def test_a_record_of_another_switcher_is_not_told_by_the_one_that_lost() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     bench.written(CONFLICT)
     bench.read_chain(sealed_chain(first_chain(), 0, 0))
     assert not bench.sent(msg.ChainUpdate)
@@ -414,9 +418,7 @@ def test_the_certificate_of_a_later_run_of_the_disk_will_do_and_is_compared(
 
 
 def test_a_sealing_switch_needs_no_certificate() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     assert bench.all(fx.WriteChain)[-1].certificate is None
 
 
@@ -453,9 +455,7 @@ def _fence_second(bench: Bench, table: Table = NO_TABLE) -> None:
 
 
 def _switch_second(chain: Chain) -> Bench:
-    bench = Bench(M20)
-    for member in (M00, M01, M10, M11, M21):
-        bench.link(member)
+    bench = linked()
     bench.do(ev.SwitchAwayFrom(P, 2))
     bench.read_chain(chain)
     return bench
@@ -493,9 +493,7 @@ def test_without_the_table_in_time_the_mark_is_passed_on() -> None:
 
 
 def test_the_failed_head_goes_to_the_tail_of_the_send_chain() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     assert written_chain(bench).send_chain == ("g1", "g2", "g0")
 
 
@@ -515,16 +513,13 @@ def test_never_fewer_members_than_min_copies() -> None:
 
 
 def test_a_silent_group_costs_its_time_and_the_next_one_is_asked() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
+    bench = fenced_at_0()
     bench.wait(bench.config.prepare_timeout_us, (M00, M01, M10, M11, M21))
     assert asked_to_prepare(bench)[-1][0] == M21.broker
 
 
 def test_a_group_that_lost_a_segment_is_passed_over_for_a_while() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    prepare_answers(bench, M10, M11)
+    bench = decided()
     bench.written()
     assert bench.core.state.directory.flapping["g0"][0] == bench.now_us + bench.config.flapping_us
 
@@ -542,9 +537,7 @@ def rehearsed(bench: Bench) -> None:
 
 def planner() -> Bench:
     """A broker of the third group that is asked for a planned switch."""
-    bench = Bench(M20)
-    for member in (M00, M01, M10, M11, M21):
-        bench.link(member)
+    bench = linked()
     bench.do(ev.PlanSwitch(9, P))
     bench.read_chain(first_chain())
     return bench
@@ -564,9 +557,7 @@ def test_a_planned_switch_waits_until_the_master_rests_and_fences_then() -> None
 
 
 def planned_for(group: str, master: str = "") -> Bench:
-    bench = Bench(M20)
-    for member in (M00, M01, M10, M11, M21):
-        bench.link(member)
+    bench = linked()
     bench.do(ev.PlanSwitch(9, P, group, master))
     bench.read_chain(first_chain())
     return bench
@@ -776,9 +767,7 @@ def test_a_batch_behind_the_fence_waits_for_the_new_route_as_long_as_the_plan_ha
 
 
 def test_a_partition_is_made_on_the_first_group_that_answers() -> None:
-    bench = Bench(M20)
-    for member in (M00, M01, M10, M11, M21):
-        bench.link(member)
+    bench = linked()
     bench.do(ev.CreatePartition(4, P, "orders", 3, True, ("g0", "g1")))
     bench.read_chain(None)
     prepare_answers(bench, asked_to_prepare(bench)[-1][1].members[0], refusal="voided")

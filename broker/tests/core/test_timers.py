@@ -63,8 +63,7 @@ def test_several_groups_that_wait_for_the_right_poll_no_more_often_than_one() ->
             name = f"{GROUP}{number}"
             bench.do(ev.ConsumerJoin(1, 10 + number, P, name, "c", ev.StartPosition.EARLIEST, False))
             bench.do(ev.CursorRead(P, name, ev.CursorRecord(1, 1, 0, TOPIC), 5))
-        bench.persist()
-        bench.confirm_replications()
+        bench.persist_everywhere()
         bench.unlink(M01)
         counts.append(events_in(bench, 5 * SECOND))
     assert counts[1] < 2 * counts[0]

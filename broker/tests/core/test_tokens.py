@@ -100,8 +100,7 @@ def few_tokens(keys: str = "abcdef") -> Term:
     bench = Term(keys)
     bench.core.state.config = replace(bench.core.state.config, term_tokens_max=4)
     bench.begin(credit=0)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     bench.deliver()
     bench.do(ev.ConsumerCredit(STREAM, 1 << 20))

@@ -98,8 +98,7 @@ def test_a_dead_eligible_member_does_not_stop_a_group_that_waits_for_its_reserva
 
 def test_a_dead_eligible_member_does_not_stop_a_crossing() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(4)
     bench.persist()
     bench.unlink(M01, refused=True)
@@ -192,8 +191,7 @@ def test_a_member_fenced_before_it_knows_the_chain_refuses_the_server() -> None:
 def test_a_write_may_end_after_its_partition_was_dropped() -> None:
     bench = Serving()
     bench.join()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     assert bench.all(fx.WriteChain)
     bench.do(ev.DropPartitionData(P))
     bench.written()
@@ -236,13 +234,11 @@ def test_a_topic_that_is_deleted_leaves_nobody_unanswered() -> None:
 
 def test_the_last_acks_of_a_consumer_that_leaves_are_kept() -> None:
     bench = Serving()
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(2)
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.wait(SECOND, (M01,))
-    bench.persist()
-    bench.confirm_replications()
+    bench.persist_everywhere()
     assert bench.part.cursors[GROUP].acked == 3
 
 
@@ -435,8 +431,7 @@ def test_consumers_and_questions_of_a_deleted_topic_are_answered_and_nothing_is_
 def test_a_server_that_gave_up_its_right_confirms_nothing() -> None:
     """Rule `no-right-confirms-nothing`: the member that took the right over may have been joining, or listed."""
     bench = Serving(eligible=(M00,))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(1)
     bench.clear()
     taken = replace(segment_of(bench.chain, 1), server=M01, server_epoch=9, eligible=(M01,))
@@ -454,8 +449,7 @@ def test_a_server_that_gave_up_its_right_confirms_nothing() -> None:
 def test_a_cursor_read_before_a_group_was_forgotten_counts_no_more() -> None:
     """Rule `left-is-known`: the answer comes after the cursor has moved and the consumer group is forgotten."""
     bench = Serving(eligible=(M00,))
-    bench.begin()
-    bench.deliver()
+    bench.serve()
     bench.ack(4)
     bench.persist()
     (move,) = bench.all(fx.WriteCursor)

@@ -9,7 +9,6 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import KeyPhase
 
 from .keyed_support import KeyedServing
-from .support import GROUP
 
 
 class PartlyUnreadable(KeyedServing):
@@ -31,8 +30,7 @@ def served(keys: str, *bad: int) -> PartlyUnreadable:
     bench = PartlyUnreadable(keys)
     bench.bad = bad
     bench.begin()
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     keyed.rests_until_us = 1 << 60
     for _ in range(4):
         bench.deliver()
@@ -66,8 +64,7 @@ def test_earlier_messages_of_the_key_are_given_first_and_later_ones_wait() -> No
 
 def test_a_person_skips_the_message_and_the_key_goes_on() -> None:
     bench = served("aa", 0)
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     (key,) = bench_keys(bench)
     assert keyed.pass_first(key) == make_offset(1, 0)
     keyed.release(key)
@@ -77,6 +74,5 @@ def test_a_person_skips_the_message_and_the_key_goes_on() -> None:
 
 def bench_keys(bench: PartlyUnreadable) -> list[Key]:
     """The keys that the server knows."""
-    keyed = bench.part.consumer_groups[GROUP].keyed
-    assert keyed is not None
+    keyed = bench.keyed
     return list(keyed.keys.values())

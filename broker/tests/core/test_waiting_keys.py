@@ -50,8 +50,7 @@ class Asked(KeyedServing):
 
     def settle(self) -> None:
         """Both members have all that was written."""
-        self.persist()
-        self.confirm_replications()
+        self.persist_everywhere()
 
     def listed(self) -> list[WaitingKey]:
         """The answer to the person."""
@@ -267,8 +266,7 @@ def alone(keys: str = "aab") -> Asked:
 def test_a_group_without_consumers_is_loaded_for_a_question_and_forgotten_after_it() -> None:
     bench = alone()
     bench.list_keys()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.settle()
     (key,) = bench.listed()
     assert (key.name, key.phase, key.message_count) == (b"ka", KeyPhase.PARKED, 2)
@@ -278,13 +276,11 @@ def test_a_group_without_consumers_is_loaded_for_a_question_and_forgotten_after_
 def test_a_key_is_released_without_consumers_and_the_next_one_gets_it() -> None:
     bench = alone("aab...")
     bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0), 1))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.settle()
     assert bench.results() == [False]
     bench.join()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.deliver()
     assert [0, 1] in bench.granted()
 
@@ -301,8 +297,7 @@ def released(operation: KeyOperation = RELEASE) -> Asked:
     bench.settle()
     bench.clear()
     bench.operate(operation, SeenKey(b"ka", 0, make_offset(1, 0), 1))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.settle()
     assert bench.results() == [False]
     assert GROUP not in bench.part.consumer_groups
@@ -339,8 +334,7 @@ def test_the_turn_of_a_delayed_key_outlives_its_server(acked: int) -> None:
 def test_a_released_key_waits_until_its_message_is_done_with() -> None:
     bench = released()
     bench.list_keys()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.settle()
     (key,) = bench.listed()
     assert (key.name, key.phase, key.attempts, key.turn, key.ready_at_ms) == (b"ka", KeyPhase.RETRY, 0, 1, 0)
@@ -379,8 +373,7 @@ def test_a_key_that_is_given_at_most_once_leaves_no_record() -> None:
 def test_another_server_does_not_answer() -> None:
     bench = Asked(member=M01)
     bench.list_keys()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     error = bench.all(fx.KeysListed)[-1].error
     assert isinstance(error, errors.GroupHeadElsewhereError)
     assert GROUP not in bench.part.consumer_groups
@@ -407,8 +400,7 @@ def test_mode_of_a_group_whose_cursor_the_coordinator_lost() -> None:
     bench = Asked()
     bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     bench.list_keys()
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     until_us = bench.now_us + 2_000 * MS
     bench.do(ev.ResolveConsumer(2, P, GROUP, None, ev.StartPosition.EARLIEST, until_us, ConsumerMode.KEY_ORDERED))
     bench.do(ev.CursorRead(P, GROUP, None, 0, known_revision=5))
@@ -436,8 +428,7 @@ def test_a_message_that_is_its_own_key_is_skipped_before_it_was_read() -> None:
     bench.settle()
     bench.clear()
     bench.operate(SKIP, SeenKey(name, 0, offset, 1))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     bench.settle()
     assert bench.results() == [False]
     assert bench.part.cursors[GROUP].acked == 1
@@ -500,8 +491,7 @@ def lag_of(bench: Asked) -> int:
     """The lag as clients compute it from the description of the server."""
     before = len(bench.all(fx.ConsumerGroupDescribed))
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
-    bench.read_chain(bench.chain)
-    bench.cursor()
+    bench.look_up()
     (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
     assert found.position is not None
     assert found.keys is not None

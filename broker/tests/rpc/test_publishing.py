@@ -123,6 +123,12 @@ class Cluster:
         item = await self.coordinator.get(KEY)
         return writer_from_value(item.value) if item is not None else None
 
+    async def written(self) -> WriterRecord:
+        """As the coordinator has it; there must be one."""
+        record = await self.record()
+        assert record is not None
+        return record
+
     async def write(self, record: WriterRecord) -> None:
         """Another broker writes the record."""
         await self.coordinator.txn((), [Put(KEY, writer_to_record(record).SerializeToString())])
@@ -152,8 +158,7 @@ class Cluster:
     async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> CarriedOut:
         event = event_of(1)
         assert isinstance(event, CarryOut)
-        record = await self.record()
-        assert record is not None
+        record = await self.written()
         assert record.has_decided(event.producer, event.sequence, event.manifest), "asked for what is not decided"
         self.asked.append((event.sequence, event.partition))
         error = self.refusals.pop(0) if self.refusals else None
@@ -232,8 +237,7 @@ async def test_a_publication_is_decided_carried_out_and_done() -> None:
     carried, was_done = await cluster.publish(cluster.wanted())
     assert [(each.partition, each.rows) for each in carried] == [(3, 2), (4, 2)]
     assert not was_done
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert (record.state, record.sequence, record.rows, record.lost_rows) == (WriterState.DONE, 1, 4, 0)
     assert cluster.counters.publications_decided == 1
     assert await cluster.publish(cluster.wanted()) == ((), False), "the same call, sent again"
@@ -249,8 +253,7 @@ async def test_a_call_answers_with_its_own_parts_and_says_what_it_decided(monkey
 
     async def finished_elsewhere(*arguments: Any) -> None:
         await decide(*arguments)
-        record = await cluster.record()
-        assert record is not None
+        record = await cluster.written()
         await cluster.write(writers.done(record, 0, 1))
 
     monkeypatch.setattr(cluster.publisher, "_decide", finished_elsewhere)
@@ -277,8 +280,7 @@ async def test_without_rows_nothing_is_decided_and_it_is_refused_as_with_rows() 
     await cluster.publish(empty(3, record.epoch))
     with pytest.raises(errors.BadRequestError):
         await cluster.publish(replace(empty(3, record.epoch), digest=b"d" * 16))
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.sequence == 2
 
 
@@ -300,8 +302,7 @@ async def test_another_publisher_was_quicker() -> None:
     cluster.on_find = decide
     with pytest.raises(errors.PublicationDiffersError):
         await cluster.publish(cluster.wanted(1))
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert (record.digest, record.producer) == (other.digest, PRODUCER)
 
 
@@ -314,8 +315,7 @@ async def test_a_writer_that_is_opened_meanwhile_fences_the_decision() -> None:
     cluster.on_find = opened
     with pytest.raises(errors.WriterFencedError):
         await cluster.publish(cluster.wanted(1))
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.NEW
 
 
@@ -415,13 +415,11 @@ async def test_what_is_not_finished_in_time_is_said_and_stays_decided() -> None:
     cluster.refusals = [errors.UnavailableError("away")] * 10_000
     with pytest.raises(errors.DeadlineExceededError):
         await cluster.publish(cluster.wanted(), 0.1)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.DECIDED
     cluster.refusals = []
     await cluster.publisher.finish_again(*WRITER)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.DONE
     await cluster.publisher.finish_again(*WRITER)
     await cluster.coordinator.txn((), [Delete(KEY)])
@@ -440,8 +438,7 @@ async def test_a_decision_without_an_answer_is_read_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(cluster.coordinator, "txn", lossy)
     await cluster.publish(cluster.wanted())
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.DONE
     assert sorted(set(cluster.asked)) == [(1, 3), (1, 4)]
 
@@ -452,8 +449,7 @@ async def test_staged_rows_on_lost_disks_are_told_again_and_again() -> None:
     for _ in range(2):
         with pytest.raises(errors.PublishedWithLossError):
             await cluster.publish(cluster.wanted())
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert (record.state, record.lost_rows) == (WriterState.DONE, 4)
 
 
@@ -464,8 +460,7 @@ async def test_a_manifest_that_is_lost_after_the_decision_ends_the_publication_w
     cluster.manifests[wanted.manifest.id] = errors.StagedDataGoneError("gone")
     with pytest.raises(errors.PublishedWithLossError):
         await cluster.publish(wanted)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.lost_rows == 4
 
 
@@ -479,8 +474,7 @@ async def test_a_manifest_that_is_lost_and_known_here_ends_the_publication_with_
     cluster.refusals = [errors.StagedDataGoneError("gone")] * 1000
     with pytest.raises(errors.PublishedWithLossError):
         await cluster.publish(wanted)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert (record.state, record.lost_rows) == (WriterState.DONE, 4)
 
 
@@ -488,8 +482,7 @@ async def test_a_manifest_that_only_a_master_calls_gone_is_not() -> None:
     cluster = await begun()
     cluster.refusals = [errors.StagedDataGoneError("gone")]
     await cluster.publish(cluster.wanted())
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.lost_rows == 0
 
 
@@ -578,8 +571,7 @@ async def test_a_program_that_names_its_lost_writer_gets_it_back() -> None:
     carried, was_done = await cluster.publish(cluster.wanted(7, rows=1, epoch=record.epoch))
     assert not was_done
     assert sum(part.rows for part in carried) == 2
-    found = await cluster.record()
-    assert found is not None
+    found = await cluster.written()
     assert (found.producer, found.sequence, found.state, found.rebuilt) == (PRODUCER, 7, WriterState.DONE, ())
     assert (await cluster.publish(cluster.again(cluster.wanted(7, rows=1, epoch=record.epoch))))[1]
 
@@ -591,8 +583,7 @@ async def test_a_lost_writer_that_is_never_opened_is_found_too() -> None:
     with pytest.raises(errors.SequencePassedError):
         await cluster.publish(cluster.wanted(6))
     await cluster.publish(cluster.wanted(8))
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert (record.producer, record.sequence) == (PRODUCER, 8)
     assert await cluster.coordinator.get(key) is None
 
@@ -629,8 +620,7 @@ async def test_chunk_whose_id_does_not_say_its_sizes_is_not_published() -> None:
 async def test_rows_within_the_limits_of_the_topic_are_published() -> None:
     cluster, wanted = await limited(1000, make_chunk_id(bytes(16), 5000, 1000))
     await cluster.publish(wanted)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.DONE
 
 
@@ -727,6 +717,5 @@ async def test_a_manifest_that_cannot_be_read_now_is_not_given_up() -> None:
     cluster.manifests[wanted.manifest.id] = errors.UnavailableError("what one gave is not it")
     with pytest.raises(errors.UnavailableError):
         await cluster.publish(wanted)
-    record = await cluster.record()
-    assert record is not None
+    record = await cluster.written()
     assert record.state is WriterState.DECIDED

@@ -35,8 +35,7 @@ def _passes(world: World, count: int) -> list[object]:
 def test_a_coordinator_that_lost_decisions_is_the_first_trouble() -> None:
     world, name = _behind()
     _passes(world, 1)
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert (found.status, found.reason) == ("True", "CoordinatorBehind")
     assert found.message.startswith(f"{name} says: the coordinator has lost decisions: its record of orders/0")
     assert "run seriatim coordinator rebuild: runbook coordinator-behind" in found.message

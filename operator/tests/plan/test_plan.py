@@ -93,9 +93,7 @@ def test_two_machines_gone_at_once_are_left_for_people() -> None:
     world = started(nodes=5)
     world.delete_node("node1")
     world.delete_node("node2")
-    for _ in range(200):
-        world.a_pass()
-        world.settle()
+    _passes(world, 200)
     assert not deleted(world, DeleteClaim)
     assert "annotate each Broker" in world.cluster.status.blocked_by
 
@@ -305,9 +303,7 @@ NEGATIVES = {
 def test_no_disk_is_given_up_without_proof(name: str) -> None:
     world = started()
     NEGATIVES[name](world)
-    for _ in range(150):
-        world.a_pass()
-        world.settle()
+    _passes(world, 150)
     assert not deleted(world, DeleteClaim)
     assert not any(b.status.disk_lost for b in world.brokers.values())
 
@@ -339,9 +335,7 @@ def test_a_rolling_change_waits_while_the_brokers_say_no() -> None:
     world = started()
     world.unsafe = dict.fromkeys(world.members, "the other copy is not whole")
     world.edit(image="seriatim.dev/broker:next")
-    for _ in range(20):
-        world.a_pass()
-        world.settle()
+    _passes(world, 20)
     assert not deleted(world, DeletePod)
     assert "the other copy is not whole" in world.cluster.status.blocked_by
 
@@ -394,9 +388,7 @@ def test_a_budget_stays_shut_while_only_one_copy_is_left() -> None:
     world = started()
     _cordon(world, "node1")
     world.unsafe = dict.fromkeys(world.members, "it is the last copy")
-    for _ in range(10):
-        world.a_pass()
-        world.settle()
+    _passes(world, 10)
     assert set(world.budgets.values()) == {0}
     assert "last copy" in world.cluster.status.blocked_by
 
@@ -495,8 +487,7 @@ def test_a_new_value_of_the_restart_annotation_restarts_each_broker_once() -> No
 
 def _follow(world: World) -> str:
     """Do what the condition advises. Returns the broker group that is placed anew; empty if it advises nothing."""
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     advice = re.search(r"kubectl -n shop annotate sgroup (orders-(g\d)) (\S+)=true", found.message)
     if advice is None:
         return ""
@@ -559,15 +550,13 @@ def _on_nodes(world: World) -> list[int]:
 def test_the_operator_mends_the_spread_by_itself_if_the_spec_says_so() -> None:
     world = _unspread(spreadMending="Automatic")
     assert not _pass_for(world, SPREAD_QUIET_S - 60)
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert "the operator empties g0" in found.message
     assert ANNOTATION_PLACE_ANEW not in found.message
     (first,) = _pass_for(world, 1_800)
     assert world.cluster.status.is_true("Stable")
     assert _on_nodes(world) == [1, 2, 3]
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert ", not before 20" in found.message, "one in an hour"
     (second,) = _pass_for(world, 3_600)
     assert first.object != second.object
@@ -728,8 +717,7 @@ def test_the_spread_is_not_mended_if_only_nodes_that_take_no_brokers_have_few() 
     world = _unspread(spreadMending="Automatic")
     world.nodes["node3"] = replace(world.nodes["node3"], taints=TAINTED.taints)
     assert not _pass_for(world, 3 * PAUSE_IF_USELESS_S)
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert found.message.endswith("add broker groups, or nodes for them")
 
 
@@ -801,8 +789,7 @@ def test_bad_settings_are_told_with_the_remedy_and_nothing_is_restarted() -> Non
     assert world.pods == pods
     assert not deleted(world, DeletePod)
     assert world.cluster.status.planned_changes == ()
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert (found.status, found.reason) == ("True", "SettingsInvalid")
     assert "the nearest is 'heal_after_s': correct spec.settings" in found.message
     assert world.cluster.status.is_true("Ready")
@@ -828,8 +815,7 @@ def test_under_bad_settings_brokers_are_started_with_the_last_good_ones() -> Non
     assert 'log_level = "debug"' in file
     assert world.grace_s[name] == 40
     assert {pod.template_hash for pod in world.pods.values()} == hashes
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert (found.status, found.reason) == ("True", "SettingsInvalid")
     assert "the last good settings stay in force" in found.message
     world.done.clear()
@@ -843,8 +829,7 @@ def test_a_cluster_that_never_had_good_settings_starts_no_broker() -> None:
     world = new_world(settings=BAD)
     world.run()
     assert not world.pods
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert "no broker is started, because none was ever given good settings" in found.message
     world.edit(settings={})
     world.run()

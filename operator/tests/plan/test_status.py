@@ -141,8 +141,7 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
 def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:
     world = new_world(groups=2, nodes=2)
     world.run()
-    found = world.cluster.status.condition("Degraded")
-    assert found is not None
+    found = world.degraded()
     assert (found.status, found.reason) == ("False", "OneMachineHoldsAll")
     assert world.cluster.status.is_true("Stable")
     assert started().cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]

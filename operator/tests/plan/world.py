@@ -47,7 +47,7 @@ from seriatim_operator.plan.observed import (
 )
 from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.resources.config import settings_in
-from seriatim_operator.spec.base import Resource
+from seriatim_operator.spec.base import Condition, Resource
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
 from seriatim_operator.spec.group import BrokerGroup
@@ -436,6 +436,12 @@ class World:
                 self._end(broker)
             elif broker in self.members and self.members[broker].incarnation == incarnation:
                 self.members[broker] = replace(self.members[broker], is_live=self.members[broker].run == run)
+
+    def degraded(self) -> Condition:
+        """What the cluster says to people."""
+        found = self.cluster.status.condition("Degraded")
+        assert found is not None
+        return found
 
     def annotate(self, name: str, value: str | None = None) -> None:
         """A person says that the disk of a Broker is lost, by its identity or in these words."""

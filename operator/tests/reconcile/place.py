@@ -75,12 +75,16 @@ class Place:
                 assert kind_of(manifest).kind == kind
                 cache.put(kind, manifest)
 
+    async def a_pass(self, reconciler: ClusterReconciler, cache: Cache) -> float | None:
+        """The operator hears what the watches tell, and looks after the cluster once."""
+        self.refresh(cache)
+        return await reconciler.reconcile(NAMESPACE, "orders")
+
     async def run(self, passes: int = 60, *, until: Callable[[], bool]) -> None:
         """One operator, until all is well."""
         reconciler, cache = self.operator()
         for _ in range(passes):
-            self.refresh(cache)
-            await reconciler.reconcile(NAMESPACE, "orders")
+            await self.a_pass(reconciler, cache)
             self.machines.step()
             if until() and self.is_stable():
                 return
@@ -91,9 +95,8 @@ class Place:
         for _ in range(passes):
             self.kube.on_write = _die
             reconciler, cache = self.operator()
-            self.refresh(cache)
             with contextlib.suppress(Died):
-                await reconciler.reconcile(NAMESPACE, "orders")
+                await self.a_pass(reconciler, cache)
             self.kube.on_write = None
             self.machines.step()
             if until() and self.is_stable():

@@ -27,8 +27,7 @@ async def test_a_pod_of_a_deleted_node_is_not_ready_before_kubernetes_says_so() 
     pod = place.kube.of("Pod")[0]
     del place.kube.objects["Node", "", pod["spec"]["nodeName"]]
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     name = pod["metadata"]["name"]
     assert place.condition("Ready", "Broker", name)["reason"] == "NodeGone"
     assert place.kube.objects["Broker", NAMESPACE, name]["status"]["phase"] == "Stopped"
@@ -59,8 +58,7 @@ async def test_what_a_kubelet_says_of_a_disk_is_a_warning_with_the_remedy() -> N
         }
     )
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     found = place.condition("DiskHealthy", "Broker", name)
     assert (found["status"], found["reason"]) == ("False", "NodeReplaced")
     assert "annotate sbroker" in found["message"]

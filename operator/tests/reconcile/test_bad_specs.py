@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .fake_cluster import NAMESPACE, storage_class
+from .fake_cluster import storage_class
 from .place import Place
 
 FILES = {"ca.crt": "", "tls.crt": "", "tls.key": ""}
@@ -30,8 +30,7 @@ async def degraded(place: Place, passes: int = 2) -> dict[str, str]:
     """What the cluster says after some passes."""
     reconciler, cache = place.operator()
     for _ in range(passes):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     return place.condition("Degraded")
 
 
@@ -72,8 +71,7 @@ async def test_the_secret_for_etcd_is_looked_at_until_it_is_whole() -> None:
     reconciler, cache = place.operator()
 
     async def told() -> str:
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
         return place.condition("Degraded")["message"]
 
     assert "has no tls.key" in await told()

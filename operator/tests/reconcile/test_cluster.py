@@ -36,12 +36,10 @@ async def test_a_cluster_comes_up_and_then_nothing_is_written() -> None:
     place = await started()
     reconciler, cache = place.operator()
     for _ in range(3):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     writes = len(place.kube.writes)
     for _ in range(5):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     assert len(place.kube.writes) == writes, place.kube.writes[writes:]
     assert not [what for what in place.kube.writes if what.startswith(("status", "delete"))]
 
@@ -89,8 +87,7 @@ async def test_a_broker_that_dies_while_etcd_is_silent_does_not_count_as_one_tha
 ) -> None:
     place = await started()
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     assert answering(place) == {"g0-0", "g0-1", "g1-0", "g1-1"}
 
     async def no_answer(*, with_counts: bool) -> NoReturn:
@@ -109,8 +106,7 @@ async def test_a_broker_that_dies_while_etcd_is_silent_does_not_count_as_one_tha
         for ready in pod["status"]["conditions"]:
             ready["status"] = is_ready
         place.kube.put(pod)
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
         assert answering(place) == live
 
 
@@ -123,8 +119,7 @@ async def test_brokers_are_asked_again_soon_when_etcd_has_no_majority(away: int,
     members = (EtcdMember(f"etcd-{number}", "has no pod" if number < away else "") for number in range(3))
     place.etcd = EtcdView(tuple(members))
     for _ in range(3):
-        place.refresh(cache)
-        again = await reconciler.reconcile(NAMESPACE, "orders")
+        again = await place.a_pass(reconciler, cache)
     assert again == again_s
 
 
@@ -204,8 +199,7 @@ async def test_no_run_is_certified_on_the_word_of_a_watch_that_went_blind() -> N
     assert ("Pod", NAMESPACE, name) in place.kube.objects
     assert not [what for what in place.kube.writes[writes:] if what.startswith(("delete", "declare"))]
     del place.kube.objects["Pod", NAMESPACE, name]
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     assert place.brokers.certified == [(slot, broker["status"]["incarnation"], 1)]
 
 
@@ -215,8 +209,7 @@ async def test_a_word_about_a_disk_that_is_not_followed_is_told_once_at_the_brok
     broker["metadata"]["annotations"] = {"seriatim.dev/disk-lost": "true"}
     reconciler, cache = place.operator()
     for _ in range(4):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     told = [note for _, _, reason, note in place.kube.events if reason == "DiskLossHeld"]
     assert len(told) == 1
     assert f"seriatim.dev/disk-lost={broker['status']['incarnation']}" in told[0]
@@ -234,8 +227,7 @@ async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_
                 annotations = place.kube.objects["Secret", NAMESPACE, name]["metadata"]["annotations"]
                 annotations[ANNOTATION_CHANGED_AT] = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
         reconciler, cache = place.operator(domain)
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
         leaf = load_identity(held("orders-broker-tls")).certificate
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         authority = load_authority(held("orders-ca"), datetime.now(UTC)).certificate
@@ -300,8 +292,7 @@ async def test_another_authority_signs_when_a_changed_secret_has_had_its_time(se
                 then = datetime.now(UTC) - timedelta(minutes=1)
                 manifest["metadata"]["annotations"][ANNOTATION_CHANGED_AT] = then.isoformat()
         reconciler, cache = place.operator(domain, timedelta(seconds=settle_s))
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
         return names_in(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-broker-tls"]))
 
     await look("cluster.local")
@@ -325,8 +316,7 @@ async def _external_added(place: Place) -> Callable[[], Awaitable[str]]:
     async def look() -> str:
         for _ in range(6):
             _give_node_ports(place)
-            place.refresh(cache)
-            await reconciler.reconcile(NAMESPACE, "orders")
+            await place.a_pass(reconciler, cache)
             place.machines.step()
         return _authority_of(place)
 
@@ -379,8 +369,7 @@ async def test_a_time_that_cannot_be_kept_replaces_nothing(time: str) -> None:
     before = _authority_of(place)
     _annotate(place, **{ANNOTATION_REPLACE_AUTHORITY: f"{before}/{time}"})
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     assert _authority_of(place) == before
     settled = place.condition("AuthoritySettled")
     assert (settled["status"], settled["reason"]) == ("False", "NotFollowed")
@@ -396,8 +385,7 @@ async def test_an_authority_that_is_given_and_may_not_name_the_brokers_is_told_a
     place.kube.put(given)
     for domain in ("cluster.local", "corp.example"):
         reconciler, cache = place.operator(domain)
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     leaf = load_identity(secret_files(place.kube.objects["Secret", NAMESPACE, "orders-broker-tls"])).certificate
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert f"orders.{NAMESPACE}.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
@@ -417,8 +405,7 @@ async def test_a_certificate_that_is_due_is_renewed_under_bad_settings() -> None
     await place.kube.apply(tls_secret(cluster, "orders-ca", authority_data(authority), then))
     await place.kube.apply(tls_secret(cluster, name, files, then))
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     new = load_identity(secret_files(place.kube.objects["Secret", NAMESPACE, name])).certificate
     assert new.not_valid_before_utc > then + timedelta(days=60)
     conditions = {c["type"]: c["reason"] for c in place.status()["conditions"]}
@@ -439,8 +426,7 @@ async def test_external_addresses_reach_pods_certificate_and_status() -> None:
     reconciler, cache = place.operator()
     for _ in range(6):
         _give_node_ports(place)
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     annotations = [pod["metadata"]["annotations"] for pod in place.kube.of("Pod")]
     told = {found.get("seriatim.dev/external-address", "") for found in annotations}
     assert len(told) == len(annotations), "each broker has an address of its own"
@@ -454,13 +440,11 @@ async def test_external_addresses_reach_pods_certificate_and_status() -> None:
     assert hosts == {str(address) for address in names.get_values_for_type(x509.IPAddress)}
     writes = len(place.kube.writes)
     for _ in range(5):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     assert len(place.kube.writes) == writes, place.kube.writes[writes:]
     cluster["spec"].pop("external")
     for _ in range(3):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     left = [s for s in place.kube.of("Service") if "seriatim.dev/external" in s["metadata"]["labels"]]
     assert left == []
     [cluster] = place.kube.of("BrokerCluster")
@@ -471,13 +455,11 @@ async def test_a_cluster_that_is_made_again_at_once_gets_its_secrets() -> None:
     place = Place(tls={"enabled": True})
     await place.run(until=lambda: len(place.pods()) == 4)
     reconciler, cache = place.operator()
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     cluster = place.kube.objects["BrokerCluster", NAMESPACE, "orders"]
     for secret in place.kube.of("Secret"):
         del place.kube.objects["Secret", NAMESPACE, secret["metadata"]["name"]]  # with their owner
     again = {**cluster, "metadata": {"name": "orders", "namespace": NAMESPACE, "uid": "of-the-next"}}
     place.kube.put({name: value for name, value in again.items() if name != "status"})
-    place.refresh(cache)
-    await reconciler.reconcile(NAMESPACE, "orders")
+    await place.a_pass(reconciler, cache)
     assert ("Secret", NAMESPACE, "orders-broker-tls") in place.kube.objects

@@ -35,8 +35,7 @@ async def passes(place: Place, count: int = 8) -> None:
     """Passes of one operator, with what happens between them."""
     reconciler, cache = place.operator()
     for _ in range(count):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
         place.machines.step()
 
 
@@ -71,13 +70,11 @@ async def test_a_name_that_is_not_needed_any_more_is_not_told() -> None:
     place.kube.put(NAMES["a policy"])
     reconciler, cache = place.operator()
     for _ in range(2):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     assert degraded(place)["reason"] == "NameTaken"
     place.edit(networkPolicy={"enabled": False})
     for _ in range(2):
-        place.refresh(cache)
-        await reconciler.reconcile(NAMESPACE, "orders")
+        await place.a_pass(reconciler, cache)
     assert degraded(place)["reason"] != "NameTaken"
 
 

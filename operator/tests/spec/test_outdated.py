@@ -12,7 +12,6 @@ from seriatim_operator.spec.topic import Topic
 
 from ..api_server import ROOT, ApiServer
 from ..memory_kube import Manifest, MemoryKube
-from ..reconcile.fake_cluster import NAMESPACE
 from ..reconcile.place import started
 
 
@@ -70,7 +69,6 @@ async def test_a_pass_comes_soon_while_a_definition_is_of_another_version() -> N
     place.kube.put(definition("older"))
     reconciler, cache = place.operator()
     for _ in range(3):
-        place.refresh(cache)
-        again_s = await reconciler.reconcile(NAMESPACE, "orders")
+        again_s = await place.a_pass(reconciler, cache)
     assert place.condition("Degraded")["reason"] == REASON
     assert again_s == AGAIN_S

@@ -27,9 +27,7 @@ def ready(world: World, name: str = "billing") -> tuple[str, str]:
 
 
 async def test_a_group_gets_its_place(world: World) -> None:
-    world.topic()
-    world.consumer_group(start="Latest")
-    await world.settle()
+    await world.with_group(start="Latest")
     assert "create group events billing START_POSITION_LATEST" in world.brokers.calls
     assert ready(world) == ("True", "Placed")
     status = world.the_group().status
@@ -47,9 +45,7 @@ async def test_a_group_waits_for_its_topic_and_no_longer(world: World) -> None:
 
 
 async def test_state_and_lag_are_told_in_steps(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     writes = world.writes
     at(world, 90)
     await world.settle(60)
@@ -69,9 +65,7 @@ async def test_state_and_lag_are_told_in_steps(world: World) -> None:
 async def test_messages_of_parked_keys_are_lag_and_those_that_were_acknowledged_one_by_one_are_not(
     world: World,
 ) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     at(world, 200_000)
     for row in world.brokers.groups["events", "billing"]:
         row.passed_messages = 199_990
@@ -95,9 +89,7 @@ async def test_a_lag_that_nobody_knows_leaves_the_step(world: World) -> None:
 
 
 async def test_a_group_deleted_behind_the_operator_is_made_again(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     del world.brokers.groups["events", "billing"]
     await world.settle(60)
     assert ("events", "billing") in world.brokers.groups
@@ -105,23 +97,17 @@ async def test_a_group_deleted_behind_the_operator_is_made_again(world: World) -
 
 
 async def test_deleting_the_object_keeps_the_place_by_default(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
-    world.api.remove("ConsumerGroup", "billing")
-    await world.settle()
+    await world.with_group()
+    await world.without("ConsumerGroup", "billing")
     assert not world.has("ConsumerGroup", "billing")
     assert ("events", "billing") in world.brokers.groups
 
 
 async def test_deleting_the_object_forgets_the_place_where_it_says_so_and_nobody_consumes(world: World) -> None:
-    world.topic()
-    world.consumer_group(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_group(deletionPolicy="Delete")
     assert world.the_group().metadata.finalizers == (CONSUMER_GROUP_FINALIZER,)
     at(world, 1, consumer="c1")
-    world.api.remove("ConsumerGroup", "billing")
-    await world.settle()
+    await world.without("ConsumerGroup", "billing")
     assert ready(world) == ("False", "Refused")
     at(world, 1)
     await world.settle(60)
@@ -134,8 +120,7 @@ async def test_deleting_the_object_after_its_topic_is_no_trouble(world: World) -
     world.consumer_group(deletionPolicy="Delete")
     await world.settle()
     world.brokers.drop("events")
-    world.api.remove("ConsumerGroup", "billing")
-    await world.settle()
+    await world.without("ConsumerGroup", "billing")
     assert not world.has("ConsumerGroup", "billing")
 
 
@@ -149,9 +134,7 @@ async def test_the_oldest_of_two_objects_has_the_group(world: World) -> None:
 
 
 async def test_silence_is_told_when_it_lasts(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.brokers.silence(are_silent=True)
     await world.settle(30)
     assert ready(world) == ("True", "Placed")
@@ -180,14 +163,10 @@ async def test_groups_whose_brokers_take_long_hold_up_no_topic(world: World) -> 
 
 
 async def test_a_cluster_that_is_gone_holds_up_no_object(world: World) -> None:
-    world.topic()
-    world.consumer_group(deletionPolicy="Delete")
-    await world.settle()
-    world.api.remove("BrokerCluster", "orders")
-    await world.settle()
+    await world.with_group(deletionPolicy="Delete")
+    await world.without("BrokerCluster", "orders")
     assert ready(world) == ("False", "ClusterNotFound")
-    world.api.remove("ConsumerGroup", "billing")
-    await world.settle()
+    await world.without("ConsumerGroup", "billing")
     assert not world.has("ConsumerGroup", "billing")
 
 
@@ -233,9 +212,7 @@ async def test_a_group_is_paused_and_resumed_as_the_object_says(world: World) ->
 
 
 async def test_what_the_object_does_not_say_is_left_as_people_have_it(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.brokers.groups["events", "billing"][0].paused = True
     await world.settle(60)
     assert world.brokers.groups["events", "billing"][0].paused
@@ -243,9 +220,7 @@ async def test_what_the_object_does_not_say_is_left_as_people_have_it(world: Wor
 
 
 async def test_a_rewind_is_carried_out_once_for_each_request(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.api.change("ConsumerGroup", "billing", rewind={"to": "2026-01-31T08:00:00Z", "requestId": "again-1"})
     await world.settle(60)
     assert world.brokers.calls.count("move group events billing 1769846400000") == 1
@@ -261,9 +236,7 @@ async def test_a_rewind_is_carried_out_once_for_each_request(world: World) -> No
 
 
 async def test_a_rewind_whose_end_was_not_written_is_asked_for_under_the_same_id(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.brokers.refuse_moves = UnavailableError("no answer says what became of it")
     world.api.change("ConsumerGroup", "billing", rewind={"to": "Latest", "requestId": "r"})
     await world.settle(60)
@@ -277,9 +250,7 @@ async def test_a_rewind_whose_end_was_not_written_is_asked_for_under_the_same_id
 
 
 async def test_a_rewind_to_nowhere_is_refused_once(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.brokers.refuse_moves = OffsetOutOfRangeError("the time lies in the future")
     world.api.change("ConsumerGroup", "billing", rewind={"to": "2099-01-01T00:00:00Z", "requestId": "r"})
     await world.settle(120)
@@ -291,16 +262,12 @@ async def test_a_rewind_to_nowhere_is_refused_once(world: World) -> None:
 
 
 async def test_a_group_may_begin_at_a_time(world: World) -> None:
-    world.topic()
-    world.consumer_group(start="2026-01-31T09:00:00+01:00")
-    await world.settle()
+    await world.with_group(start="2026-01-31T09:00:00+01:00")
     assert "create group events billing 1769846400000" in world.brokers.calls
 
 
 async def test_a_day_that_no_calendar_has_is_refused(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.api.change("ConsumerGroup", "billing", rewind={"to": "2026-02-31T00:00:00Z", "requestId": "r"})
     await world.settle(60)
     refused = world.the_group().status.rewind

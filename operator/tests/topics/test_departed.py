@@ -27,8 +27,7 @@ EVENTS = ("Topic", "default", "events")
 
 async def a_topic(world: World, **spec: object) -> dict[str, Any]:
     """A Topic with its topic; as the API has it."""
-    world.topic(deletionPolicy="Delete", **spec)
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete", **spec)
     return copy.deepcopy(world.api.objects[EVENTS])
 
 
@@ -39,8 +38,7 @@ async def test_no_object_is_held_and_one_that_was_is_let_go(home: World) -> None
     held = good("Topic")
     held["metadata"]["finalizers"] = [TOPIC_FINALIZER, "other.dev/x"]
     home.api.put({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
-    home.topic("another", deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic("another", deletionPolicy="Delete")
     assert home.the_topic().metadata.finalizers == ("other.dev/x",)
     assert home.the_topic("another").metadata.finalizers == ()
     assert home.reasons("another")["Ready"] == ("True", "Accepting")
@@ -48,8 +46,7 @@ async def test_no_object_is_held_and_one_that_was_is_let_go(home: World) -> None
 
 @pytest.mark.parametrize("trouble", ["refused", "conflict", "silent"])
 async def test_an_object_in_trouble_is_let_go_too(home: World, trouble: str) -> None:
-    home.topic("old", age=60, name="events")
-    await home.settle()
+    await home.with_topic("old", age=60, name="events")
     if trouble == "silent":
         home.brokers.silence(are_silent=True)
     held = good("Topic", "mine")
@@ -90,8 +87,7 @@ async def test_a_namesake_begins_anew_and_gets_no_message_of_the_one_before(home
     await a_topic(home)
     before = home.the_topic().status.incarnation
     home.api.remove("Topic", "events")
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     assert home.brokers.calls == ["create events 1", "delete events", "create events 1"]
     assert home.the_topic().status.incarnation != before
     assert home.reasons()["Ready"] == ("True", "Accepting")
@@ -136,8 +132,7 @@ async def test_a_paused_cluster_is_waited_for(home: World) -> None:
 async def test_what_the_brokers_refuse_is_tried_again(home: World) -> None:
     await a_topic(home)
     home.brokers.refusal = BadRequestError("not now")
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert "events" in home.brokers.topics
     home.brokers.refusal = None
     await home.settle(120)
@@ -169,8 +164,7 @@ async def test_an_object_that_is_merely_missing_takes_nothing_with_it(home: Worl
 async def test_the_policy_of_the_last_manifest_counts(home: World) -> None:
     await a_topic(home)
     home.api.change("Topic", "events", deletionPolicy="Retain")
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert "events" in home.brokers.topics
 
 
@@ -193,8 +187,7 @@ async def test_another_object_that_wants_the_topic_gets_it_with_its_messages(hom
     home.api.change("Topic", "events")
     await home.settle()
     incarnation = home.brokers.topics["events"].topic.incarnation
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert home.brokers.topics["events"].topic.incarnation == incarnation
     assert home.reasons("young")["Ready"] == ("True", "Accepting")
     assert "TopicKept" in home.told()
@@ -205,8 +198,7 @@ async def test_a_namesake_that_has_the_topic_already_keeps_it(home: World) -> No
     last = await a_topic(home)
     home.hears_deletions = False
     home.api.remove("Topic", "events")
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     assert "TopicAdopted" in home.told()
     home.reconciler.see_deleted(TOPIC, last)
     await home.settle()
@@ -217,8 +209,7 @@ async def test_a_namesake_that_has_the_topic_already_keeps_it(home: World) -> No
 async def test_a_topic_that_took_the_name_since_is_kept(home: World) -> None:
     await a_topic(home)
     home.brokers.silence(are_silent=True)
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     del home.brokers.topics["events"]
     home.brokers.put("events", 1)
     home.brokers.silence(are_silent=False)
@@ -230,8 +221,7 @@ async def test_a_topic_that_took_the_name_since_is_kept(home: World) -> None:
 async def test_with_its_cluster_an_object_is_forgotten(home: World) -> None:
     await a_topic(home)
     home.api.remove("Topic", "events")
-    home.api.remove("BrokerCluster", "orders")
-    await home.settle()
+    await home.without("BrokerCluster", "orders")
     home.api.put(good("BrokerCluster"))
     await home.settle(120)
     assert home.brokers.calls == ["create events 1"]
@@ -241,8 +231,7 @@ async def test_a_cluster_that_is_only_missing_from_the_cache_lets_nothing_be_for
     await a_topic(home)
     there = home.api.objects["BrokerCluster", "default", "orders"]
     home.cache.drop("BrokerCluster", there)
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert "events" in home.brokers.topics
     home.cache.put("BrokerCluster", there)
     await home.settle()
@@ -252,8 +241,7 @@ async def test_a_cluster_that_is_only_missing_from_the_cache_lets_nothing_be_for
 async def test_what_nobody_told_this_operator_stays(home: World) -> None:
     await a_topic(home)
     home.brokers.silence(are_silent=True)
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     await home.restart()
     home.brokers.silence(are_silent=False)
     await home.settle(120)
@@ -292,8 +280,7 @@ async def test_what_cannot_be_read_is_left_alone(home: World) -> None:
     await home.settle()
     assert "events" in home.brokers.topics
     assert last not in home.reconciler._departed
-    home.topic()
-    await home.settle()
+    await home.with_topic()
     assert home.reasons()["Ready"] == ("True", "Accepting"), "and holds up no other object"
 
 
@@ -311,8 +298,7 @@ async def test_no_more_are_remembered_than_the_limit(home: World, monkeypatch: p
 async def test_an_old_picture_of_an_object_makes_nothing(home: World) -> None:
     """A listing that was under way when the object went brings it back into the cache."""
     last = await a_topic(home)
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     home.cache.put("Topic", last)
     await home.settle(60)
     assert home.brokers.topics == {}
@@ -322,12 +308,9 @@ async def test_an_old_picture_of_an_object_makes_nothing(home: World) -> None:
 
 
 async def test_a_group_goes_with_its_object(home: World) -> None:
-    home.topic()
-    home.consumer_group(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_group(deletionPolicy="Delete")
     assert home.the_group().metadata.finalizers == ()
-    home.api.remove("ConsumerGroup", "billing")
-    await home.settle()
+    await home.without("ConsumerGroup", "billing")
     assert home.brokers.groups == {}
     assert home.brokers.calls[-1] == "delete group events billing"
 
@@ -351,13 +334,10 @@ async def test_a_group_that_was_held_is_let_go(home: World) -> None:
 
 
 async def test_a_group_goes_when_nobody_consumes_any_more(home: World) -> None:
-    home.topic()
-    home.consumer_group(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_group(deletionPolicy="Delete")
     row = broker_pb2.GroupPartition(has_cursor=True, active_consumer="c1")
     home.brokers.groups["events", "billing"] = [row]
-    home.api.remove("ConsumerGroup", "billing")
-    await home.settle()
+    await home.without("ConsumerGroup", "billing")
     assert ("events", "billing") in home.brokers.groups
     home.brokers.groups["events", "billing"] = [broker_pb2.GroupPartition(has_cursor=True)]
     await home.settle(60)
@@ -365,9 +345,7 @@ async def test_a_group_goes_when_nobody_consumes_any_more(home: World) -> None:
 
 
 async def test_a_group_of_the_same_name_begins_anew(home: World) -> None:
-    home.topic()
-    home.consumer_group(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_group(deletionPolicy="Delete")
     home.api.remove("ConsumerGroup", "billing")
     home.consumer_group(deletionPolicy="Delete", start="Latest")
     await home.settle()
@@ -379,9 +357,7 @@ async def test_a_group_of_the_same_name_begins_anew(home: World) -> None:
 
 
 async def test_a_group_whose_object_is_there_after_all_stays(home: World) -> None:
-    home.topic()
-    home.consumer_group(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_group(deletionPolicy="Delete")
     last = copy.deepcopy(home.api.objects["ConsumerGroup", "default", "billing"])
     home.reconciler.see_deleted(CONSUMER_GROUP, last)
     await home.settle(60)

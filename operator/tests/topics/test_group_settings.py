@@ -298,8 +298,7 @@ async def test_a_topic_object_decides_about_its_topic(world: World) -> None:
 
 async def test_a_topic_says_whose_dead_letters_it_takes(world: World) -> None:
     world.topic()
-    world.topic("letters")
-    await world.settle()
+    await world.with_topic("letters")
     world.consumer_group(mode="KeyOrdered", retry=FORWARDING, deadLetterTopic="letters")
     await world.settle()
     assert world.the_topic("letters").status.dead_letters_of == ("events/billing",)
@@ -313,8 +312,7 @@ async def test_a_topic_says_whose_dead_letters_it_takes(world: World) -> None:
 
 
 async def test_a_topic_object_that_has_not_made_its_topic_is_waited_for(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.refusal = PreconditionError("not now")
     world.topic("letters")
     world.consumer_group(mode="KeyOrdered", retry=FORWARDING, deadLetterTopic="letters")

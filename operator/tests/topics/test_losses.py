@@ -20,8 +20,7 @@ def add_broker(world: World, group: str, ip: str) -> None:
 
 
 async def test_a_topic_that_the_coordinator_lost_is_not_made_again(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     before = world.the_topic().status
     world.brokers.losses = {"10.0.0.1:7100": "", "10.0.0.2:7100": LOST}
     world.brokers.drop("events")
@@ -37,8 +36,7 @@ async def test_a_topic_that_the_coordinator_lost_is_not_made_again(world: World)
 
 
 async def test_a_topic_that_a_rebuild_brings_back_is_accepted_at_once(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     summary = world.brokers.topics["events"]
     world.brokers.losses = {"10.0.0.1:7100": LOST}
     world.brokers.drop("events")
@@ -52,8 +50,7 @@ async def test_a_topic_that_a_rebuild_brings_back_is_accepted_at_once(world: Wor
 
 
 async def test_brokers_that_notice_a_loss_late_are_waited_for(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.drop("events")
     await world.settle(9)
     assert world.reasons()["Ready"] == ("False", "Unconfirmed")
@@ -66,8 +63,7 @@ async def test_brokers_that_notice_a_loss_late_are_waited_for(world: World) -> N
 async def test_a_topic_is_not_made_again_while_a_broker_group_says_nothing(world: World) -> None:
     add_broker(world, "g0", "10.0.0.1")
     add_broker(world, "g1", "10.0.0.2")
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.drop("events")
     await world.settle(60)
     ready = world.the_topic().status.condition("Ready")
@@ -82,8 +78,7 @@ async def test_a_topic_is_not_made_again_while_a_broker_group_says_nothing(world
 
 
 async def test_a_loss_that_ended_counts_anew(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.losses = {"10.0.0.1:7100": LOST}
     world.brokers.drop("events")
     await world.settle(30)
@@ -95,8 +90,7 @@ async def test_a_loss_that_ended_counts_anew(world: World) -> None:
 
 
 async def test_partitions_that_the_coordinator_lost_are_not_added_again(world: World) -> None:
-    world.topic(partitions=4)
-    await world.settle()
+    await world.with_topic(partitions=4)
     world.brokers.losses = {"10.0.0.1:7100": LOST}
     summary = world.brokers.topics["events"]
     del summary.topic.partition_ids[2:], summary.chains[2:]
@@ -108,8 +102,7 @@ async def test_partitions_that_the_coordinator_lost_are_not_added_again(world: W
 
 
 async def test_partitions_that_are_new_are_added_at_once(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("Topic", "events", partitions=4)
     await world.settle(1)
     assert world.brokers.calls[1:] == ["update events 4"]
@@ -119,8 +112,7 @@ async def test_a_first_topic_that_a_broker_refuses_for_a_loss_says_so(world: Wor
     world.brokers.refusal = CoordinatorBehindError(
         "topic 'events' is not made, because the coordinator may have lost it"
     )
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("False", "CoordinatorBehind")
     world.brokers.refusal = None
     await world.settle(10)
@@ -128,8 +120,7 @@ async def test_a_first_topic_that_a_broker_refuses_for_a_loss_says_so(world: Wor
 
 
 async def test_a_topic_keeps_its_incarnation_while_a_step_is_refused(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     first = world.the_topic().status.incarnation
     world.brokers.refusal = BadRequestError("there is no room")
     world.brokers.drop("events")
@@ -140,8 +131,7 @@ async def test_a_topic_keeps_its_incarnation_while_a_step_is_refused(world: Worl
 
 
 async def test_a_renamed_object_never_gets_another_topic(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("Topic", "events", name="Other")
     await world.settle()
     world.api.change("Topic", "events", retention="1d")
@@ -150,9 +140,7 @@ async def test_a_renamed_object_never_gets_another_topic(world: World) -> None:
 
 
 async def test_a_consumer_group_that_the_coordinator_lost_gets_no_new_place(world: World) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
     world.brokers.losses = {"10.0.0.1:7100": LOST}
     del world.brokers.groups["events", "billing"]
     await world.settle(60)
@@ -165,9 +153,7 @@ async def test_a_consumer_group_that_the_coordinator_lost_gets_no_new_place(worl
 
 
 async def test_a_consumer_group_of_a_lost_topic_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.topic()
-    world.consumer_group()
-    await world.settle()
+    await world.with_group()
 
     async def behind(*_: object) -> list[object]:
         raise CoordinatorBehindError(LOST)

@@ -16,8 +16,7 @@ from .world import ALL_LIVE, World
 
 
 async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
-    world.topic(partitions=3)
-    await world.settle()
+    await world.with_topic(partitions=3)
     assert world.brokers.calls == ["create events 3"]
     assert world.reasons() == {"Ready": ("True", "Accepting"), "ChainHealthy": ("True", "TwoCopies")}
     status = world.the_topic().status
@@ -29,8 +28,9 @@ async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
 
 
 async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
-    world.topic(durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3)
-    await world.settle()
+    await world.with_topic(
+        durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3
+    )
     assert world.brokers.topics["events"].topic.settings == records_pb2.TopicSettings(
         flush=False,
         retention_ms=86_400_000,
@@ -41,8 +41,7 @@ async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
 
 
 async def test_the_brokers_name_may_be_another_one(world: World) -> None:
-    world.topic(name="Order_Events")
-    await world.settle()
+    await world.with_topic(name="Order_Events")
     assert "Order_Events" in world.brokers.topics
     assert world.the_topic().status.topic_name == "Order_Events"
 
@@ -51,8 +50,7 @@ async def test_the_brokers_name_may_be_another_one(world: World) -> None:
 
 
 async def test_growth_and_settings_reach_the_brokers(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("Topic", "events", partitions=4, retention="Forever")
     await world.settle()
     assert world.brokers.calls[1:] == ["update events 4 retention_ms"]
@@ -63,8 +61,7 @@ async def test_growth_and_settings_reach_the_brokers(world: World) -> None:
 
 
 async def test_all_that_an_object_says_of_retention_reaches_the_brokers(world: World) -> None:
-    world.topic(retention="1d", retentionSize="10Gi", retainUnread=True, unreadMax="7d", unreadSizeMax="50G")
-    await world.settle()
+    await world.with_topic(retention="1d", retentionSize="10Gi", retainUnread=True, unreadMax="7d", unreadSizeMax="50G")
     made = world.brokers.topics["events"].topic.settings
     assert (made.retention_ms, made.retention_bytes) == (86_400_000, 10 << 30)
     assert (made.retain_unread, made.unread_ms_max, made.unread_bytes_max) == (True, 7 * 86_400_000, 50_000_000_000)
@@ -75,8 +72,7 @@ async def test_all_that_an_object_says_of_retention_reaches_the_brokers(world: W
 
 
 async def test_the_status_shows_from_where_on_messages_are_kept_and_is_not_written_for_it(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     chain = world.brokers.topics["events"].chains[0]
     chain.first_offset, chain.dropped_messages = make_offset(3, 1200), 5000
     world.brokers.tell("events")
@@ -90,8 +86,7 @@ async def test_the_status_shows_from_where_on_messages_are_kept_and_is_not_writt
 
 
 async def test_what_was_changed_behind_the_operator_is_changed_back(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.topics["events"].topic.settings.retention_ms = 5
     world.brokers.tell("events")
     await world.settle()
@@ -100,8 +95,7 @@ async def test_what_was_changed_behind_the_operator_is_changed_back(world: World
 
 
 async def test_partitions_added_behind_the_operator_stay_and_are_told(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers._grow(world.brokers.topics["events"], 8)
     world.brokers.tell("events")
     await world.settle()
@@ -113,8 +107,7 @@ async def test_partitions_added_behind_the_operator_stay_and_are_told(world: Wor
 
 
 async def test_a_topic_deleted_behind_the_operator_is_made_again_as_another_one(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     first = world.the_topic().status.incarnation
     world.brokers.drop("events")
     await world.settle(12)
@@ -124,8 +117,7 @@ async def test_a_topic_deleted_behind_the_operator_is_made_again_as_another_one(
 
 
 async def test_a_topic_replaced_behind_the_operator_is_taken_over(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.drop("events")
     made = world.brokers.put("events", 1)
     await world.settle()
@@ -138,8 +130,7 @@ async def test_a_topic_replaced_behind_the_operator_is_taken_over(world: World) 
 
 async def test_a_topic_that_was_there_is_adopted(world: World) -> None:
     made = world.brokers.put("events", 2)
-    world.topic(partitions=4)
-    await world.settle()
+    await world.with_topic(partitions=4)
     assert world.brokers.calls == ["update events 4"]
     assert world.the_topic().status.incarnation == made.topic.incarnation
     assert world.reasons()["Ready"] == ("True", "Accepting")
@@ -150,20 +141,17 @@ async def test_a_topic_of_another_durability_is_not_adopted(world: World) -> Non
     settings = default_settings()
     settings.flush = False
     world.brokers.put("events", 1, settings)
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     assert world.reasons()["Ready"] == ("False", "OtherDurability")
     assert world.the_topic().status.incarnation == ""
-    world.api.remove("Topic", "events")
-    await world.settle()
+    await world.without("Topic", "events")
     assert "events" in world.brokers.topics, "it never was the object's"
     assert not world.has("Topic", "events")
 
 
 async def test_a_lost_answer_of_a_creation_makes_no_second_topic(world: World) -> None:
     """The first operator made the topic and died before it wrote anything down."""
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     status = world.api.objects["Topic", "default", "events"].pop("status")
     incarnation = world.brokers.topics["events"].topic.incarnation
     world.api.put(world.api.objects["Topic", "default", "events"])
@@ -178,21 +166,17 @@ async def test_a_lost_answer_of_a_creation_makes_no_second_topic(world: World) -
 
 
 async def test_deleting_the_object_keeps_the_topic_by_default(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.the_topic().metadata.finalizers == ()
-    world.api.remove("Topic", "events")
-    await world.settle()
+    await world.without("Topic", "events")
     assert not world.has("Topic", "events")
     assert "events" in world.brokers.topics
 
 
 async def test_deleting_the_object_deletes_the_topic_where_it_says_so(world: World) -> None:
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     assert world.the_topic().metadata.finalizers == (TOPIC_FINALIZER,)
-    world.api.remove("Topic", "events")
-    await world.settle()
+    await world.without("Topic", "events")
     assert not world.has("Topic", "events")
     assert world.brokers.topics == {}
     assert world.brokers.calls == ["create events 1", "delete events"]
@@ -200,8 +184,7 @@ async def test_deleting_the_object_deletes_the_topic_where_it_says_so(world: Wor
 
 
 async def test_the_finalizer_follows_the_policy(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("Topic", "events", deletionPolicy="Delete")
     await world.settle()
     assert world.the_topic().metadata.finalizers == (TOPIC_FINALIZER,)
@@ -212,8 +195,7 @@ async def test_the_finalizer_follows_the_policy(world: World) -> None:
 
 async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
     """The object and its topic go while no operator looks. Then another person makes a topic of that name."""
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     await world.reconciler.close()
     world.brokers.drop("events")
     world.brokers.put("events", 1)
@@ -227,8 +209,7 @@ async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
 
 async def test_nothing_is_deleted_if_the_api_does_not_say_so_any_more(world: World) -> None:
     """The cache is behind: the object was made anew, and only its predecessor was deleted."""
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     key = ("Topic", "default", "events")
     stale = {**world.api.objects[key]}
     stale["metadata"] = {**stale["metadata"], "deletionTimestamp": "2026-11-20T00:00:00Z", "resourceVersion": "999999"}
@@ -239,21 +220,17 @@ async def test_nothing_is_deleted_if_the_api_does_not_say_so_any_more(world: Wor
 
 
 async def test_an_object_of_a_cluster_that_is_gone_goes_without_its_topic(world: World) -> None:
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     world.api.remove("BrokerCluster", "orders")
-    world.api.remove("Topic", "events")
-    await world.settle()
+    await world.without("Topic", "events")
     assert not world.has("Topic", "events")
     assert "events" in world.brokers.topics
 
 
 async def test_a_cluster_that_is_only_missing_from_the_cache_lets_nothing_go(world: World) -> None:
-    world.topic(deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic(deletionPolicy="Delete")
     world.cache.drop("BrokerCluster", world.api.objects["BrokerCluster", "default", "orders"])
-    world.api.remove("Topic", "events")
-    await world.settle()
+    await world.without("Topic", "events")
     assert world.has("Topic", "events"), "its topic is still to be deleted"
 
 
@@ -262,8 +239,7 @@ async def test_a_cluster_that_is_only_missing_from_the_cache_lets_nothing_go(wor
 
 async def test_the_oldest_of_two_objects_has_the_topic(world: World) -> None:
     world.topic("young", name="Events")
-    world.topic("old", name="Events", age=60)
-    await world.settle()
+    await world.with_topic("old", name="Events", age=60)
     assert world.reasons("old")["Ready"] == ("True", "Accepting")
     assert world.reasons("young")["Ready"] == ("False", "ResourceConflict")
     assert "managed by default/old" in world.the_topic("young").status.condition("Ready").message  # type: ignore[union-attr]
@@ -272,19 +248,16 @@ async def test_the_oldest_of_two_objects_has_the_topic(world: World) -> None:
 
 async def test_when_the_owner_goes_the_other_one_has_the_topic_and_its_messages(world: World) -> None:
     world.topic("young", name="Events")
-    world.topic("old", name="Events", age=60, deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic("old", name="Events", age=60, deletionPolicy="Delete")
     incarnation = world.brokers.topics["Events"].topic.incarnation
-    world.api.remove("Topic", "old")
-    await world.settle()
+    await world.without("Topic", "old")
     assert not world.has("Topic", "old")
     assert world.brokers.topics["Events"].topic.incarnation == incarnation
     assert world.reasons("young")["Ready"] == ("True", "Accepting")
 
 
 async def test_an_object_that_stood_for_another_topic_is_refused(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("Topic", "events", name="Other")  # the API server refuses this; a restored backup may not
     await world.settle()
     assert world.reasons()["Ready"] == ("False", "RenameRefused")
@@ -296,8 +269,7 @@ async def test_an_object_that_stood_for_another_topic_is_refused(world: World) -
 
 async def test_what_the_brokers_refuse_is_reported_and_tried_again(world: World) -> None:
     world.brokers.refusal = BadRequestError("not that")
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("False", "Refused")
     world.brokers.refusal = None
     await world.settle(120)
@@ -312,8 +284,7 @@ async def test_an_operator_that_is_too_old_ends(world: World) -> None:
 
 
 async def test_short_silence_writes_nothing_and_long_silence_once(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.silence(are_silent=True)
     await world.settle(30)
     assert world.writes == 1
@@ -331,8 +302,7 @@ async def test_short_silence_writes_nothing_and_long_silence_once(world: World) 
 
 async def test_an_object_applied_while_nobody_answers_is_told_so_and_served_later(world: World) -> None:
     world.brokers.silence(are_silent=True)
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("Unknown", "BrokersSilent")
     assert world.the_topic().status.observed_generation == 0
     world.brokers.silence(are_silent=False)
@@ -341,12 +311,10 @@ async def test_an_object_applied_while_nobody_answers_is_told_so_and_served_late
 
 
 async def test_a_paused_cluster_is_left_alone(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.api.change("BrokerCluster", "orders", paused=True)
     world.api.change("Topic", "events", partitions=4)
-    world.topic("later", deletionPolicy="Delete")
-    await world.settle()
+    await world.with_topic("later", deletionPolicy="Delete")
     assert world.brokers.calls == ["create events 1"]
     assert world.reasons("later")["Ready"] == ("Unknown", "Paused")
     world.api.change("BrokerCluster", "orders", paused=False)
@@ -356,8 +324,7 @@ async def test_a_paused_cluster_is_left_alone(world: World) -> None:
 
 async def test_an_object_without_a_cluster_waits_for_one(world: World) -> None:
     world.api.remove("BrokerCluster", "orders")
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("False", "ClusterNotFound")
     world.api.put(good("BrokerCluster"))
     await world.settle()
@@ -366,8 +333,7 @@ async def test_an_object_without_a_cluster_waits_for_one(world: World) -> None:
 
 async def test_an_object_that_cannot_be_read_is_told_so_once_and_holds_up_nobody(world: World) -> None:
     world.topic("broken", partitions="many")
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("True", "Accepting")
     broken = world.api.objects["Topic", "default", "broken"]
     assert broken["status"]["conditions"][0]["reason"] == "InvalidSpec"
@@ -377,8 +343,7 @@ async def test_an_object_that_cannot_be_read_is_told_so_once_and_holds_up_nobody
 
 
 async def test_a_topic_that_could_not_be_read_for_a_while_is_still_the_one_it_was(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     incarnation = world.the_topic().status.incarnation
     world.api.change("Topic", "events", partitions="many")
     await world.settle()
@@ -406,8 +371,7 @@ async def test_a_write_that_fails_comes_again(status: int, world: World) -> None
 
 
 async def test_a_switch_is_a_transition_and_a_count_of_messages_is_none(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.topics["events"].chains[0].sealed_messages = 5
     world.brokers.tell("events")
     await world.settle()
@@ -420,8 +384,7 @@ async def test_a_switch_is_a_transition_and_a_count_of_messages_is_none(world: W
 
 
 async def test_many_changes_at_once_are_one_write(world: World) -> None:
-    world.topic(partitions=50)
-    await world.settle()
+    await world.with_topic(partitions=50)
     for partition in range(50):
         world.brokers.switch("events", partition, "g3")
     await world.settle()
@@ -439,8 +402,7 @@ async def test_many_changes_at_once_are_one_write(world: World) -> None:
 async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
     count: str, state: str, reason: tuple[str, str], world: World
 ) -> None:
-    world.topic(partitions=3)
-    await world.settle()
+    await world.with_topic(partitions=3)
     chain = world.brokers.topics["events"].chains[1]
     setattr(chain, count, 1)
     world.brokers.tell("events")
@@ -474,8 +436,7 @@ def events(world: World) -> list[tuple[str, str]]:
 
 
 async def test_two_listed_copies_are_two_only_while_their_brokers_answer(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
+    await world.with_topic(partitions=2)
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
     await world.settle()
     assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
@@ -491,8 +452,7 @@ async def test_two_listed_copies_are_two_only_while_their_brokers_answer(world: 
 
 
 async def test_a_copy_that_lacks_the_end_of_its_segment_is_no_second_copy(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
+    await world.with_topic(partitions=2)
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
     await away(world, "g0-1")
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0",))
@@ -511,8 +471,7 @@ async def test_a_copy_that_lacks_the_end_of_its_segment_is_no_second_copy(world:
 
 
 async def test_that_copies_are_back_is_news_only_after_a_warning(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
+    await world.with_topic(partitions=2)
     for whole in (("g0-0",), ("g0-0", "g0-1")):
         copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=whole)
         await world.settle()
@@ -521,8 +480,7 @@ async def test_that_copies_are_back_is_news_only_after_a_warning(world: World) -
 
 
 async def test_a_new_operator_tells_that_copies_are_back_of_which_the_one_before_warned(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
+    await world.with_topic(partitions=2)
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
     await away(world, "g1-1")
     await world.restart()
@@ -531,8 +489,7 @@ async def test_a_new_operator_tells_that_copies_are_back_of_which_the_one_before
 
 
 async def test_a_broker_with_a_new_disk_has_no_copy_of_what_was_on_the_old_one(world: World) -> None:
-    world.topic(partitions=2)
-    await world.settle()
+    await world.with_topic(partitions=2)
     copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"), whole=("g0-0#a", "g0-1#b"))
     world.known.note_live("default", "orders", ALL_LIVE | {"g0-0#a", "g0-1#b"})
     await world.settle()
@@ -547,16 +504,14 @@ async def test_a_broker_with_a_new_disk_has_no_copy_of_what_was_on_the_old_one(w
 
 async def test_nothing_is_called_healthy_before_it_is_known_who_answers(world: World) -> None:
     world.known.forget("default", "orders")
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["ChainHealthy"] == ("Unknown", "NotTold")
     await away(world)
     assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
 
 
 async def test_a_master_that_dies_is_an_event_on_the_topic(world: World) -> None:
-    world.topic(partitions=8)
-    await world.settle()
+    await world.with_topic(partitions=8)
     world.known.note_live("default", "orders", ALL_LIVE - {"g0-0"})
     for partition in range(0, 8, 2):
         world.brokers.switch("events", partition, "g1")
@@ -565,8 +520,7 @@ async def test_a_master_that_dies_is_an_event_on_the_topic(world: World) -> None
 
 
 async def test_a_master_that_hands_over_is_no_event(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.switch("events", 0, "g1")
     await world.settle()
     assert events(world) == []
@@ -585,8 +539,7 @@ async def test_events_about_chains_have_a_limit(world: World) -> None:
 
 
 async def test_the_cluster_is_told_what_chains_say(world: World) -> None:
-    world.topic(partitions=4)
-    await world.settle()
+    await world.with_topic(partitions=4)
     copies(world, ("g0-0", "g0-1"))
     await away(world, "g0-1")
     told = world.known.chains("default", "orders")
@@ -616,8 +569,7 @@ async def test_a_new_operator_over_many_topics_writes_nothing(world: World) -> N
 
 async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: World) -> None:
     world.topic("a")
-    world.topic("b")
-    await world.settle()
+    await world.with_topic("b")
     world.brokers.silence(are_silent=True)
     world.brokers.switch("a", 0, "g9")
     world.brokers.drop("b")
@@ -630,8 +582,7 @@ async def test_the_stream_breaks_and_what_happened_meanwhile_is_found(world: Wor
 
 
 async def test_a_stream_that_a_newer_operator_overtook_ends_the_older_one(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     world.brokers.newer_epoch = 9
     world.brokers.silence(are_silent=True)
     world.brokers.silence(are_silent=False)
@@ -640,8 +591,7 @@ async def test_a_stream_that_a_newer_operator_overtook_ends_the_older_one(world:
 
 
 async def test_topics_of_a_cluster_that_was_deleted_and_made_again_get_its_new_brokers(world: World) -> None:
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("True", "Accepting")
     old = world.brokers
     old.silence(are_silent=True)

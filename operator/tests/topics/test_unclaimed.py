@@ -47,18 +47,15 @@ async def test_beside_others_too_and_only_five_are_named(home: World) -> None:
 
 async def test_an_object_takes_one_over_again(home: World) -> None:
     await left_behind(home, "events")
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     assert home.reasons()["Ready"] == ("True", "Accepting")
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert home.brokers.topics == {}
     assert len(unclaimed(home)) == 1
 
 
 async def test_brokers_that_are_silent_are_waited_for(home: World) -> None:
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     home.brokers.silence(are_silent=True)
     home.hears_deletions = False
     home.api.remove("Topic", "events")
@@ -71,19 +68,16 @@ async def test_brokers_that_are_silent_are_waited_for(home: World) -> None:
 
 
 async def test_an_object_that_goes_missing_is_told_of_though_it_was_the_last(home: World) -> None:
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     home.hears_deletions = False
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     assert len(unclaimed(home)) == 1
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 async def test_what_was_deleted_before_our_eyes_is_no_news(home: World, policy: str) -> None:
     home.topic(deletionPolicy=policy)
-    home.topic("another")
-    await home.settle()
+    await home.with_topic("another")
     home.api.remove("Topic", "events")
     await home.settle(60)
     assert ("events" in home.brokers.topics) is (policy == "Retain")
@@ -91,11 +85,9 @@ async def test_what_was_deleted_before_our_eyes_is_no_news(home: World, policy: 
 
 
 async def test_one_whose_last_words_are_yet_to_be_followed_is_claimed(home: World) -> None:
-    home.topic(deletionPolicy="Delete")
-    await home.settle()
+    await home.with_topic(deletionPolicy="Delete")
     home.api.change("BrokerCluster", "orders", paused=True)
-    home.api.remove("Topic", "events")
-    await home.settle()
+    await home.without("Topic", "events")
     home.api.change("BrokerCluster", "orders", paused=False)
     await home.settle()
     assert unclaimed(home) == []
@@ -122,6 +114,5 @@ async def test_brokers_without_objects_are_listened_to_on_one_stream(world: Worl
     world.api.change("BrokerCluster", "orders", paused=False)
     await world.settle(60)
     assert (world.brokers.watches, world.brokers.watchers) == (1, 1)
-    world.topic()
-    await world.settle()
+    await world.with_topic()
     assert world.reasons()["Ready"] == ("True", "Accepting")

@@ -95,6 +95,22 @@ class World:
         """Apply a ConsumerGroup."""
         self.api.put(good("ConsumerGroup", object_name, **spec), age=age)
 
+    async def with_topic(self, object_name: str = "events", /, **spec: object) -> None:
+        """Apply a Topic, and let the operator make it."""
+        self.topic(object_name, **spec)  # type: ignore[arg-type]
+        await self.settle()
+
+    async def with_group(self, object_name: str = "billing", /, **spec: object) -> None:
+        """Apply a Topic and a ConsumerGroup, and let the operator make both."""
+        self.topic()
+        self.consumer_group(object_name, **spec)  # type: ignore[arg-type]
+        await self.settle()
+
+    async def without(self, kind: str, name: str) -> None:
+        """Delete an object, and let the operator follow."""
+        self.api.remove(kind, name)
+        await self.settle()
+
     def the_topic(self, name: str = "events") -> Topic:
         """The Topic as it is now."""
         return Topic.from_manifest(self.api.objects["Topic", "default", name])
