@@ -284,7 +284,9 @@ def test_the_run_that_is_certified_is_the_last_one_that_the_pod_had() -> None:
 
 NEGATIVES = {
     "its node is not ready": lambda world: world.lose_node("node1"),
-    "another node bears the host name": lambda world: _rename_node(world),
+    "another node bears the host name": lambda world: world.nodes.update(
+        renamed=replace(world.nodes.pop("node1"), name="renamed")
+    ),
     "nodes may not be read": lambda world: world.nodes.clear(),
     "the cluster is paused": lambda world: (world.edit(paused=True), world.delete_node("node1")),
     "its time is not over": lambda world: (world.edit(nodeLossTimeoutSeconds=86400), world.delete_node("node1")),
@@ -306,10 +308,6 @@ def test_no_disk_is_given_up_without_proof(name: str) -> None:
     _passes(world, 150)
     assert not deleted(world, DeleteClaim)
     assert not any(b.status.disk_lost for b in world.brokers.values())
-
-
-def _rename_node(world: World) -> None:
-    world.nodes["renamed"] = replace(world.nodes.pop("node1"), name="renamed")
 
 
 def _cordon(world: World, node: str) -> None:
@@ -709,8 +707,7 @@ def _required(operator: str, key: str, *values: str) -> dict[str, object]:
 def test_a_node_takes_brokers_if_kubernetes_may_choose_it(
     node: NodeView, template: dict[str, object], takes: bool
 ) -> None:
-    spec = new_world(podTemplate=template).cluster.spec
-    assert takes_brokers(node, spec.pod_template) == takes
+    assert takes_brokers(node, new_world(podTemplate=template).cluster.spec.pod_template) == takes
 
 
 def test_the_spread_is_not_mended_if_only_nodes_that_take_no_brokers_have_few() -> None:
