@@ -48,7 +48,6 @@ that fits counts. A path that none fits is nothing that worlds run."""
 
 FIXED: Final = {
     "restored-alone": "ADR 0026 says which of its faults are not mended",
-    "idle-clocks": "producers are forgotten by a clock that leaps: seed 68",
 }
 """Profiles whose seeds do not change, because a fault is known in some, and why."""
 

@@ -89,7 +89,7 @@ class WatchedCore:
                 self._judge.note(effect)
             elif isinstance(event, Append) and isinstance(effect, fx.AppendRefused):
                 if isinstance(effect.error, TooManyProducersError):
-                    self._judge.rules.tables.looked(event.partition, now.wall_ms)
+                    self._judge.seen.states.add("producer not admitted")
             elif isinstance(effect, fx.Disconnect):
                 self._judge.rules.calm.cut(name, effect.broker, schedule.now_us)
         if schedule.witness is not None:

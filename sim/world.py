@@ -108,19 +108,12 @@ RANGE = "range"
 """What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
 
 IDLE_LIMITS: dict[str, Any] = {
-    "tidy_ms": 20,
-    "producer_idle_ms": 500,
-    "producer_evict_ms": 1_000,
-    "producer_expiry_ms": 1_500,
-    "producer_count_max": 40,
-    "idle_block_rows": 4,
-    "window_rows_at_once": 1,
-    "window_pause_us": 20_000,
-    "window_delay_us": 20_000,
+    "producers_max": 14,
+    "producer_protect_us": 600_000,
+    "idle_block_rows": 2,
     "before_tables_bytes_max": 500,
 }
-"""When producers are forgotten in worlds in which they are: later than any of them tries to deliver one. A new master
-makes their windows one by one, so that it meets producers whose window it has not made yet."""
+"""In worlds in which producers are forgotten: few are remembered, each for longer than it tries to deliver a batch."""
 
 
 ASKED_LIMITS: dict[str, Any] = {"silence_us": 500_000, "probe_us": 60_000}

@@ -69,7 +69,6 @@ MORE_KINDS: tuple[str, ...] = (
     "freeze_master",
     "group_leaves",
     "change_mode",
-    "leap_apart",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 

@@ -27,7 +27,7 @@ class Options:
         credit_bytes: How many bytes a consumer takes at once.
         take_us: How long that keeps a consumer busy.
         balanced: The controller moves open segments all the time, by traffic (whole brokers only).
-        producers_idle: Brokers forget producers that are idle for a second or two.
+        producers_idle: Brokers remember few producers, and protect each for less than a second.
         part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
         old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
             (bare cores only).

@@ -139,15 +139,6 @@ def idle_clocks(rng: random.Random, options: Options) -> Options:
     )
 
 
-def idle_leaps(rng: random.Random, options: Options) -> Options:
-    """As `idle_clocks`, but the masters are cut off from the other members when their clocks are set."""
-    return replace(
-        idle_producers(rng, options),
-        kinds={"leap_apart": 4, "crash": 1, "complaint": 3, "plan": 1},
-        fault_count=rng.choice((4, 8)),
-    )
-
-
 def publications(rng: random.Random, options: Options) -> Options:
     """Programs publish while segments move, brokers fall, and staged data comes and goes.
 

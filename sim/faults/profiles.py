@@ -99,7 +99,6 @@ PROFILES: dict[str, Profile] = {
     "three-members": Profile(ordinary.three_members, 0),
     "idle-producers": Profile(producing.idle_producers, 0),
     "idle-clocks": Profile(producing.idle_clocks, 0),
-    "idle-leaps": Profile(producing.idle_leaps, 0),
     "tables-in-parts": Profile(links.parts, 0, PARTS),
     "failing-disks": Profile(disks.failing_disks, 0, FLUSH_FAILS),
     "damage": Profile(disks.damage, 0, DAMAGED),

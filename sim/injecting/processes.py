@@ -164,14 +164,3 @@ class ProcessFaults(Striking):
             jump_ms *= 100
         self._tell(f"the wall clock of {process.name} jumps by {jump_ms} ms")
         process.jump_wall(jump_ms)
-
-    def inject_leap_apart(self) -> None:
-        """The clock of a master jumps while the other members are cut off: a switch may cut the leap of append time."""
-        members = self._open_members()
-        process = self._world.brokers[members[0]].process if members else None
-        if process is None:
-            return
-        self._cut([(members[0], name) for name in members[1:]], both=True)
-        jump_ms = self._rng.randint(-WALL_JUMP_MS_MAX, WALL_JUMP_MS_MAX)
-        self._tell(f"the wall clock of {process.name}, a master, jumps by {jump_ms} ms")
-        process.jump_wall(jump_ms)

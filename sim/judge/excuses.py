@@ -17,7 +17,7 @@ class Excuse(enum.Enum):
     WEAK_LEVEL = "acknowledged at a level without a promise"
     LOST_AFTERWARDS = "acknowledged, and declared or settled away since"
     SEQUENCE_UNKNOWN = "a producer is told a gap after a loss"
-    PRODUCER_FORGOTTEN = "a producer was idle for long"
+    PRODUCER_FORGOTTEN = "enough other producers sent behind a producer's last batch"
     TABLE_OLDER_THAN_GAP = "a table still names what lay in a gap"
     TABLES_LOST = "a segment was declared lost with all tables of the segments before it"
     REPEAT_OF_LOST = "a repeat of what lay in a gap is skipped"

@@ -5,15 +5,13 @@ GAP: no broker refuses the sequence of a producer that keeps the rules.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import Batch, Preparation
-from seriatim_broker.core.values.producers import IdleBlock, ProducerTable, newest_of
+from seriatim_broker.core.values.producers import KEPT_SHARE, ORDINARY, IdleBlock, ProducerTable, newest_of, room_of
 from seriatim_broker.core.values.segment import SegmentState
 
 from .excuses import Excuse
@@ -21,6 +19,9 @@ from .lost_tables import began_incomplete, lost_below
 from .seen import Seen
 
 _NO_BATCH = (0, -1)
+
+PLACED_LATE_US = 1_000
+"""The judge sees a batch so much later than the master, at most."""
 
 
 class ProducerTables:
@@ -37,29 +38,13 @@ class ProducerTables:
         self._limits = limits
         self._may_miss = may_miss
         self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # the batches of each producer that were placed
-        self._times: dict[PartitionId, list[tuple[int, int, int, int]]] = {}  # segment, index, serial, append time
-        self._looks: set[tuple[PartitionId, int]] = set()  # serials of times that no batch has
-        self._leapt: set[PartitionId] = set()  # a full table was tidied by a clock that was set back
+        self._placed_us: dict[tuple[PartitionId, int, int], int] = {}  # when, by segment and index
 
     def placed(self, partition: PartitionId, batch: Batch) -> None:
         """A batch was written for the first time."""
         header = batch.header
         self._heard.setdefault(partition, {}).setdefault(header.producer, []).append(batch)
-        times = self._times.setdefault(partition, [])
-        times.append((header.segment, header.base_index, len(times), header.append_time_ms))
-
-    def looked(self, partition: PartitionId, wall_ms: int) -> None:
-        """A master refused a new producer, because its table is full. Before, it tidied the table by its wall clock."""
-        times = self._times.get(partition)
-        if not times:
-            return
-        segment, index, _, last_ms = max(times)
-        believes = last_ms - wall_ms <= self._limits.append_time_ahead_ms_max
-        now_ms = max(last_ms, wall_ms) if believes else wall_ms
-        self._looks.add((partition, len(times)))
-        times.append((segment, index, len(times), now_ms))
-        if now_ms < last_ms:
-            self._leapt.add(partition)
+        self._placed_us[partition, header.segment, header.base_index] = self._seen.schedule.now_us
 
     def prepared(self, chain: Chain, member: MemberId, preparation: Preparation) -> None:
         """A segment is opened on a member that prepared this for it."""
@@ -72,7 +57,46 @@ class ProducerTables:
             self._seen.fail("TABLE", f"{member} prepared a table whose idle blocks it does not have")
         if preparation.table.blocks:
             self._seen.states.add("idle blocks named")
-        self._check_table(chain, ProducerTable(preparation.table, (), blocks))
+        table = ProducerTable(preparation.table, (), blocks)
+        self._check_table(chain, table)
+        self._check_function(chain, table)
+
+    def _check_function(self, chain: Chain, table: ProducerTable) -> None:
+        """If no table was ever incomplete, the table is exactly what the rule makes of the log, and it protects."""
+        seen = self._seen
+        segments = (*seen.left.get(chain.partition, ()), *chain.segments[:-1])
+        if any(segment.incomplete_table or segment.state is not SegmentState.SEALED for segment in segments):
+            return
+        rooms: dict[int, dict[bytes, BatchHeader]] = {}
+        for segment in segments:
+            for batch in seen.batches(chain.partition, segment.no, segment.sealed_len or 0):
+                header = batch.header
+                number = room_of(header.producer)
+                room = rooms.setdefault(number, {})
+                limit = segment.producers_max if number == ORDINARY else max(1, segment.producers_max // KEPT_SHARE)
+                if header.producer not in room:
+                    for _ in range(min(2, len(room) + 1 - limit)):
+                        self._check_protected(chain.partition, room.pop(next(iter(room))), header)
+                room.pop(header.producer, None)
+                room[header.producer] = header
+        expected = {
+            producer: (header.producer_epoch, header.last_sequence)
+            for room in rooms.values()
+            for producer, header in room.items()
+        }
+        found = {producer: newest_of(window) for producer, window in table.items()}
+        if {producer: (entry.epoch, entry.last_sequence) for producer, entry in found.items()} != expected:
+            seen.fail("TABLE", f"segment {chain.open_segment.no} begins with {found}, the rule says {expected}")
+
+    def _check_protected(self, partition: PartitionId, gone: BatchHeader, newcomer: BatchHeader) -> None:
+        """The producer of a batch is pushed out: it was silent for as long as producers are protected."""
+        places = [(partition, header.segment, header.base_index) for header in (gone, newcomer)]
+        if any(place not in self._placed_us for place in places):
+            return  # this judge did not see the write
+        before_us, after_us = (self._placed_us[place] for place in places)
+        if after_us - before_us < self._limits.producer_protect_us - PLACED_LATE_US:
+            what = f"{gone.producer.hex()[:8]} is pushed out {after_us - before_us} us after its batch at {places[0]}"
+            self._seen.fail("TABLE", what)
 
     def _check_table(self, chain: Chain, table: ProducerTable) -> None:
         """A table that is not marked incomplete knows the last batch of each producer."""
@@ -121,72 +145,22 @@ class ProducerTables:
         return last
 
     def _may_be_forgotten(self, partition: PartitionId, producer: bytes) -> bool:
-        """Whether the producer was idle for so long that a table need not know it any more.
-
-        The append time of its last batch says so, as it does for a broker; an earlier batch has a later time if a
-        clock was set back between them. Once it was, the leap forward to the true time makes each idle producer old.
-        """
-        heard, limits = self._heard.get(partition, {}), self._limits
-        headers = [batch.header for batch in heard.get(producer, ())]
-        headers = [header for header in headers if not self._is_cut(partition, header.segment, header.base_index)]
-        last = max(headers, key=lambda header: (header.producer_epoch, header.last_sequence), default=None)
-        if last is None:
+        """Whether so many others of its room sent behind the producer's last batch that a table need not know it."""
+        heard = self._heard.get(partition, {})
+        last: dict[bytes, tuple[int, int]] = {}
+        for other, batches in heard.items():
+            places = [(batch.header.segment, batch.header.base_index) for batch in batches]
+            places = [place for place in places if not self._is_cut(partition, *place)]
+            if places and room_of(other) == room_of(producer):
+                last[other] = max(places)
+        if producer not in last:
             return False
-        silent_ms = self._newest_ms(partition) - last.append_time_ms
-        full = len(heard) >= limits.producer_count_max
-        limit_ms = limits.producer_evict_ms if full else limits.producer_expiry_ms
-        is_long = silent_ms >= limit_ms
-        if partition in self._leapt or any(of == partition for of, _, _ in self._seen.set_back):
-            is_long = silent_ms >= limits.producer_idle_ms or self._counted_ms(partition, last) >= limit_ms
-        if is_long:
+        limit = self._limits.producers_max
+        limit = limit if room_of(producer) == ORDINARY else max(1, limit // KEPT_SHARE)
+        is_gone = sum(place > last[producer] for place in last.values()) >= limit
+        if is_gone:
             self._seen.states.add("producer forgotten")
-        return is_long
-
-    def _newest_ms(self, partition: PartitionId) -> int:
-        """The newest append time by which a table may have forgotten producers.
-
-        Behind a leap of append time, a table forgets only when the leap's batch is committed. So in each segment, cut
-        batches from a leap on do not count.
-        """
-        newest_ms = before_ms = leapt_in = 0
-        for no, index, serial, time_ms in sorted(self._times[partition]):
-            if self._is_cut(partition, no, index) and (partition, serial) not in self._looks:
-                if before_ms and not 0 <= time_ms - before_ms <= self._limits.producer_idle_ms:
-                    leapt_in = no
-                if leapt_in == no:
-                    continue
-            before_ms = time_ms
-            newest_ms = max(newest_ms, time_ms)
-        return newest_ms
-
-    def _counted_ms(self, partition: PartitionId, last: BatchHeader) -> int:
-        """How long the producer of this batch was silent at most, as a producer table counts it step by step.
-
-        A leap of append time counts as half of `producer_idle_ms`, or whole if the producer was idle before it. If a
-        clock was set back and is right again, the append times of two batches may be as near as if nothing was between
-        them. Batches that were cut count too, because a table had them before the cut.
-        """
-        idle_ms = self._limits.producer_idle_ms
-        places = sorted(self._times[partition])
-        times = [time_ms for no, index, _, time_ms in places if (no, index) >= (last.segment, last.base_index)]
-        silent_ms = longest_ms = 0
-        for before_ms, after_ms in pairwise(times):
-            step_ms = after_ms - before_ms
-            leaps = not 0 <= step_ms <= idle_ms
-            if leaps and (longest_ms < idle_ms or silent_ms + step_ms < 0):
-                step_ms = idle_ms // 2
-            silent_ms += step_ms
-            longest_ms = max(longest_ms, silent_ms)
-        return longest_ms
-
-    def _was_idle(self, producer: bytes) -> bool:
-        """Whether there was a time after which only the producer's newest batch need be known."""
-        for partition, heard in self._heard.items():
-            times = sorted(batch.header.append_time_ms for batch in heard.get(producer, ()))
-            pauses_ms = [after - before for before, after in pairwise([*times, self._newest_ms(partition)])]
-            if times and max(pauses_ms) >= self._limits.producer_idle_ms:
-                return True
-        return False
+        return is_gone
 
     def _is_cut(self, partition: PartitionId, segment_no: int, index: int) -> bool:
         """Whether the batch at that index is above the length of its segment."""
@@ -202,9 +176,6 @@ class ProducerTables:
         if any(self._may_be_forgotten(partition, producer) for partition in self._heard):
             seen.states.add("forgotten producer told")
             seen.excuse(Excuse.PRODUCER_FORGOTTEN)
-            return
-        if isinstance(error, SequenceTooOldError) and self._was_idle(producer):
-            seen.states.add("cut window told")
             return
         if not (self._may_miss or seen.losses.has_any) or not isinstance(error, SequenceGapError):
             seen.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")

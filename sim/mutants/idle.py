@@ -9,22 +9,59 @@ from typing import Any
 from seriatim_broker.core.state import segment_log
 from seriatim_broker.core.switching import idle_blocks
 from seriatim_broker.core.values import producers
-from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.states import NOTHING
+from seriatim_broker.core.writing import admission
 from seriatim_broker.rpc import codec, peer_frames
 
 from .mutation import LOSS, Mutation, Patch
 
 
-def _forgotten_early() -> list[Patch]:
-    """A producer is forgotten as soon as it is idle, and not when it is expired."""
-    real = producers.ProducerTable.tidy
+def _gone_when_appended() -> list[Patch]:
+    """A batch counts as committed for the producer table as soon as it is appended."""
+    real = producers.ProducerTable.add
 
-    def tidy(self: Any, config: BrokerConfig, *arguments: Any, **options: Any) -> tuple[bytes, ...]:
-        soon = replace(config, producer_expiry_ms=config.producer_idle_ms, producer_evict_ms=config.producer_idle_ms)
-        return real(self, soon, *arguments, **options)
+    def add(self: Any, header: Any) -> None:
+        real(self, header)
+        self.fold(1 << 62)
 
-    return [(producers.ProducerTable, "tidy", tidy)]
+    return [(producers.ProducerTable, "add", add)]
+
+
+def _admits_all() -> list[Patch]:
+    """A new producer comes into a full table, whoever it pushes out."""
+    return [(admission, "refusal", lambda *_: None)]
+
+
+def _silent_before_the_opening() -> list[Patch]:
+    """To a new master all producers were silent for ever."""
+
+    def begin(broker: Any, log: Any) -> None:
+        log.led_from_us = broker.now.mono_us - (1 << 40)
+
+    return [(admission, "begin", begin)]
+
+
+def _start_does_not_fold() -> list[Patch]:
+    """A start believes that the windows on the disk are all that there are."""
+    recovered = segment_log.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+
+    def forgetful(cls: Any, partition: Any, found: Any, *arguments: Any) -> Any:
+        log = recovered(cls, partition, found, *arguments)
+        log.live_table.cut(0)
+        return log
+
+    return [(segment_log.SegmentLog, "recovered", classmethod(forgetful))]
+
+
+def _own_limit() -> list[Patch]:
+    """A master remembers as many producers as its own settings say, and not as many as the segment's record."""
+    real = admission.begin
+
+    def begin(broker: Any, log: Any) -> None:
+        real(broker, log)
+        log.live_table.limit += 3
+
+    return [(admission, "begin", begin)]
 
 
 def _row_hides_window() -> list[Patch]:
@@ -39,44 +76,23 @@ def _row_hides_window() -> list[Patch]:
         found_live: bytes | None = self.windows.get(producer)
         return found_live
 
-    return [(producers.ProducerTable, "window", window)]
+    return [(producers.Room, "window", window)]
 
 
 def _missing_is_empty() -> list[Patch]:
     """A preparation does not wait for blocks that it names: missing blocks count as empty."""
     init: Any = producers.ProducerTable.__init__
 
-    def without_missing(self: Any, table: Any = producers.NO_TABLE, newer: Any = (), blocks: Any = NOTHING) -> None:
-        init(self, replace(table, blocks=tuple(name for name in table.blocks if name.id in blocks)), newer, blocks)
+    def without_missing(
+        self: Any, table: Any = producers.NO_TABLE, newer: Any = (), blocks: Any = NOTHING, *rest: Any, **more: Any
+    ) -> None:
+        here = replace(table, blocks=tuple(name for name in table.blocks if name.id in blocks))
+        init(self, here, newer, blocks, *rest, **more)
 
     return [
         (producers.ProducerTable, "__init__", without_missing),
         (idle_blocks, "missing", lambda broker, of, table: ()),
     ]
-
-
-def _unread_is_unknown() -> list[Patch]:
-    """A producer whose window a new master has not built yet counts as a new producer."""
-
-    def find(self: producers.Unread, producer: bytes) -> bytes | None:
-        return self.read.get(producer)
-
-    return [(producers.Unread, "find", find)]
-
-
-def _leap_stays() -> list[Patch]:
-    """The windows stay where a leap of append time moved them, although the batches behind the leap are cut."""
-    return [(segment_log, "leaps", lambda *_: False)]
-
-
-def _forgets_behind_a_leap() -> list[Patch]:
-    """Behind a leap of append time, the table forgets at once, although the leap's batch may be cut."""
-    real = producers.ProducerTable.tidy
-
-    def tidy(self: Any, *arguments: Any, may_forget: bool = True) -> tuple[bytes, ...]:
-        return real(self, *arguments)
-
-    return [(producers.ProducerTable, "tidy", tidy)]
 
 
 def _part_missing() -> list[Patch]:
@@ -106,10 +122,34 @@ def _parts_mixed() -> list[Patch]:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "forgotten-early": Mutation(
-        "a producer is forgotten only when it has expired",
-        _forgotten_early,
-        ("TABLE", "GAP", "I9"),
+    "gone-when-committed": Mutation(
+        "a producer is forgotten when the batch that pushes it out is committed",
+        _gone_when_appended,
+        ("TABLE", "GAP", "I9", *LOSS),
+        "idle-producers",
+    ),
+    "limit-in-the-record": Mutation(
+        "how many producers a segment remembers stands in its record",
+        _own_limit,
+        ("TABLE", "I9"),
+        "idle-producers",
+    ),
+    "protected": Mutation(
+        "a new producer pushes out none that was heard lately",
+        _admits_all,
+        ("TABLE", "I9"),
+        "idle-producers",
+    ),
+    "protected-from-opening": Mutation(
+        "to a master, the time before it opened the segment counts as nothing",
+        _silent_before_the_opening,
+        ("TABLE", "I9"),
+        "idle-producers",
+    ),
+    "start-folds": Mutation(
+        "a start takes up the committed batches whose windows are not on the disk yet",
+        _start_does_not_fold,
+        ("TABLE", "GAP", "I1", "I9"),
         "idle-producers",
     ),
     "row-hides-window": Mutation(
@@ -117,26 +157,6 @@ MUTATIONS: dict[str, Mutation] = {
         _row_hides_window,
         ("TABLE", "GAP", "I1", "I9", "CORE"),
         "idle-producers",
-    ),
-    "unread-is-unknown": Mutation(
-        "a new master knows a producer before it has made its window",
-        _unread_is_unknown,
-        ("TABLE", "GAP", "I1", "I9", "PLACE"),
-        "idle-producers",
-    ),
-    "leap-taken-back": Mutation(
-        "with the batches behind a leap of append time, a cut takes back the leap in the producer table",
-        _leap_stays,
-        ("TABLE", "GAP", "I9"),
-        "idle-clocks",
-        world="brokers",
-        batch_count=100,
-    ),
-    "leap-committed": Mutation(
-        "behind a leap of append time, a producer table forgets only when the leap's batch is committed",
-        _forgets_behind_a_leap,
-        ("TABLE", "GAP", "I9"),
-        "idle-leaps",
     ),
     "part-missing": Mutation(
         "a message in parts is complete only with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"

@@ -26,14 +26,6 @@ checks-staged [CUTS]: a staged batch is appended only if it is the one that the 
 follows-as-staged [I5 CUTS]: a slave takes a staged body only if it is the one that the master named
 @ core.writing.following._is_body_of
 + return True
-entry-stays [I9 CUTS WHOLE late-publications]: a writer stays in producer tables while it has a decided publication
-@ core.values.producers.ProducerTable.touch
-+ pass
-followers-keep [I9 CUTS WHOLE late-publications]: slaves, too, keep a writer in their tables while it has a decided
-  publication
-@ core.state.segment_log.SegmentLog.keep_producer
-- if window is None or
-+ if not self.unbroken or window is None or
 as-the-writer [PUB]: published batches have the writer's producer id, the publication's sequence and the row's number
 @ core.writing.publication_plan.published_header
 - published(header, partition, producer, sequence, row, manifest)

@@ -7,7 +7,7 @@ from typing import Final
 _NAMES: Final = """
     amends-together aside-is-reserved back-is-flagged begun-first blind-goes-back chain-compare comer-is-told
     conflict-done delay-ends-with-message dirty-stays drop-is-no-ack dropped-behind-loss drops-told-once
-    durable-latest entry-stays epoch-compare expires-without-range first-reads folds-unsettled folds-with-table
+    durable-latest epoch-compare expires-without-range first-reads folds-unsettled folds-with-table
     folds-with-tail forward-ends-with-message forwards-are-wanted frames-by-size full-first further-waits
     gate-asks-nobody gone-is-noted gone-is-read gone-lists-are-passed granted-and-gone in-order-of-numbers
     jump-is-noted jump-tells-drop keys-said-when-durable last-confirms later-run later-stays lease-from-receipt

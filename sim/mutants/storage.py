@@ -24,7 +24,7 @@ storage-window-later: a batch and its producer table are one write
 @ adapters.rocks.writer.WriteGroup.set_window
 - self.windows[key] = (family, window)
 + from seriatim_broker.core.values import producers
-+ older = producers.entries_of(window)[:-1]
++ older = producers.entries_of(window)[:-1] if window is not None else ()
 + self.windows.setdefault(key, (family, producers.pack_window(older) if older else window))
 storage-cut-in-memory: a cut is durable
 @ adapters.rocks.storage.RocksStorage._cut

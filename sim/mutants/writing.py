@@ -136,7 +136,7 @@ own-commit [LOSS restarts]: a member truncates only to the sealed length in the 
 + for log in self.logs.values():
 +     if log.record.sealed_len is None and log.tail > log.commit:
 +         log.tail_checksum = log.checksum_at(log.commit)
-+         log.table = type(log.live_table)(log.table_as_of(BrokerConfig(), log.commit))
++         log.table = type(log.live_table)(log.table_as_of(log.commit))
 +         log.tail = log.durable = log.flushed = log.commit
 +         log.uncertain = ()
 + self.kept = found.chain

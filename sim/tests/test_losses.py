@@ -81,7 +81,7 @@ class Pair:
 
     def take(self, name: str, count: int, *, flushed: bool) -> None:
         for batch in self.batches[:count]:
-            self.put(self.slots[name], PutBatch(ONE, batch, 0, b""), flushed=flushed)
+            self.put(self.slots[name], PutBatch(ONE, batch, 0, ()), flushed=flushed)
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -156,7 +156,7 @@ def test_what_nobody_has_any_more_is_forgiven() -> None:
     for name in ("a-0", "b-0"):
         pair.take(name, 1, flushed=True)
         for batch in pair.batches[1:]:
-            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, b""), flushed=False)
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=False)
     pair.accept(0, AckLevel.REPLICATED)
     pair.accept(1, AckLevel.REPLICATED)
     pair.judge.delivered("early", ONE, make_offset(1, 2), messages_of(pair.batches[1])[0], flagged=False)
@@ -174,7 +174,7 @@ def test_a_seal_below_what_somebody_has_is_found(where: str) -> None:
     pair.take("a-0", 1, flushed=True)
     for name in ("a-0", "b-0"):
         for batch in pair.batches[1 if name == "a-0" else 0 :]:
-            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, b""), flushed=name == "b-0" and where == "on a disk")
+            pair.put(pair.slots[name], PutBatch(ONE, batch, 0, ()), flushed=name == "b-0" and where == "on a disk")
     pair.accept(1, AckLevel.REPLICATED)
     pair.end("a-0", *(["b-0"] if where == "on a disk" else []))
     with pytest.raises(Violation, match="I6"):

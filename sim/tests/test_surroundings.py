@@ -182,10 +182,10 @@ SEGMENT = LocalSegment(1, b"x", (A, B), True, False)
 def test_a_crash_keeps_a_prefix_of_what_was_not_synced(kept: int) -> None:
     disk = MemoryDisk()
     batches = _batches(4)
-    synced = disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, batches[0], 0, b"")])
+    synced = disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, batches[0], 0, ())])
     disk.flush(synced)
     for batch in batches[1:]:
-        disk.submit([PutBatch(ONE, batch, batch.header.base_index, b"")])
+        disk.submit([PutBatch(ONE, batch, batch.header.base_index, ())])
     assert disk.read(ONE, 1, 0, 8, 1 << 20) == batches
     disk.crash(kept)
     (found,) = disk.recover()
@@ -194,24 +194,24 @@ def test_a_crash_keeps_a_prefix_of_what_was_not_synced(kept: int) -> None:
     assert found.segments[0].tail_checksum == batches[survived - 1].header.checksum
     assert found.segments[0].uncommitted == (batches[survived - 1],)
     assert disk.read(ONE, 1, 0, 8, 1 << 20) == batches[:survived]
-    disk.submit([PutBatch(ONE, batch, 0, b"") for batch in batches[survived:]])
+    disk.submit([PutBatch(ONE, batch, 0, ()) for batch in batches[survived:]])
 
 
 def test_a_log_with_a_hole_or_a_broken_chain_is_refused() -> None:
     disk = MemoryDisk()
     first, second, third = _batches(3)
-    disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, first, 0, b"")])
+    disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, first, 0, ())])
     with pytest.raises(AssertionError, match="a hole"):
-        disk.submit([PutBatch(ONE, third, 0, b"")])
+        disk.submit([PutBatch(ONE, third, 0, ())])
     wrong = Batch(second.header._replace(previous_checksum=1), second.body)
     with pytest.raises(AssertionError, match="broken chain"):
-        disk.submit([PutBatch(ONE, wrong, 0, b"")])
+        disk.submit([PutBatch(ONE, wrong, 0, ())])
 
 
 def test_truncating_cuts_batches_and_replaces_the_table() -> None:
     disk = MemoryDisk()
     batches = _batches(3)
-    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 2, b"") for batch in batches)])
+    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 2, ()) for batch in batches)])
     disk.flush(disk.submit([Truncate(ONE, 1, 4, ())]))
     (found,) = disk.recover()
     assert (found.segments[0].tail, found.segments[0].commit, found.segments[0].windows) == (4, 2, ())
@@ -222,7 +222,7 @@ def test_reading_goes_on_in_a_tail_copy_where_the_log_ends() -> None:
     batches = _batches(4)
     tail = TailCopy(1, 4, 8, tuple(batches[2:]))
     preparation = Preparation(2, b"y", (A, B), True, False, NO_TABLE, tail, 1)
-    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 0, b"") for batch in batches[:2])])
+    disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 0, ()) for batch in batches[:2])])
     assert disk.read(ONE, 1, 3, 8, 1 << 20) == batches[1:2]
     disk.submit([PutPreparation(ONE, preparation)])
     assert disk.read(ONE, 1, 3, 8, 1 << 20) == batches[1:]
@@ -325,7 +325,7 @@ class Disks:
 
     def append(self, *names: str, count: int = 1) -> None:
         for name in names:
-            self.write(name, *(PutBatch(ONE, batch, 0, b"") for batch in self.batches[:count]))
+            self.write(name, *(PutBatch(ONE, batch, 0, ()) for batch in self.batches[:count]))
 
     def accept(self, number: int = 0) -> None:
         batch = self.batches[number]
@@ -377,7 +377,7 @@ def test_two_batches_in_one_place_are_found() -> None:
     disks.append("a-0")
     other = _batches(1, producer=b"q" * 16)[0]
     with pytest.raises(Violation, match="I5"):
-        disks.write("b-0", PutBatch(ONE, other, 0, b""))
+        disks.write("b-0", PutBatch(ONE, other, 0, ()))
 
 
 def test_an_attempt_that_a_member_did_not_prepare_is_found() -> None:

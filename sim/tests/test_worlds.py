@@ -86,7 +86,6 @@ SWEEPS = (
     Sweep("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
     Sweep("idle-producers", "cores", 20, {"producer forgotten": 6, "forgotten producer told": 2}),
     Sweep("idle-clocks", "cores", 20, {"append_time_set_back": 12, "producer forgotten": 12}),
-    Sweep("idle-leaps", "cores", 10, {"append_time_set_back": 4, "producer forgotten": 4}),
     Sweep("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
     Sweep("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
     Sweep(

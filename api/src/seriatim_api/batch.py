@@ -49,6 +49,9 @@ Checksum = Callable[[int, bytes], int]
 MAGIC: Final = b"SQ"
 VERSION: Final = 1
 
+DELIVERY_TIMEOUT_MS_MAX: Final = 600_000
+"""The longest time for which a client tries to deliver a batch. Brokers remember each producer for at least as long."""
+
 FLAG_LZ4: Final = 1 << 0
 FLAG_ZSTD: Final = 1 << 1
 FLAG_KEYED: Final = 1 << 2

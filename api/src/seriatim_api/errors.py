@@ -246,7 +246,7 @@ class RunRefusedError(ProducerError):
 
 
 class TooManyProducersError(ProducerError):
-    """The partition's producer table is full, and all its producers sent within the last hour. A new one must wait."""
+    """The partition's producer table is full, and all its producers were heard lately. A new one must wait."""
 
     number = 205
     retriable = True

@@ -20,14 +20,17 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import fields
+from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.tls import TlsFiles
 
 from .core.values.config import BrokerConfig
+from .core.values.segment import PRODUCERS_DEFAULT, PRODUCERS_MAX
 
 ENVIRONMENT_PREFIX: Final = "SERIATIM_"
 _MIB: Final = 1 << 20
+_DELIVERY_S_MAX: Final = DELIVERY_TIMEOUT_MS_MAX // 1000
 
 PORT_MAX: Final = 65535
 
@@ -97,6 +100,12 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             Above it, others wait on the disk until these are stored.
         retry_cache_size_bytes_max: Memory for messages on which consumers failed, and that come again, over all
             consumer groups. Above it, each attempt reads its message from the disk.
+        producers_remembered: How many producers a partition remembers, to find batches that are sent again. The record
+            of each segment that this broker opens has the number.
+        producer_protect_s: If a partition remembers as many producers as it may, a new one is refused unless the one
+            that it would push out was silent for so long. Clients try to deliver a batch for at most 600 s.
+        producer_tables_size_bytes_max: Memory for what the open segments of this broker remember of producers. Above
+            it, new producers are refused, and none is forgotten.
         balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
         balance_moves_per_s: Most open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
@@ -159,6 +168,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     head_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 64 * _MIB
     forwarding_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
     retry_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 16 * _MIB
+    producers_remembered: Annotated[int, Meta(ge=2_000, le=PRODUCERS_MAX)] = PRODUCERS_DEFAULT
+    producer_protect_s: Annotated[int, Meta(ge=_DELIVERY_S_MAX, le=86_400)] = _DELIVERY_S_MAX
+    producer_tables_size_bytes_max: Annotated[int, Meta(ge=16 * _MIB)] = 512 * _MIB
     balance_interval_s: _NotNegative = 30.0
     balance_moves_per_s: Annotated[float, Meta(gt=0, le=100)] = 2.0
     balance_threshold: Annotated[float, Meta(gt=0, le=10)] = 0.2
@@ -252,6 +264,9 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             serve_lease_us=self.serve_lease_ms * 1000,
             planned_switch_us=self.planned_switch_ms * 1000,
             forwarding_bytes_max=self.forwarding_size_bytes_max,
+            producers_max=self.producers_remembered,
+            producer_protect_us=self.producer_protect_s * 1_000_000,
+            producers_bytes_max=self.producer_tables_size_bytes_max,
         )
 
 

@@ -130,7 +130,7 @@ def test_a_repeat_is_answered_with_its_first_offset_only_once_that_is_committed(
 
 
 def test_a_repeat_of_a_batch_of_an_earlier_segment_is_answered_with_its_offset_there() -> None:
-    table = log_of(1, [2, 2]).table.at_rest()
+    table = log_of(1, [2, 2]).table_as_of(4)
     bench = Bench()
     bench.open(sealed_chain(first_chain(), 4, 0, members=(bench.member, M01)), table=table)
     bench.follow(M01, 2)
@@ -155,7 +155,7 @@ def test_a_place_is_final_where_the_tables_of_all_segments_before_are_known() ->
 
 def test_a_repeat_is_as_final_as_the_segment_in_which_it_stands() -> None:
     for incomplete in (False, True):
-        table = log_of(1, [2, 2]).table.at_rest()
+        table = log_of(1, [2, 2]).table_as_of(4)
         bench = Bench()
         before = replace(first_chain(), segments=(replace(first_chain().segments[0], incomplete_table=incomplete),))
         bench.open(sealed_chain(before, 4, 0, members=(bench.member, M01)), table=table)

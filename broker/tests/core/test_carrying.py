@@ -15,18 +15,16 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.log import Batch, PutBatch, Truncate
+from seriatim_broker.core.values.log import Batch, PutBatch
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.producers import (
     WINDOW_BATCHES,
     Entry,
-    ProducerTable,
-    append_time_of,
     pack_table,
     pack_window,
 )
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
-from seriatim_broker.core.writing import carrying
+from seriatim_broker.core.writing import admission, carrying
 from seriatim_broker.core.writing.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
 from seriatim_broker.core.writing.publication_plan import Stand, is_as_staged, stand
 
@@ -42,8 +40,6 @@ from .support import (
     filled,
     first_chain,
     opened_master,
-    opened_slave,
-    replicate,
     sealed_chain,
     unsettled_chain,
 )
@@ -342,9 +338,7 @@ def test_the_next_publication_begins_at_row_0() -> None:
 
 
 def test_the_next_master_goes_on_where_its_own_table_says() -> None:
-    table = ProducerTable()
     window = pack_window([Entry(7, 0, 2, make_offset(1, 0))], 1)
-    table.windows = {WRITER: window}
     bench = Bench(M10)
     chain = sealed_chain(first_chain(), 2, 99)
     bench.open(chain, table=pack_table({WRITER: window}))
@@ -628,64 +622,22 @@ def test_a_topic_that_is_deleted_ends_the_work() -> None:
     assert isinstance(answer.error, errors.UnknownTopicError)
 
 
-def test_being_asked_keeps_the_writer_in_the_table() -> None:
-    config = BrokerConfig(
-        tidy_ms=1000, producer_idle_ms=2000, producer_evict_ms=10_000, producer_expiry_ms=10_000, idle_block_rows=2
-    )
+def test_writer_that_is_asked_for_is_not_pushed_out() -> None:
+    """Rule `asked-is-heard`: another writer is admitted an hour after the last question, as the master counts time."""
+    config = BrokerConfig(producers_max=4, producer_protect_us=SECOND)
     bench = opened_master(config=config)
+    bench.part.logs[1].live_table.limit = 4  # room for one writer
     carry, _ = asked(1, bench=bench)
     carry.fetched()
     carry.commit()
-    for sequence in range(10):
+    log, other = bench.part.logs[1], b"another." + PRODUCER_MARK
+    for _ in range(10):
         bench.wait(3 * SECOND, (M01,))
-        bench.append(sequence, starts=not sequence)
-        carry.commit()
         assert carry.answer(carry.ask(1)) is not None
-    assert bench.part.logs[1].live_table.last(WRITER) is not None
-    for sequence in range(10, 20):
-        bench.wait(3 * SECOND, (M01,))
-        bench.append(sequence)
-        carry.commit()
-    assert bench.part.logs[1].live_table.last(WRITER) is None, "no publisher asks any more"
-
-
-def test_followers_keep_the_writer_too_on_their_disks() -> None:
-    config = BrokerConfig(tidy_ms=1000, producer_idle_ms=2000)
-    carry, _ = asked(1, bench=opened_master(config=config))
-    carry.fetched()
-    carry.commit()
-    carry.bench.wait(3 * SECOND, (M01,))
-    carry.bench.clear()
-    carry.ask(1)
-    (kept,) = carry.bench.sent(msg.KeepProducer, M01)
-    assert (kept.segment_no, kept.producer) == (1, WRITER)
-    (write,) = carry.bench.writes(Truncate)
-    assert write.length == carry.bench.part.logs[1].tail, "nothing is cut"
-    carry.ask(1)
-    assert len(carry.bench.sent(msg.KeepProducer, M01)) == 1, "not each time"
-
-    follower = opened_slave(config=config)
-    replicate(follower, tuple(put.batch for put in carried_batches()))
-    follower.clear()
-    at_ms = kept.append_time_ms + 10_000
-    follower.hear(M00, replace(kept, append_time_ms=at_ms))
-    (write,) = follower.writes(Truncate)
-    assert write.windows is not None
-    ((producer, window),) = write.windows
-    assert producer == WRITER
-    assert window is not None
-    assert append_time_of(window) == at_ms
-    follower.clear()
-    follower.hear(M00, replace(kept, append_time_ms=at_ms, producer=b"?" * 16))
-    follower.hear(M00, replace(kept, append_time_ms=at_ms + 5000, switch_attempt=b"another-attempt!"))
-    assert not follower.writes(Truncate), "a producer that is not known, and another attempt"
-
-
-def carried_batches() -> list[PutBatch]:
-    """What a master writes for a publication of one row."""
-    carry, _ = asked(1)
-    carry.fetched()
-    return [put for put in carry.bench.writes(PutBatch) if put.batch.header.producer == WRITER]
+        assert admission.refusal(bench.core.state, bench.part, log, other) is not None
+    bench.wait(7 * SECOND, (M01,))
+    assert admission.refusal(bench.core.state, bench.part, log, other) is None, "no publisher asks any more"
+    assert admission.refusal(bench.core.state, bench.part, log, b"c" * 16) is None, "other rooms have room"
 
 
 # ---- what clients may not send --------------------------------------------------------------------------

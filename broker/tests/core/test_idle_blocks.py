@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,6 @@ from seriatim_broker.core.values.producers import (
     BlockName,
     Entry,
     IdleBlock,
-    ProducerTable,
     Table,
     newest_of,
     pack_names,
@@ -42,17 +40,18 @@ from .support import (
     recovered,
     sealed_chain,
 )
-from .test_idle_producers import QUICK, _append, _id, pass_time
+from .test_admission import MANY, _id, make_block
 
 FROM_1, FROM_2, FROM_3 = (
     IdleBlock.of((_id(number), pack_window([Entry(0, 0, 1, number)], number)) for number in range(at, at + 4))
     for at in (10, 20, 30)
 )
 ALL = (FROM_1, FROM_2, FROM_3)
+BLOCK_BYTES = 4 + 4 * 49
 
 
 def _names(*blocks: IdleBlock, hidden: int = 0) -> tuple[BlockName, ...]:
-    return tuple(BlockName(block.id, block.producer_count, block.newest_ms, hidden) for block in blocks)
+    return tuple(BlockName(block.id, block.producer_count, len(block.data), hidden) for block in blocks)
 
 
 LIVE = pack_table({_id(1): pack_window([Entry(0, 5, 1, 90)], 99)})
@@ -89,10 +88,10 @@ def test_names_of_blocks_come_back() -> None:
 def test_a_preparation_is_written_only_with_all_blocks_that_it_names() -> None:
     bench = _target()
     _prepare(bench)
-    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [3 * 4 * 48]
+    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [3 * BLOCK_BYTES]
     assert [request.blocks for request in bench.sent(msg.BlockRequest, M00)] == [tuple(block.id for block in ALL)]
     _give(bench, FROM_2)
-    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [3 * 4 * 48, 2 * 4 * 48]
+    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [3 * BLOCK_BYTES, 2 * BLOCK_BYTES]
     assert not bench.writes(PutPreparation)
     _give(bench, FROM_1, FROM_3)
     assert [write.block for write in bench.writes(PutBlock)] == [FROM_2.id, FROM_1.id, FROM_3.id]
@@ -108,7 +107,7 @@ def test_what_arrived_for_one_try_is_there_for_the_next() -> None:
     _give(bench, FROM_1, FROM_2)
     bench.clear()
     _prepare(bench, name=b"y" * 16)
-    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [4 * 48]
+    assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [BLOCK_BYTES]
     _give(bench, FROM_3)
     bench.persist()
     assert {answer.switch_attempt for answer in bench.sent(msg.PrepareAnswer, M20) if not answer.missing_bytes} == {
@@ -169,13 +168,11 @@ def test_the_table_with_its_blocks_counts_when_the_segment_is_opened_and_after_a
 
 
 def test_a_master_writes_its_blocks_and_offers_them_to_the_next_group() -> None:
-    bench = opened_master(config=QUICK)
+    bench = opened_master(config=MANY)
     bench.do(ev.DirectoryChanged((("g0", (M00, M01)), ("g1", (M10, M11)), ("g2", (M20, M21))), (), ()))
     for member in (M10, M11, M20):
         bench.link(member)
-    for number in range(4):
-        _append(bench, number)
-    pass_time(bench, (M01, M10, M11, M20))
+    make_block(bench)
     bench.wait(SECOND, (M01, M10, M11, M20))
     (block,) = bench.part.logs[1].live_table.blocks
     assert [write.block for write in bench.writes(PutBlock)] == [block.id]
@@ -240,104 +237,28 @@ def test_a_member_that_gets_on_with_its_blocks_has_the_time() -> None:
 
 
 def test_a_fenced_member_names_its_blocks() -> None:
-    bench = opened_master(config=QUICK)
+    bench = opened_master(config=MANY)
     bench.link(M20)
     bench.link(M21)
-    for number in range(4):
-        _append(bench, number)
-    pass_time(bench, (M01, M20, M21))
+    make_block(bench)
     bench.hear(M20, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
     bench.persist()
     (answer,) = bench.sent(msg.FenceAnswer, M20)
-    assert (len(answer.table.blocks), answer.table.row_count) == (1, 1)
+    assert (len(answer.table.blocks), answer.table.row_count) == (1, 13)
 
 
 def test_a_restarted_member_makes_blocks_and_sets_no_timer_before_it_is_ready() -> None:
     """Ticks are not for a core that is not ready: a timer that is due would keep the process turning."""
-    master = opened_master(config=QUICK)
-    for number in range(6):
-        _append(master, number)
-    pass_time(master, (M01,))
+    master = opened_master(config=MANY)
+    make_block(master)
     batches = tuple(write.batch for write in master.writes(PutBatch))
     last_ms = master.part.logs[1].last_append_ms
     found = replace(recovered(1, batches, commit=batches[-1].header.end_index), last_append_ms=last_ms)
-    bench = Bench(M01, 2, (RecoveredPartition(P, (found,)),), config=QUICK)
+    bench = Bench(M01, 2, (RecoveredPartition(P, (found,)),), config=MANY)
     assert not [timer for timer in bench.core.state.timers.heap if timer.kind == "blocks"]
     table = bench.part.logs[1].live_table
     assert [block.producer_count for block in table.blocks] == [4]
     assert dict(table.items()).keys() == dict(master.part.logs[1].live_table.items()).keys()
-
-
-def _restart(master: Bench) -> Bench:
-    """The follower of that master, restarted with what the master wrote."""
-    batches = tuple(write.batch for write in master.writes(PutBatch))
-    last_ms = master.part.logs[1].last_append_ms
-    found = replace(recovered(1, batches, commit=batches[-1].header.end_index), last_append_ms=last_ms)
-    written = {write.block: write.data for write in master.writes(PutBlock)}
-    return Bench(M01, 2, (RecoveredPartition(P, (found,), blocks=tuple(written.values())),), config=QUICK)
-
-
-def test_a_restarted_member_names_the_blocks_that_it_named_before() -> None:
-    """The next group was given these. Blocks made anew of the same producers would have to be got in the switch."""
-    master = opened_master(config=QUICK)
-    for number in range(4):
-        _append(master, number)
-    pass_time(master, (M01,))
-    for number in range(4, 8):
-        _append(master, number, run=1)
-    _append(master, 2, 1, run=2)  # who came back has a window
-    pass_time(master, (M01,), run=3)
-    before = master.part.logs[1].live_table
-    table = _restart(master).part.logs[1].live_table
-    assert len(before.blocks) == 2
-    assert {block.id for block in before.blocks} <= {block.id for block in table.blocks}
-    assert {p: newest_of(w) for p, w in table.items()} == {p: newest_of(w) for p, w in before.items()}
-
-
-def test_what_a_restarted_member_knows_of_a_producer_is_what_it_knew() -> None:
-    """It holds for any blocks on its disk, also old ones, and in any order of producers that return and fall silent."""
-    chance = random.Random(7)
-    named = 0
-    for run in range(12):
-        master = opened_master(config=QUICK)
-        for step in range(60):
-            number = chance.randrange(11)
-            last = master.part.logs[1].live_table.last(_id(number))
-            _append(master, number, last.base_sequence + 1 if last is not None else 0, run=step)
-            master.wait(chance.randrange(SECOND // 2), (M01,))
-        before = master.part.logs[1].live_table
-        after = _restart(master).part.logs[1].live_table
-        for number in range(11):
-            assert before.last(_id(number)) in (None, after.last(_id(number))), (run, number)
-        assert after.producer_count == len(dict(after.items()))
-        named += len({block.id for block in before.blocks} & {block.id for block in after.blocks})
-    assert named > 6
-
-
-def test_a_row_above_the_commit_that_a_restarted_member_knows_keeps_its_window() -> None:
-    """A switch may cut it: (1) a block has a row for a batch; (2) the switch seals below that batch; (3) the producer
-    sends it again, and it counts as stored: it is acknowledged, and nowhere (I1)."""
-    table = ProducerTable(pack_table(dict(FROM_1.rows())))
-    table.take_back([FROM_1], 12)
-    assert not table.blocks, "half of it is not committed here"
-    table.take_back([FROM_1], 13)
-    assert [block.id for block in table.blocks] == [FROM_1.id]
-    assert set(table.windows) == {_id(13)}
-    assert table.cut(0, 13, [_id(13)]) == {_id(13): None}
-
-
-def test_an_older_row_never_comes_before_a_newer_one() -> None:
-    """Of producer 1 in two blocks on the disk and a window that says something else, the window counts."""
-    old, new = (
-        IdleBlock.of((_id(number), pack_window([Entry(0, sequence, 1, sequence)], 10 + sequence)) for number in numbers)
-        for numbers, sequence in (((1, 2, 3, 4), 0), ((1, 5, 6, 7), 1))
-    )
-    table = ProducerTable(pack_table({**dict(old.rows()), **dict(new.rows()), _id(1): dict(old.rows())[_id(1)]}))
-    expected = dict(table.items())
-    table.take_back([old, new], 100)
-    assert [block.id for block in table.blocks] == [old.id, new.id]
-    assert dict(table.items()) == expected
-    assert all(table.window(producer) == window for producer, window in expected.items())
 
 
 def test_blocks_that_were_given_to_a_member_stay_when_it_restarts_until_they_are_offered_again() -> None:

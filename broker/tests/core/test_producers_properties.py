@@ -9,16 +9,12 @@ from hypothesis import strategies as st
 from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.values.producers import (
-    KEPT_BATCHES,
     WINDOW_BATCHES,
-    Entry,
     ProducerTable,
     append_time_of,
     entries_of,
     merge,
     newest_of,
-    pack_table,
-    pack_window,
 )
 
 QUICK = settings(max_examples=50, deadline=None)
@@ -109,17 +105,6 @@ def test_a_repeat_within_the_window_is_found_at_its_own_offset(log: list[Appende
 
 @QUICK
 @given(logs())
-def test_whether_so_many_batches_stand_at_and_above_an_offset(log: list[Appended]) -> None:
-    table = _table(log)
-    for offset in [0, *(entry.offset for entry in log), 1 << 62]:
-        for producer in PRODUCERS:
-            above = sum(1 for entry in log if entry.header.producer == producer and entry.offset >= offset)
-            for count in range(1, WINDOW_BATCHES + 1):
-                assert table.has_from(offset, producer, count) == (above >= count)
-
-
-@QUICK
-@given(logs())
 def test_another_batch_under_the_same_sequence_is_no_repeat(log: list[Appended]) -> None:
     table = _table(log)
     for entry in log[-WINDOW_BATCHES:]:
@@ -128,73 +113,13 @@ def test_another_batch_under_the_same_sequence_is_no_repeat(log: list[Appended])
 
 
 @QUICK
-@given(logs(), st.data())
-def test_winding_back_gives_the_table_of_the_shorter_log(log: list[Appended], data: st.DataObject) -> None:
-    """To any length that a switch may choose: no more than a window of any producer is above it."""
-    cut_count = data.draw(st.integers(0, min(len(log), WINDOW_BATCHES)))
-    kept, cut = log[: len(log) - cut_count], log[len(log) - cut_count :]
-    last_segment = log[-1].header.segment if log else 1
-    cut = [entry for entry in cut if entry.header.segment == last_segment]
-    kept = log[: len(log) - len(cut)]
-    length = cut[0].header.base_index if cut else 1 << 30
-    live = _table(log)
-    changes = live.cut(last_segment, length, {entry.header.producer for entry in cut})
-    table = dict(live.without(changes))
-    live.change(changes)
-    assert dict(live.at_rest()) == table
-    for producer in PRODUCERS:
-        expected = _last(kept, producer)
-        if expected is None:
-            assert producer not in table
-        else:
-            newest = newest_of(table[producer])
-            assert (newest.epoch, newest.last_sequence) == (
-                expected.header.producer_epoch,
-                expected.header.last_sequence,
-            )
-
-
-@QUICK
 @given(logs())
 def test_a_table_at_rest_is_bounded_and_comes_back(log: list[Appended]) -> None:
     rest = _table(log).at_rest()
     assert rest.is_sound
     assert rest.row_count == len({entry.header.producer for entry in log})
-    assert all(0 < len(entries_of(window)) <= KEPT_BATCHES for _, window in rest)
+    assert all(0 < len(entries_of(window)) <= WINDOW_BATCHES for _, window in rest)
     assert ProducerTable(rest).at_rest() == rest
-
-
-@QUICK
-@given(logs(), logs(), st.lists(st.integers(0, 3), max_size=12))
-def test_a_table_whose_windows_are_made_bit_by_bit_is_the_same_all_the_while(
-    before: list[Appended], after: list[Appended], slices: list[int]
-) -> None:
-    rest = _table(before).at_rest()
-    at_once, bit_by_bit = ProducerTable(rest), ProducerTable(rest)
-    at_once.read_on(at_once.unread_count)
-    assert bit_by_bit.unread_count == rest.row_count
-    for number, appended in enumerate(after):
-        bit_by_bit.read_on(slices[number] if number < len(slices) else 0)
-        assert bit_by_bit.record(appended.header) == at_once.record(appended.header)
-        assert [bit_by_bit.window(producer) for producer in PRODUCERS] == list(map(at_once.window, PRODUCERS))
-        assert bit_by_bit.producer_count == at_once.producer_count
-    assert bit_by_bit.copy().at_rest() == bit_by_bit.at_rest() == at_once.at_rest()
-    assert not bit_by_bit.unread_count
-
-
-def test_a_window_that_is_not_made_yet_is_found_by_a_whole_id_and_not_across_two() -> None:
-    there, across = b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8
-    other = b"a" * 16
-    windows = {number * 16: pack_window([Entry(0, 0, 1, 0)] * 3, 5) for number in (b"x", b"y")}
-    windows |= {there: pack_window([Entry(0, 1, 1, 1)], 6), other: pack_window([Entry(0, 2, 1, 2)] * 2, 7)}
-    rest = pack_table(windows)
-    assert across in rest.rows
-    table = ProducerTable(rest)
-    for read_first in range(2):
-        table.read_on(read_first)
-        assert {producer: table.window(producer) for producer in windows} == windows
-        assert table.window(across) is None
-    assert table.unread_count == 3
 
 
 def _ranks(table: ProducerTable) -> dict[bytes, tuple[int, int]]:

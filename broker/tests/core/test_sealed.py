@@ -87,7 +87,7 @@ def test_a_sealed_segment_is_small(member: object) -> None:
     bench = Bench(M00)
     bench.link(M01)
     chain = first_chain()
-    bench.open(chain, table=_table(20, 32))
+    bench.open(chain, table=_table(20, 16))
     tracemalloc.start()
     try:
         before = 0
@@ -96,7 +96,7 @@ def test_a_sealed_segment_is_small(member: object) -> None:
                 gc.collect()  # rubbish of earlier tests, and of these, is no state
                 before, _ = tracemalloc.get_traced_memory()
             chain = sealed_chain(chain, 0, 0, members=(M00, M01) if member == M00 else (M01, M00))
-            bench.open(chain, table=_table(20, 32))
+            bench.open(chain, table=_table(20, 16))
             bench.clear()
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()

@@ -1092,7 +1092,7 @@ def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -
 
 def test_a_fenced_member_waits_longer_for_a_switcher_that_carries_a_large_table() -> None:
     """Else it would run a switch of its own while the first one is under way, with the same table once more."""
-    for table in (NO_TABLE, _table_of(50_000)):
+    for table in (NO_TABLE, _table_of(16_000)):
         bench = Bench(M01)
         bench.open(first_chain(), table=table)
         bench.link(M10)

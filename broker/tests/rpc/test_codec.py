@@ -30,6 +30,7 @@ from seriatim_broker.core.values.log import Batch, CursorState, HandOverId, Hand
 from seriatim_broker.core.values.producers import (
     BlockName,
     Entry,
+    IdleBlock,
     Table,
     pack_table,
     pack_window,
@@ -50,6 +51,9 @@ entries = st.builds(Entry, u32, u63, st.integers(1, 1000), u63)
 windows = st.builds(pack_window, st.lists(entries, min_size=1, max_size=3), u63)
 spelled_out = st.dictionaries(ids16, windows, max_size=3).map(pack_table)
 names = st.builds(BlockName, ids16, st.integers(9, 9000), u63, st.integers(0, 511))
+blocks = st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=3, unique=True).map(
+    lambda ids: IdleBlock.of((producer, pack_window([Entry(0, 1, 1, 7)], 5)) for producer in ids).data
+)
 tables = st.builds(lambda table, blocks: replace(table, blocks=tuple(blocks)), spelled_out, st.lists(names, max_size=3))
 
 
@@ -180,7 +184,8 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.PrepareRequest, "source"): st.none() | members,
     (m.BlockOffer, "blocks"): st.lists(ids16, max_size=3).map(tuple),
     (m.BlockRequest, "blocks"): st.lists(ids16, max_size=3).map(tuple),
-    (m.BlockAnswer, "contents"): st.lists(st.binary(min_size=48, max_size=48), max_size=3).map(tuple),
+    (m.BlockAnswer, "contents"): st.lists(blocks, max_size=3).map(tuple),
+    (m.PrepareRequest, "producers_max"): st.integers(1, 1_000_000),
     (m.CopyAnswer, "table"): st.none() | tables,
     (m.TableAnswer, "table"): st.none() | tables,
     (m.TailAnswer, "tail"): u63,

@@ -12,7 +12,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.producers import (
-    KEPT_BATCHES,
+    WINDOW_BATCHES,
     Entry,
     Table,
     pack_table,
@@ -70,7 +70,7 @@ async def test_a_table_of_4_mb_arrives(peers: TcpPeers) -> None:
 
 def _table_of(size_mb: int) -> Table:
     """Of producers with full windows."""
-    window = pack_window([Entry(0, at, 1, at) for at in range(KEPT_BATCHES)], 7)
+    window = pack_window([Entry(0, at, 1, at) for at in range(WINDOW_BATCHES)], 7)
     return pack_table({at.to_bytes(16, "big"): window for at in range(size_mb * 1_000_000 // (17 + len(window)))})
 
 

@@ -202,7 +202,9 @@ async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
     member = common_pb2.Member(broker="b", incarnation="d" * 32)
     for partition in (90, 91):
         record = records_pb2.ChainRecord(partition_id=partition, epoch=9, page_count=3)
-        record.segments.add(no=200 + partition, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+        record.segments.add(
+            no=200 + partition, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN, producers_max=1
+        )
         owner.records.append(record)
     topic = records_pb2.TopicRecord(
         name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91], settings=stage_settings()
@@ -221,11 +223,11 @@ async def test_who_stages_is_told_how_the_last_publication_was_laid_out() -> Non
     member = common_pb2.Member(broker="b", incarnation="d" * 32)
     owner.records = [records_pb2.ChainRecord(partition_id=id_, epoch=9) for id_ in (90, 91)]
     for record in owner.records:
-        record.segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
+        record.segments.add(no=2, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN, producers_max=1)
     begun = [(1, 0, 100), (9, 7, 5000), (2, 0, 2001), (1, 0, 2002), (1, 0, 3000)]
     for number, (no, base, opened_ms) in enumerate(begun):
         grown = records_pb2.ChainRecord(partition_id=70 + number, epoch=9)
-        grown.segments.add(no=no, base=base, opened_at_ms=opened_ms, group="g", members=[member])
+        grown.segments.add(no=no, base=base, opened_at_ms=opened_ms, group="g", members=[member], producers_max=1)
         owner.records.append(grown)
     stage = records_pb2.TopicRecord(
         name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91], settings=stage_settings()

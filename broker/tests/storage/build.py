@@ -9,7 +9,7 @@ from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_hea
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
-from seriatim_broker.core.values.producers import Entry, ProducerTable, Window, pack_table, pack_window
+from seriatim_broker.core.values.producers import Changes, Entry, ProducerTable, Window, pack_table, pack_window
 from seriatim_broker.core.values.segment import Start
 
 MEMBERS = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
@@ -67,19 +67,24 @@ class SegmentBuilder:
         """The producer's window after its last batch."""
         return self.table.windows[self.producer]
 
+    @property
+    def windows(self) -> Changes:
+        """What a batch takes to the disk."""
+        return ((self.producer, self.window),)
+
     def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0) -> PutBatch:
         """The write of the next batch."""
-        return PutBatch(self.partition, self.batch(size_bytes, count), commit, self.window)
+        return PutBatch(self.partition, self.batch(size_bytes, count), commit, self.windows)
 
     def stage(self, size_bytes: int = 100, count: int = 1) -> PutBatch:
         """The write of the next batch, of a stage log."""
-        return PutBatch(self.partition, self.batch(size_bytes, count, flags=FLAG_STAGED), 0, self.window)
+        return PutBatch(self.partition, self.batch(size_bytes, count, flags=FLAG_STAGED), 0, self.windows)
 
     def adopt(self, staged: Batch) -> PutBatch:
         """The write of the next batch, which has the body of a staged one."""
         header, body = staged
         batch = self.batch(count=header.message_count, flags=FLAG_PUBLISH, body=body)
-        return PutBatch(self.partition, batch, 0, self.window, header)
+        return PutBatch(self.partition, batch, 0, self.windows, header)
 
     def twin(self) -> SegmentBuilder:
         """One that goes on from here by itself."""

@@ -49,7 +49,15 @@ from seriatim_broker.core.values.log import (
     Write,
 )
 from seriatim_broker.core.values.positions import BatchPlace, Measure
-from seriatim_broker.core.values.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
+from seriatim_broker.core.values.producers import (
+    BlockName,
+    Entry,
+    IdleBlock,
+    ProducerTable,
+    Table,
+    entries_of,
+    pack_window,
+)
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.storage import Storage
 
@@ -310,15 +318,25 @@ async def test_every_producer_has_its_newest_window(harness: Harness) -> None:
     assert harness.recovered[1].segments[0].windows == ((b"a" * 16, first), (b"b" * 16, builder.window))
 
 
+async def test_producer_that_a_batch_says_is_forgotten_is_gone(harness: Harness) -> None:
+    builder = SegmentBuilder(1)
+    await put(harness, [PutSegment(builder.partition, segment_record()), builder.put()])
+    gone = builder.put()
+    windows = ((builder.producer, None), (b"f" * 16, builder.window))
+    await put(harness, [replace(gone, windows=windows)])
+    await harness.reopen(crash=True)
+    assert harness.recovered[1].segments[0].windows == ((b"f" * 16, builder.window),)
+
+
 async def test_what_was_cut_stays_away_and_what_follows_wins(harness: Harness) -> None:
     builder = SegmentBuilder(1)
     await put(harness, [PutSegment(builder.partition, segment_record()), *(builder.put(count=2) for _ in range(6))])
-    windows = builder.table.cut(1, 4, [builder.producer])
-    await put(harness, [Truncate(builder.partition, 1, 4, tuple(windows.items()))])
+    windows = ((builder.producer, pack_window(entries_of(builder.window)[:2])),)
+    await put(harness, [Truncate(builder.partition, 1, 4, windows)])
     builder.rewind(4)
     assert await read_all(harness, builder) == builder.batches
     await harness.reopen(crash=True)
-    assert harness.recovered[1].segments[0].windows == tuple(windows.items())
+    assert harness.recovered[1].segments[0].windows == windows
     assert harness.recovered[1].segments[0].tail == 4
     assert await read_all(harness, builder) == builder.batches
     # Longer batches over the place of what was cut: index 6 must now be inside a batch, not the beginning of one.

@@ -171,7 +171,7 @@ async def test_two_batches_that_a_client_gave_the_same_names_keep_their_bodies(h
     same = second.header._replace(body_crc=first.header.body_crc)
     assert body_key(first.header) != body_key(same)
     await put(
-        harness, [PutBatch(one.partition, first, 0, one.window), PutBatch(other.partition, second, 0, other.window)]
+        harness, [PutBatch(one.partition, first, 0, one.windows), PutBatch(other.partition, second, 0, other.windows)]
     )
     assert await read_all(harness, one) == [first]
     assert await read_all(harness, other) == [second]

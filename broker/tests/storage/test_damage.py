@@ -127,7 +127,7 @@ async def test_a_body_that_is_not_its_own_is_an_error_for_the_reader(harness: Ro
     builder = SegmentBuilder(1)
     write = builder.put()
     wrong = write.batch.body[:-1] + bytes([write.batch.body[-1] ^ 1])
-    spoiled = write.__class__(write.partition, Batch(write.batch.header, wrong), 0, write.window)
+    spoiled = write.__class__(write.partition, Batch(write.batch.header, wrong), 0, write.windows)
     await put(harness, [PutSegment(builder.partition, segment_record()), spoiled])
     with pytest.raises(CorruptionError, match="body"):
         await harness.storage.read(builder.partition, 1, 0, 1, MIB)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypedDict
 
+from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
 
 from seriatim._arguments import check_callback, check_number, check_whole, takes_options
@@ -79,7 +80,7 @@ class ProducerSettings:
             check_whole("batch_size_bytes", self.batch_size_bytes, 1, BATCH_SIZE_BYTES_MAX)
         check_whole("window_batches", self.window_batches, 1)
         check_whole("buffer_size_bytes", self.buffer_size_bytes, 1)
-        check_whole("delivery_timeout_ms", self.delivery_timeout_ms, 1)
+        check_whole("delivery_timeout_ms", self.delivery_timeout_ms, 1, DELIVERY_TIMEOUT_MS_MAX)
         check_whole("reply_timeout_ms", self.reply_timeout_ms, 1)
         if not callable(self.partitioner):
             raise BadRequestError(

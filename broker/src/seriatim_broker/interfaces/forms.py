@@ -31,7 +31,7 @@ from ..core.values.chain import Chain
 from ..core.values.keyed import ConsumerGroupSettings
 from ..core.values.log import Batch, HandOverId
 from ..core.values.producers import IdleBlock, Table, pack_names, read_names
-from ..core.values.segment import Segment, SegmentState
+from ..core.values.segment import PRODUCERS_MAX, Segment, SegmentState
 from .segment_records import SHARED_COUNT_MAX, shared_member, shared_members
 
 _T = TypeVar("_T")
@@ -161,6 +161,8 @@ def _way(hint: Any, name: str) -> Way:
     origin, of = get_origin(hint), get_args(hint)
     if hint in _HOOKS:
         return _HOOKS[hint]
+    if name == "producers_max":
+        return Way(Annotated[int, Meta(ge=1, le=PRODUCERS_MAX)])
     if hint is int:
         return Way(_U32 if name in _OF_32_BITS else _I64 if name in _SIGNED else _U64)
     if hint is str and name in _INTERNED:

@@ -15,7 +15,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.values.segment import AT_ZERO, Segment, SegmentState, Start
+from ..core.values.segment import AT_ZERO, PRODUCERS_MAX, Segment, SegmentState, Start, shared_limit
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -84,6 +84,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.records_lost = segment.records_lost
     record.append_floor_ms = segment.append_floor_ms
     record.folded = segment.folded
+    record.producers_max = segment.producers_max
     record.start, record.start_checksum, record.start_bytes = segment.begin
 
 
@@ -107,6 +108,10 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         record.HasField("sealed_len") and record.HasField("sealed_checksum") and record.HasField("sealed_bytes")
     ):
         raise CorruptionError(f"segment {record.no} is sealed, and its record lacks length, checksum or size")
+    if not 0 < record.producers_max <= PRODUCERS_MAX:
+        raise CorruptionError(
+            f"the record of segment {record.no} says that it remembers {record.producers_max} producers"
+        )
     return Segment(
         no=record.no,
         switch_attempt=record.attempt,
@@ -130,4 +135,5 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         folded=record.folded,
         begin=Start(record.start, record.start_checksum, record.start_bytes) if record.start else AT_ZERO,
         sealed_bytes=record.sealed_bytes if record.HasField("sealed_bytes") else None,
+        producers_max=shared_limit(record.producers_max),
     )

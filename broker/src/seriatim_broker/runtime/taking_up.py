@@ -6,7 +6,7 @@ Rule `taken-up` (I13). Without it:
   3. No program may publish under this writer any more.
 
 The controller asks all partitions again, also those that are done, because no broker remembers which ones are. So the
-masters of these still know the writer (rule `entry-stays` in `core.writing.carrying`).
+masters of these still know the writer (rule `asked-is-heard` in `core.writing.admission`).
 
 It also removes records that are not needed any more: records of unnamed jobs a day after they are done, and records of
 writers that were opened and published nothing after a month.

@@ -45,7 +45,7 @@ from seriatim_broker.core.values.log import (
     Write,
 )
 from seriatim_broker.core.values.positions import BatchPlace, Measure
-from seriatim_broker.core.values.producers import Window
+from seriatim_broker.core.values.producers import Changes, Window
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +79,13 @@ class SegmentImage:
     def size_bytes(self) -> int:
         """Bytes of all batches below the tail, including those that retention dropped."""
         return self.base[1] + sum(batch.size_bytes for batch in self.batches)
+
+    def set_windows(self, windows: Changes) -> None:
+        """Take changed windows of producers."""
+        for producer, window in windows:
+            self.windows.pop(producer, None)
+            if window is not None:
+                self.windows[producer] = window
 
     def twin(self) -> SegmentImage:
         """An independent copy."""
@@ -205,8 +212,7 @@ class DiskImage:
         assert header.previous_checksum == image.tail_checksum, f"a broken chain at {place}"
         image.batches.append(write.batch)
         image.commit = max(image.commit, write.commit)
-        if write.window:
-            image.windows[header.producer] = write.window
+        image.set_windows(write.windows)
 
     def _truncate(self, partition: PartitionImage, write: Truncate) -> None:
         image = partition.segments.get(write.segment_no)
@@ -218,10 +224,7 @@ class DiskImage:
             assert cut.header.base_index >= write.length, "a truncation inside a batch"
         if write.windows is None:
             image.windows.clear()
-        for producer, window in write.windows or ():
-            image.windows.pop(producer, None)
-            if window is not None:
-                image.windows[producer] = window
+        image.set_windows(write.windows or ())
         image.commit = min(image.commit, write.length)
 
 

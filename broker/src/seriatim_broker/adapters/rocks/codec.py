@@ -24,7 +24,7 @@ from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
 from ...core.values.log import Batch, CursorState, HandOverState, LocalSegment, Preparation, TailCopy
-from ...core.values.producers import ENTRY_BYTES, KEPT_BATCHES, TIME_BYTES, IdleBlock, Window, is_window
+from ...core.values.producers import ENTRY_BYTES, TIME_BYTES, WINDOW_BATCHES, IdleBlock, Window, is_window
 from ...core.values.segment import Segment
 from ...interfaces import forms
 from .extents import ExtentRun
@@ -38,7 +38,7 @@ _EXTENT: Final = struct.Struct("<I")
 _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
 
-WINDOW_BYTES_MAX: Final = KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES
+WINDOW_BYTES_MAX: Final = WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES
 
 BATCH_OVERHEAD_BYTES: Final = _BODY_AT
 """Bytes of a batch's value without the body."""

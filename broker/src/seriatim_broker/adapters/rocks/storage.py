@@ -59,6 +59,7 @@ from ...core.values.log import (
     all_may_wait,
 )
 from ...core.values.positions import BatchPlace, Measure
+from ...core.values.producers import Changes
 from . import codec, keys
 from .copies import CopyTable
 from .engine import Engine, die
@@ -316,14 +317,12 @@ class RocksStorage:
         assert header.partition == partition, (header.partition, partition)
         assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
         self._put_value(group, log, write)
-        # Rule `storage-window-later` (I9): a batch and its producer table are one write. Without it:
-        # 1. As makes batch a of producer P durable. The window that names a waits for the next group.
-        # 2. As goes down before that group, and Am's disk is lost. As starts again.
+        # Rule `storage-window-later` (I9): a batch and the windows that changed before it are one write. Without it:
+        # 1. a of producer P is committed. As writes b, which says so. The window that names a waits for the next group.
+        # 2. As goes down before that group, and Am's disk is lost. As starts again. It takes a for known.
         # 3. A switch fences As. As answers a tail with a, and a producer table without a.
         # 4. P, which had no answer, resends a. The next segment's master takes it as new: a is delivered twice.
-        if write.window:  # empty in a copy of a sealed segment
-            window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
-            group.set_window(self._engine.family(META), window_key, write.window)
+        self._put_windows(group, partition, header.segment, write.windows)
         self._head_cache.add(self._writer.ticket + 1, partition, batch)
 
     def _put_value(self, group: WriteGroup, log: ExtentLog, write: PutBatch) -> None:
@@ -440,12 +439,13 @@ class RocksStorage:
         group.settle()
         if write.windows is None:
             self._delete_range(group, META, keys.meta_range(partition, keys.WINDOW, segment))
-        for producer, window in write.windows or ():
-            key = keys.meta_key(partition, keys.WINDOW, segment, producer)
-            if window is not None:
-                self._put(group, META, key, codec.write_window(window))
-            else:
-                group.add((DELETE, self._engine.family(META), key, None), len(key))
+        self._put_windows(group, partition, segment, write.windows or ())
+
+    def _put_windows(self, group: WriteGroup, partition: int, segment: int, windows: Changes) -> None:
+        for producer, window in windows:
+            group.set_window(
+                self._engine.family(META), keys.meta_key(partition, keys.WINDOW, segment, producer), window
+            )
 
     def _cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None

@@ -25,7 +25,7 @@ from operator import itemgetter
 
 from ...core.values.producers import Window
 from .codec import WINDOW_BYTES_MAX, write_window
-from .floor import PUT, Family, Floor, FlushFailedError, Op, WriteRefusedError
+from .floor import DELETE, PUT, Family, Floor, FlushFailedError, Op, WriteRefusedError
 from .settings import RocksSettings
 
 _OP_OVERHEAD_BYTES = 64
@@ -36,7 +36,7 @@ class WriteGroup:
     """Writes that become durable together. It keeps producer windows apart, because it writes only the last of each."""
 
     ops: list[Op] = field(default_factory=list)
-    windows: dict[bytes, tuple[Family, Window]] = field(default_factory=dict)
+    windows: dict[bytes, tuple[Family, Window | None]] = field(default_factory=dict)
     size_bytes: int = 0
     ticket: int = 0
     may_wait: bool = True
@@ -46,8 +46,8 @@ class WriteGroup:
         self.ops.append(op)
         self.size_bytes += size_bytes + _OP_OVERHEAD_BYTES
 
-    def set_window(self, family: Family, key: bytes, window: Window) -> None:
-        """Put a window. It replaces an earlier one of the same producer in this group."""
+    def set_window(self, family: Family, key: bytes, window: Window | None) -> None:
+        """Put a window, or delete it. It replaces an earlier one of the same producer in this group."""
         if key not in self.windows:
             self.size_bytes += WINDOW_BYTES_MAX + _OP_OVERHEAD_BYTES
         self.windows[key] = (family, window)
@@ -55,7 +55,10 @@ class WriteGroup:
     def settle(self) -> None:
         """Move the windows to the operations. This is needed before the write, and before windows are deleted."""
         for key, (family, window) in self.windows.items():
-            self.ops.append((PUT, family, key, write_window(window)))
+            if window is not None:
+                self.ops.append((PUT, family, key, write_window(window)))
+            else:
+                self.ops.append((DELETE, family, key, None))
         self.windows.clear()
 
 

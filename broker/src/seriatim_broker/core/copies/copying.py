@@ -115,6 +115,7 @@ def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> S
         sealed_checksum=segment.sealed_checksum,
         begin=segment.begin,
         copied_from=segment.start,
+        producers_max=segment.producers_max,
     )
     chosen = partition.chosen_preparation(segment) if not segment.start else None
     log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
@@ -273,7 +274,7 @@ def table_at_open(broker: BrokerState, partition: Partition, no: int) -> Table |
     if not chosen.table.blocks:
         return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
     table = ProducerTable(chosen.table, (), partition.blocks)
-    return table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
+    return table.spelled_out(size_bytes_max)
 
 
 def _opened_next_with(broker: BrokerState, partition: Partition, no: int) -> Table | None:
@@ -300,7 +301,7 @@ def _end_table(broker: BrokerState, partition: Partition, no: int) -> Table | No
     size_bytes_max = broker.config.table_bytes_max
     if not table.blocks:
         return table if table.size_bytes <= size_bytes_max else None
-    return log.live_table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
+    return log.live_table.spelled_out(size_bytes_max)
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
@@ -350,6 +351,7 @@ def _take_table(broker: BrokerState, partition: Partition, log: SegmentLog, tabl
         None,
         0,
         voided=True,
+        producers_max=record.producers_max,
     )
     log.opened_with = preparation
     broker.out.write(PutPreparation(partition.id, preparation))

@@ -117,7 +117,6 @@ def _keep_before(broker: BrokerState, partition: Partition, no: int, table: Prod
     until this member has asked for it again. The newest table is always kept, however large it is, because otherwise
     its readers would wait for ever.
     """
-    table.read_on(table.unread_count)  # because each delivered batch is looked up in it
     left_bytes = broker.config.before_tables_bytes_max - table.size_bytes
     kept: list[tuple[int, ProducerTable]] = []
     for other, known in reversed(tuple(partition.before_tables.items())):
@@ -206,7 +205,7 @@ def _answer(broker: BrokerState, partition: Partition, ask: bool) -> None:
         if table is None:
             still.append(wait)
         else:
-            told = table.spelled_out(broker.config.table_bytes_max, broker.config.producer_evict_ms)
+            told = table.spelled_out(broker.config.table_bytes_max)
             if told is None:
                 broker.out.note(
                     "table_too_large", partition.id, segment=wait.segment_no, producers=table.producer_count

@@ -44,7 +44,7 @@ from ..values import messages as m
 from ..values.effects import AppendRefused, LogsListed
 from ..values.kinds import ReadKind, SwitchReason, TimerKind
 from ..writing import appending, carrying, following, quiescence, replication
-from . import coordinator, learning, links, partitions, record
+from . import coordinator, links, partitions, record
 
 
 def _table_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.TableAnswer) -> None:
@@ -308,7 +308,6 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     m.MoveRequest: orders.on_move_request,
     m.ReleaseRequest: orders.on_release_request,
     m.PassRequest: _pass_request,
-    m.KeepProducer: carrying.on_keep_producer,
 }
 """The handler of each kind of message. Its arguments are (broker, partition, sender, message)."""
 
@@ -326,7 +325,6 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.ROOM: lambda broker, partition, _: leaving.leave_full_disk(broker, partition),
     TimerKind.WAITERS: lambda broker, partition, _: routes.answer_waiters(broker, partition),
     TimerKind.FENCE_TURN: lambda broker, partition, _: fencing.on_turn_over(broker, partition),
-    TimerKind.WINDOWS: lambda broker, partition, _: learning.make_windows(broker, partition),
     TimerKind.AMEND: lambda broker, partition, _: record.amend(broker, partition),
     TimerKind.BLOCKS: lambda broker, partition, _: idle_blocks.on_timer(broker, partition),
     TimerKind.CARRYING: lambda broker, partition, _: carrying.look_again(broker, partition),

@@ -13,13 +13,12 @@ from ..state.partition import STEPS_KEPT, Partition, Step
 from ..state.segment_log import SegmentLog
 from ..switching import fencing, idle_blocks, routes, switch, switch_attempts
 from ..values.chain import Chain
-from ..values.kinds import TimerKind
 from ..values.log import DropCursor, DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
 from ..values.producers import NO_TABLE
 from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import drop
-from ..writing import appending, quiescence, replication
+from ..writing import admission, appending, quiescence, replication
 from . import folding, quarantine
 
 
@@ -196,7 +195,13 @@ def _empty_log(broker: BrokerState, partition: Partition, chain: Chain, segment:
     """Make an empty log, for a member that the record names and that has not taken a batch."""
     chosen = partition.chosen_preparation(segment)
     record = LocalSegment(
-        segment.no, segment.switch_attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
+        segment.no,
+        segment.switch_attempt,
+        segment.members,
+        chain.flush,
+        segment.incomplete_table,
+        fenced=fenced,
+        producers_max=segment.producers_max,
     )
     log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
     log.suspect = fencing.is_suspect(broker, chosen, record)
@@ -241,33 +246,13 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
         fencing.note_fenced(broker, partition)
         return
     log.active = True
-    log.last_append_ms = log.flushed_append_ms = log.tidied_ms = segment.append_floor_ms
-    _begin_windows(broker, partition, log)
+    log.last_append_ms = log.flushed_append_ms = segment.append_floor_ms
+    log.live_table.make_blocks(broker.config.idle_block_rows)
     if master:
         log.unbroken = True
+        admission.begin(broker, log)
         log.update(broker, opened_member_run=broker.member_run)
         replication.begin(broker, partition, log)
-
-
-def _begin_windows(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """Make the producer windows of a small table at once, those of a large one after `window_delay_us` (100 ms).
-
-    By then the producers that waited for the switch are served.
-    """
-    config, table = broker.config, log.live_table
-    if table.unread_count <= config.window_rows_at_once:
-        table.read_on(table.unread_count)
-    else:
-        broker.poll(config.window_delay_us, TimerKind.WINDOWS, partition.id)
-
-
-def make_windows(broker: BrokerState, partition: Partition) -> None:
-    """Make the next `window_rows_at_once` (2,048) producer windows of the segment that was opened."""
-    log = partition.open_log()
-    if log is not None and log.table is not None and log.table.unread_count:
-        log.table.read_on(broker.config.window_rows_at_once)
-        if log.table.unread_count:
-            broker.poll(broker.config.window_pause_us, TimerKind.WINDOWS, partition.id)
 
 
 def _decide_preparations(broker: BrokerState, partition: Partition, chain: Chain) -> None:

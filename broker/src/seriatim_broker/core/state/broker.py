@@ -74,9 +74,21 @@ class BrokerState(State):
     # what the forwarders have of bodies in memory, by partition and consumer group: bytes, and until when it counts
     forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = field(default_factory=dict)
     carried_bytes: int = 0  # of staged batches in memory, for publications under way
+    producer_bytes: int = 0  # of the producer tables of segments that are not sealed here, in memory
+    # of each, and when it was counted, in us
+    producer_bytes_of: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert len(self.nonce) == 12
+
+    # ---- memory ----
+
+    def count_producers(self, partition: PartitionId, size_bytes: int) -> None:
+        """Note what the producer table of a partition's open segment takes in memory; 0: it is gone."""
+        known, _ = self.producer_bytes_of.pop(partition, (0, 0))
+        self.producer_bytes += size_bytes - known
+        if size_bytes:
+            self.producer_bytes_of[partition] = size_bytes, self.now.mono_us
 
     # ---- ids and time ----
 

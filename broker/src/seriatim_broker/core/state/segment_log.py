@@ -7,14 +7,13 @@ about logs of several members are in `writing.appending`, `writing.replication` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
-from ..values.config import BrokerConfig
 from ..values.kinds import TimerKind
 from ..values.log import (
     Batch,
@@ -28,11 +27,14 @@ from ..values.log import (
     Truncate,
 )
 from ..values.messages import Replicate, ReplicateStaged
-from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of, leaps
+from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, newest_of
 from ..values.segment import Segment, Start
 from ..values.states import NOTHING, State, add, drop
 from .broker import BrokerState
 from .outbox import LogDurable
+
+COUNT_US = 1_000_000
+"""The memory of a producer table is counted once in this time, if batches are committed."""
 
 
 class Waiting(NamedTuple):
@@ -79,16 +81,18 @@ class SegmentLog(State):
     __slots__ = (
         "active",
         "answered",
+        "asked",
         "commit",
         "content_no",
         "durable",
         "flushed",
         "flushed_append_ms",
         "followers",
+        "heard",
         "held",
         "is_from_disk",
         "last_append_ms",
-        "leapt_until",
+        "led_from_us",
         "opened_with",
         "partition",
         "record",
@@ -98,7 +102,6 @@ class SegmentLog(State):
         "table",
         "tail",
         "tail_checksum",
-        "tidied_ms",
         "unbroken",
         "uncertain",
         "uncertain_bytes",
@@ -120,7 +123,9 @@ class SegmentLog(State):
         self.durable = 0
         self.commit = self.tail
         self.flushed = self.tail  # every member is known to have flushed all below; never above the commit
-        self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: it is not needed any more
+        self.table: ProducerTable | None = ProducerTable(
+            table, newer, blocks, record.producers_max
+        )  # None: it is not needed any more
         self.answered: Answered | None = None  # set when the log is fenced
         self.uncertain: Sequence[Batch] = ()  # the batches at and above `flushed`
         self.uncertain_bytes = 0
@@ -134,8 +139,9 @@ class SegmentLog(State):
         self.untold_since_us: int | None = None  # since when the slaves lack the newest `flushed`
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
-        self.leapt_until = 0  # the end of the last batch with which append time leapt
-        self.tidied_ms = 0  # the append time to which the table's windows and its last `tidy` belong
+        self.led_from_us = 0  # when this member opened it as master
+        self.heard: list[tuple[int, int]] | tuple[()] = ()  # of a master: at that time, in us, the log had that tail
+        self.asked: Mapping[bytes, int] = NOTHING  # writers that this master was asked for, and when, in us
         self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
@@ -176,8 +182,17 @@ class SegmentLog(State):
         #   1. a is appended at 12:00:20, by Am's clock. Both members restart.
         #   2. As answers the fence with tail 1 and no append time.
         #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
-        log.last_append_ms = log.tidied_ms = found.last_append_ms
+        log.last_append_ms = found.last_append_ms
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
+        # Rule `start-folds` (I9): a start takes up the batches that the table on the disk does not have yet. Without
+        # it:
+        #   1. a of P is on both disks. It is committed, and its window goes to the disk with the next batch.
+        #   2. Both members restart. As answers a fence with tail 1, and with a table without a.
+        #   3. P had no answer, and resends a. The next master stores it again.
+        known = max((newest_of(window).offset for _, window in found.windows), default=-1)
+        for batch in log.uncertain:
+            if make_offset(log.no, batch.header.base_index) > known:
+                log.live_table.add(batch.header)
         return log
 
     # ---- what it is ----
@@ -261,43 +276,18 @@ class SegmentLog(State):
         batches = tuple(batch for batch in self.uncertain if batch.header.end_index <= length)
         return TailCopy(self.no, self.flushed, length, batches)
 
-    def table_as_of(self, config: BrokerConfig, length: int) -> Table:
+    def table_as_of(self, length: int) -> Table:
         """The producer table without the batches at or above `length`, which is not below the commit.
 
-        After a fence the table does not change, so it is kept. Several switchers may ask for it, and it takes 25 ms to
-        make the table of 100,000 producers.
-        """
-        if not self.record.fenced:
-            return self._table_as_of(config, length)
-        place = (length, self.tail, self.content_no)
-        if self.answered is None or self.answered.place != place:
-            self.answered = Answered(place, self._table_as_of(config, length))
-        return self.answered.table
-
-    def _table_as_of(self, config: BrokerConfig, length: int) -> Table:
-        cut, moved = self._as_of(config, length)
-        return self.live_table.without({**moved, **cut})
-
-    def _as_of(self, config: BrokerConfig, length: int) -> tuple[dict[bytes, Window | None], dict[bytes, Window]]:
-        """The windows that change if the log ends at `length`.
-
-        Returns:
-            Those of producers with batches above it; and, if append time leapt above it, all others, moved in time.
+        After a fence the table does not change, so it is kept: several switchers may ask for it.
         """
         assert length >= self.commit, (length, self.commit)
-        headers = (batch.header for batch in self.uncertain)
-        above = dict.fromkeys(header.producer for header in headers if header.end_index > length)
-        now_ms = self.append_time_at(length)
-        if not now_ms or not leaps(config, now_ms, self.tidied_ms):
-            return self.live_table.cut(self.no, length, above), {}
-        # Rule `leap-taken-back` (I9): with the batches behind a leap of append time, a cut takes back the leap. Without
-        # it:
-        #   1. P sends its first batch a, which is committed. P does not get the answer.
-        #   2. The master's clock is set back by a day. Its next batch leaps back, and so do all windows. Then it dies.
-        #   3. The switch cuts that batch. The next master's clock is right, and its first batch follows a at once.
-        #   4. But P's window is one day old. If the table is full, it forgets P, and P's resend of a is stored again.
-        cut = self.live_table.cut(self.no, length, above, now_ms)
-        return cut, self.live_table.set_back(cut, self.tidied_ms, now_ms)
+        if not self.record.fenced:
+            return self.live_table.as_of(make_offset(self.no, length))
+        place = (length, self.tail, self.content_no)
+        if self.answered is None or self.answered.place != place:
+            self.answered = Answered(place, self.live_table.as_of(make_offset(self.no, length)))
+        return self.answered.table
 
     # ---- growing ----
 
@@ -361,9 +351,11 @@ class SegmentLog(State):
 
     def _take(self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None, may_wait: bool) -> None:
         header = batch.header
-        window = self.table.record(header) if self.table is not None and not self.record.copied_from else b""
-        if self.record.sealed_len is None:
-            self._tidy(broker, header.append_time_ms, header.end_index)
+        if self.table is not None and not self.record.copied_from:
+            self.table.add(header)
+            if self.record.sealed_len is not None:
+                self._fold(broker, header.end_index)
+        windows = self.table.take_unwritten() if self.table is not None else ()
         self.tail = header.end_index
         self.tail_checksum = header.checksum
         self.size_bytes += batch.size_bytes
@@ -371,89 +363,32 @@ class SegmentLog(State):
         if self.record.sealed_len is None:
             self.uncertain = add(self.uncertain, batch)
             self.uncertain_bytes += batch.size_bytes
-        broker.out.write(PutBatch(self.partition, batch, self.flushed, window, adopts, may_wait))
+        broker.out.write(PutBatch(self.partition, batch, self.flushed, windows, adopts, may_wait))
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
-    def _tidy(self, broker: BrokerState, now_ms: int, end: int = 0) -> None:
-        """Keep less of idle producers, and forget expired ones (`ProducerTable.tidy`).
+    def _fold(self, broker: BrokerState, committed: int) -> None:
+        """All below the index is committed: the producer table may forget. Producer runs of who went are forgotten too.
 
-        The producer run of a forgotten producer goes too: the producer begins another one, as after a switch.
-
-        Args:
-            broker: The broker.
-            now_ms: The append time of the next batch.
-            end: The index behind that batch; 0 if there is none.
+        The next batch takes the changed windows to the disk (rule `start-folds`), or the seal.
         """
-        config, table = broker.config, self.live_table
-        # `makes_room` tidies without a batch. So the table may be a bit ahead of the log, and of the clock.
-        newest_ms = max(self.last_append_ms, now_ms)
-        before_ms = self.tidied_ms if leaps(config, newest_ms, self.tidied_ms) else newest_ms
-        is_certain = self.commit >= self.leapt_until and self.tidied_ms == self.last_append_ms
-        self.tidied_ms = now_ms
-        committed = make_offset(self.no, self.commit)
-        blocks = table.blocks
-        gone: tuple[bytes, ...] = ()
-        # Rule `leap-committed` (I9): behind a leap of append time, the table forgets only when the leap's batch cannot
-        # be cut any more, or, without a batch, when a second look finds the same time. Without it:
-        #   1. P sends its first batch a, which is committed. P does not get the answer.
-        #   2. The master's clock is set back by a day. Its next batch leaps back. The leap makes P idle, and P goes
-        #      into a block, with a time of yesterday. Then the master dies.
-        #   3. The switch cuts the batch, and windows go back, but a block never changes.
-        #   4. The next master's clock is right. If the table is full, it drops the block, and P's resend of a is
-        #      stored again.
-        leapt = leaps(config, before_ms, now_ms)
-        if leapt and is_certain:  # without this, a partition with one batch an hour would never forget
-            gone = table.tidy(config, before_ms - config.producer_idle_ms, before_ms, committed)
-        if end and leaps(config, self.last_append_ms, now_ms):
-            self.leapt_until = end
-        may_forget = not leapt and self.commit >= self.leapt_until
-        gone = (*gone, *table.tidy(config, before_ms, now_ms, committed, may_forget=may_forget))
-        for producer in gone:
+        if self.table is None:
+            return
+        for producer in self.table.fold(make_offset(self.no, committed)):
             self.runs = drop(self.runs, producer)
-        if table.blocks is not blocks:
-            broker.poll(config.block_pause_us, TimerKind.BLOCKS, self.partition)
+        if self.record.sealed_len is not None:
+            return
+        if self.table.make_blocks(broker.config.idle_block_rows):
+            broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, self.partition)
+        counted = broker.producer_bytes_of.get(self.partition)
+        if counted is None or broker.now.mono_us - counted[1] >= COUNT_US:
+            broker.count_producers(self.partition, self.table.memory_bytes)
 
-    def fold(self, config: BrokerConfig, on_disk: Iterable[IdleBlock]) -> None:
-        """At a start: put the producers that were idle when this member stopped into idle blocks again.
+    def _write_windows(self, broker: BrokerState, *, is_cut: bool = False) -> None:
+        windows = self.table.take_unwritten() if self.table is not None else ()
+        if windows or is_cut:
+            broker.out.write(Truncate(self.partition, self.no, self.tail, windows))
 
-        Args:
-            config: Times and limits.
-            on_disk: The blocks that this member had. The members of the next broker group know these by their names, so
-                they are used again as far as they are still true.
-        """
-        committed = make_offset(self.no, self.commit)
-        self.live_table.take_back(on_disk, committed)
-        self.live_table.fold(config, self.last_append_ms, committed)
-
-    def keep_producer(self, broker: BrokerState, producer: bytes, now_ms: int) -> bool:
-        """Make a producer count as one that sent at that time, also on the disk.
-
-        Returns:
-            False if nothing was done, because the table does not have the producer, or its last batch is younger than
-            half of `producer_idle_ms`.
-        """
-        window = self.live_table.window(producer)
-        if window is None or now_ms - append_time_of(window) < broker.config.producer_idle_ms // 2:
-            return False
-        self.live_table.touch(producer, now_ms)
-        windows = ((producer, self.live_table.window(producer)),)
-        broker.out.write(Truncate(self.partition, self.no, self.tail, windows))  # cuts nothing, writes the window
-        return True
-
-    def makes_room(self, broker: BrokerState) -> bool:
-        """Whether the table has room for one more producer, after it has forgotten those that it may forget.
-
-        If the table is full, its producers are forgotten by the present time, not by the append time of the last batch.
-        Otherwise a table full of producers that have all gone would stay full for ever. If the clock has leapt, the
-        table forgets by its time only at the next call (rule `leap-committed`).
-        """
-        table, full_count = self.live_table, broker.config.producer_count_max
-        if table.producer_count >= full_count:
-            table.read_on(table.unread_count)
-            self._tidy(broker, self._append_time_ms(broker))
-        return table.producer_count < full_count
-
-    def advance_commit(self, commit: int) -> bool:
+    def advance_commit(self, broker: BrokerState, commit: int) -> bool:
         """Move the commit forward; returns whether it moved."""
         # Rule `fence-freezes-commit` (I6): not after a fence. Without it:
         #   1. Am answers the fence with commit 0.
@@ -464,6 +399,7 @@ class SegmentLog(State):
             return False
         assert commit <= self.tail
         self.commit = commit
+        self._fold(broker, commit)
         return True
 
     def advance_flushed(self, flushed: int) -> None:
@@ -513,20 +449,25 @@ class SegmentLog(State):
         assert length >= self.commit, f"segment {self.no} sealed at {length}, below its commit {self.commit}"
         self.active = False
         self.held = ()
-        if self.tail > length:
+        is_cut = self.tail > length
+        if is_cut:
             self.tail_checksum = self.checksum_at(length)
-            cut, moved = self._as_of(broker.config, length)
-            self.live_table.change({**moved, **cut})
-            broker.out.write(Truncate(self.partition, self.no, length, tuple(cut.items())))
             self.size_bytes = self.size_at(length)
             self.tail = length
             self.durable = min(self.durable, length)
+            if self.table is not None:
+                self.table.cut(make_offset(self.no, length))
+        self._fold(broker, self.tail)
+        self._write_windows(broker, is_cut=is_cut)
         self.uncertain = ()
         self.uncertain_bytes = 0
         self.answered = None
         self.followers = ()
         self.runs = NOTHING
         self.commit = self.flushed = self.tail
+        self.heard = ()
+        self.asked = NOTHING
+        broker.count_producers(self.partition, 0)
         self.update(broker, fenced=True, sealed_len=length, sealed_checksum=checksum)
 
     def quarantine(self, broker: BrokerState) -> None:
@@ -580,6 +521,8 @@ class SegmentLog(State):
         """
         assert start.first > self.start
         copied_from = self.record.copied_from
+        self._fold(broker, min(start.first, self.tail))  # retention drops only what is committed
+        self._write_windows(broker)
         if self.tail < start.first:
             assert self.record.sealed_len is not None, f"segment {self.no} is open, and ends below its start"
             self._begin_at(broker, start)
@@ -590,7 +533,7 @@ class SegmentLog(State):
 
     def _begin_at(self, broker: BrokerState, start: Start) -> None:
         if self.table is not None:
-            self.table = ProducerTable()
+            self.table = ProducerTable(limit=self.record.producers_max)
         self.tail, self.tail_checksum, self.size_bytes = start
         # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk.
         # Without it:
@@ -610,4 +553,4 @@ class SegmentLog(State):
         if self.start:
             self.update(broker, copied_from=self.start)
         elif self.table is not None:
-            self.table = ProducerTable(table, (), blocks)
+            self.table = ProducerTable(table, (), blocks, self.record.producers_max)

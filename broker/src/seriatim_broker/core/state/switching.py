@@ -27,6 +27,7 @@ class Content:
     incomplete_table: bool
     table: Table
     tail: TailCopy | None
+    producers_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def fence_at_start(broker: BrokerState, partition: Partition) -> None:
     fence_unsealed(broker, partition)
     for log in partition.logs.values():
         if log.record.sealed_len is None and log.table is not None:
-            log.fold(broker.config, partition.blocks.values())
+            log.table.make_blocks(broker.config.idle_block_rows)
     preparing.void_switch_attempts(broker, partition)
 
 
@@ -71,6 +71,7 @@ def on_fence(broker: BrokerState, partition: Partition, sender: MemberId, messag
             preparation.flush,
             preparation.incomplete_table,
             fenced=True,
+            producers_max=preparation.producers_max,
         )
         log = SegmentLog(partition.id, record, preparation.table, partition.blocks)
         log.suspect = is_suspect(broker, preparation, record)
@@ -213,10 +214,10 @@ def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | No
     then opened over this one, and a member settles this one later. Without the limit, the switcher would take a part of
     the table for the whole table, and repeats of the other producers would be stored again (I9).
     """
-    config, table = broker.config, log.table_as_of(broker.config, length)
+    config, table = broker.config, log.table_as_of(length)
     if table.blocks and log.record.incomplete_table:
         live = ProducerTable(table, (), {block.id: block for block in log.live_table.blocks})
-        spelled_out = live.spelled_out(config.spelled_out_bytes_max, config.producer_evict_ms)
+        spelled_out = live.spelled_out(config.spelled_out_bytes_max)
         table = spelled_out if spelled_out is not None else table
     if table.size_bytes <= config.table_bytes_max:
         return table

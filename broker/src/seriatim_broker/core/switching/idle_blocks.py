@@ -156,7 +156,7 @@ def wait_for(broker: BrokerState, partition: Partition, sender: MemberId, reques
         return False
     waits = [wait for wait in partition.awaiting if wait.request.switch_attempt != request.switch_attempt]
     partition.awaiting = (*waits[-7:], Awaiting(sender, request))
-    sizes = {name.id: IdleBlock.size_bytes(name.producer_count) for name in request.table.blocks}
+    sizes = {name.id: name.size_bytes for name in request.table.blocks}
     answer = PrepareAnswer(
         partition.id, request.segment_no, request.switch_attempt, broker.member_run, PrepareRefusal.NONE
     )

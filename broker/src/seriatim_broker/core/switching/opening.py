@@ -42,7 +42,7 @@ def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> N
         turn = _turn(partition, switch, usable)
         switch.opening.members = broker.share((*usable[turn:], *usable[:turn]))
         switch.opening.switch_attempt, switch.opening.switch_attempt_is_new = switch_attempts.begin(
-            broker, partition, _content(switch)
+            broker, partition, _content(broker, switch)
         )
         switch.opening.prepared = {}
         switch.enter(SwitchPhase.PREPARING)
@@ -76,7 +76,7 @@ def _turn(partition: Partition, switch: Switch, usable: tuple[MemberId, ...]) ->
     return (partition.id + switch.segment_no) % len(usable)
 
 
-def _content(switch: Switch) -> Content:
+def _content(broker: BrokerState, switch: Switch) -> Content:
     """What the members of the next broker group are asked to prepare."""
     flush = switch.genesis.flush if switch.genesis is not None else switch.chain is not None and switch.chain.flush
     # Rule `table` (I2): the producer table as of the sealed length goes along. Without it:
@@ -95,12 +95,17 @@ def _content(switch: Switch) -> Content:
         not switch.sealing.table_complete,
         switch.sealing.table,
         lengths.uncertain_tail(switch),
+        # Rule `limit-in-the-record` (TABLE): all members of a segment have one limit, from its record. Without it:
+        #   1. Am remembers 100,000 producers. As has another setting, remembers 1,000, and forgets P.
+        #   2. Am dies. The next segment opens with the table of As.
+        #   3. P resends its first batch, and it is stored twice (I9).
+        broker.config.producers_max,
     )
 
 
 def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, member: MemberId) -> None:
     """Ask one member to prepare, and name this broker's switch attempts that it may forget."""
-    content = _content(switch)
+    content = _content(broker, switch)
     broker.send(
         member,
         PrepareRequest(
@@ -114,6 +119,7 @@ def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, membe
             content.tail,
             switch_attempts.replaced_by(broker, partition, switch.opening.switch_attempt, content.segment_no),
             switch.sealing.source,
+            content.producers_max,
         ),
     )
 
@@ -159,6 +165,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         switch.opening.prepared[switch.opening.members[0]],
         not switch.sealing.table_complete,
         candidates.send_chain(broker, switch.chain, switch.opening.broker_group) if switch.chain is not None else (),
+        broker.config.producers_max,
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
     # Rule `ends-behind-its-messages` (I1): a segment ends at its newest append time at the earliest. Without it:

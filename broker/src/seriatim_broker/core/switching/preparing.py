@@ -51,6 +51,7 @@ def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, mess
             message.table,
             message.tail,
             broker.member_run,
+            producers_max=message.producers_max,
         )
         partition.preparations = put(partition.preparations, key, preparation)
         broker.out.write(PutPreparation(partition.id, preparation))

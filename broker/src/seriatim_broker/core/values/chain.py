@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from seriatim_api.ids import MemberId, PartitionId, partition_name
 
 from .placement import CHAIN_WIDTH_DEFAULT
-from .segment import Segment, SegmentState, Start
+from .segment import PRODUCERS_DEFAULT, Segment, SegmentState, Start
 from .segments import Changes, Segments
 
 FOLDED_MAX = 4
@@ -148,6 +148,7 @@ class Opening:
     master_run: int
     incomplete_table: bool
     send_chain: tuple[str, ...] = ()
+    producers_max: int = PRODUCERS_DEFAULT
 
 
 def create(
@@ -495,6 +496,7 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, 
         opened_at_ms=now_ms,
         append_floor_ms=floor_ms,
         incomplete_table=opening.incomplete_table,
+        producers_max=opening.producers_max,
     )
 
 

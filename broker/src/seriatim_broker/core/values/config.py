@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .keyed import RETRY_DEFAULT, RetryPolicy
+from .segment import PRODUCERS_DEFAULT, PRODUCERS_MAX
 
 ADOPTED_BYTES_MIN: Final = 16 << 10
 """Bytes of a staged body. A smaller one is written again when it is published, because to look for it costs more than
@@ -70,17 +71,12 @@ class BrokerConfig:
             over the link to the other one's disk, in addition to the two timeouts.
         patience_doublings_max: How often a failover doubles the time of the members, once for each time that it finds
             no broker group.
-        tidy_ms: A producer table is tidied once in this much append time.
-        producer_idle_ms: After this time without a batch, only a producer's newest batch is kept. By append time.
-        producer_expiry_ms: After this time without a batch, a producer is forgotten. By append time.
-        producer_evict_ms: The same if there are too many producers. It is longer than any client tries to deliver a
-            batch.
-        producer_count_max: How many producers a partition knows. Above it, a new one is refused until another one can
-            be forgotten.
-        window_rows_at_once: How many producers of the table of a new segment get their windows in one slice.
-        window_pause_us: Time between two slices. With both, 100,000 producers take about 0.2 s.
-        window_delay_us: Time before the first of several slices, in which the master serves the producers that waited
-            for the switch.
+        producers_max: How many producers a segment remembers that this broker opens. It is written into the segment's
+            record.
+        producer_protect_us: A new producer is refused if it would push out one that was heard within this time, by the
+            monotonic clock of the master. Not less than the longest delivery timeout of a client.
+        producers_bytes_max: The memory of all producer tables of open segments, above which this broker admits no new
+            producer.
         idle_block_rows: How many idle producers are one block.
         block_pause_us: Time between two checks for idle blocks to write, to drop, or to get before a switch.
         block_offer_us: Time between two offers of a master's idle blocks to the members of the next broker group.
@@ -181,14 +177,9 @@ class BrokerConfig:
     prepare_timeout_us: int = 250_000
     switch_bytes_per_s: int = 20_000_000
     patience_doublings_max: int = 5
-    tidy_ms: int = 1_000
-    producer_idle_ms: int = 5 * 60_000
-    producer_expiry_ms: int = 7 * 86_400_000
-    producer_evict_ms: int = 3_600_000
-    producer_count_max: int = 1_000_000
-    window_rows_at_once: int = 2_048
-    window_pause_us: int = 2_000
-    window_delay_us: int = 100_000
+    producers_max: int = PRODUCERS_DEFAULT
+    producer_protect_us: int = 600_000_000
+    producers_bytes_max: int = 512 << 20
     idle_block_rows: int = 4_096
     block_pause_us: int = 50_000
     block_offer_us: int = 5_000_000
@@ -237,9 +228,8 @@ class BrokerConfig:
         assert self.min_copies >= 2, "the promise needs two copies"
         assert self.switch_bytes_per_s > 0
         assert 0 < self.spelled_out_bytes_max <= self.table_bytes_max
-        assert 0 < self.tidy_ms <= self.producer_idle_ms <= self.producer_evict_ms <= self.producer_expiry_ms
-        assert self.window_rows_at_once > 0
-        assert self.producer_count_max > self.idle_block_rows > 0
+        assert 0 < self.producers_max <= PRODUCERS_MAX
+        assert self.idle_block_rows > 0
         assert self.commit_idle_us <= self.commit_late_us
         assert 2 * self.slow_heartbeat_us <= self.slow_silence_us
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"

@@ -43,7 +43,6 @@ class TimerKind(enum.StrEnum):
     REPLICATION = "sync"
     WAITERS = "waiters"
     WAITING_KEYS = "waiting keys"
-    WINDOWS = "windows"
 
 
 class StoredFor(enum.StrEnum):

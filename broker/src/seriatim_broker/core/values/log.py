@@ -14,8 +14,8 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
 from .keyed import ConsumerGroupSettings
-from .producers import Rows, Table, Window
-from .segment import AT_ZERO, Start
+from .producers import Changes, Rows, Table
+from .segment import AT_ZERO, PRODUCERS_DEFAULT, Start
 
 
 class Batch(NamedTuple):
@@ -54,6 +54,7 @@ class LocalSegment:
         begin: Retention dropped all messages below.
         copied_from: If not 0: this copy began at that start, so its preparation has the producer table as of the end of
             the segment.
+        producers_max: As in the chain record.
     """
 
     no: int
@@ -69,6 +70,7 @@ class LocalSegment:
     quarantined: bool = False
     begin: Start = AT_ZERO
     copied_from: int = 0
+    producers_max: int = PRODUCERS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Preparation:
     tail: TailCopy | None
     member_run: int
     voided: bool = False
+    producers_max: int = PRODUCERS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,10 @@ class HandOverState:
 
 @dataclass(frozen=True, slots=True)
 class PutBatch:
-    """A batch, the producer's window after it, and the index below which every member was known to have flushed.
+    """A batch, and the index below which every member was known to have flushed.
+
+    `windows`: what changed in the producer table since the write before, because batches were committed. So with each
+    batch, the windows on the disk are those of all batches below `commit`, at least.
 
     `adopts`: the header of a staged batch on this disk that has the same body, so the storage need not write the body
     again.
@@ -231,7 +237,7 @@ class PutBatch:
     partition: PartitionId
     batch: Batch
     commit: int
-    window: Window
+    windows: Changes
     adopts: BatchHeader | None = None
     may_wait: bool = False
 
@@ -291,14 +297,14 @@ class PutTailCopy:
 class Truncate:
     """Truncate a segment's log to `length`.
 
-    `windows` are the new windows of the producers that had batches above it; None for a producer without a window now.
-    If `windows` itself is None, the windows of all producers are deleted.
+    `windows` are new windows of producers; None for a producer that was forgotten. If `windows` itself is None, the
+    windows of all producers are deleted.
     """
 
     partition: PartitionId
     segment_no: int
     length: int
-    windows: tuple[tuple[bytes, Window | None], ...] | None
+    windows: Changes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +434,8 @@ class RecoveredSegment:
         tail_checksum: The value of the checksum chain there.
         commit: The index below which every member was known to have flushed, as the last batch says.
         uncommitted: The batches in [commit, tail).
-        windows: The producer windows that were written with the segment's own batches. The table with which it was
-            opened is in its preparation.
+        windows: The producer windows that were written with the segment's own batches, and how far each room has
+            forgotten. The table with which it was opened is in its preparation.
         last_append_ms: The append time of the last batch.
         size_bytes: Bytes of all batches below `tail`, including dropped ones.
     """

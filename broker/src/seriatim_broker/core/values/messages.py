@@ -21,6 +21,7 @@ from .chain import Chain
 from .kinds import PrepareRefusal, ReplicateRefusal
 from .log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from .producers import Table
+from .segment import PRODUCERS_DEFAULT
 
 FORMS = 0
 """All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each. There is none now.
@@ -135,6 +136,7 @@ class PrepareRequest:
 
     `replaces`: switch attempts of the same sender for that segment that can never be chosen; the receiver forgets them.
     `source`: the member from which the receiver can get the idle blocks that the table names.
+    `producers_max`: how many producers the table of the segment remembers.
     """
 
     partition: PartitionId
@@ -147,6 +149,7 @@ class PrepareRequest:
     tail: TailCopy | None
     replaces: tuple[bytes, ...] = ()
     source: MemberId | None = None
+    producers_max: int = PRODUCERS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,20 +312,6 @@ class TailAnswer:
     tail: int
     checksum: int
     durable: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeepProducer:
-    """A master tells its followers that a writer has a decided publication. So the writer's producer is not idle.
-
-    The producer table treats it like a producer that sent a batch at `append_time_ms`.
-    """
-
-    partition: PartitionId
-    segment_no: int
-    switch_attempt: bytes
-    producer: bytes
-    append_time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,7 +630,6 @@ Message = (
     | CopiesQuestion
     | CopiesAnswer
     | PassRequest
-    | KeepProducer
 )
 
 DATA = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from seriatim_api.ids import MemberId, RunId
 
@@ -37,6 +37,18 @@ class Start(NamedTuple):
     first: int
     checksum: int
     size_bytes: int
+
+
+PRODUCERS_DEFAULT: Final = 100_000
+"""How many producers a partition remembers."""
+
+PRODUCERS_MAX: Final = 1_000_000
+"""The most producers that a partition may be told to remember."""
+
+
+def shared_limit(producers_max: int) -> int:
+    """The same number, as one object if it is the usual one: a partition may have 10,000 segments."""
+    return PRODUCERS_DEFAULT if producers_max == PRODUCERS_DEFAULT else producers_max
 
 
 AT_ZERO = Start(0, 0, 0)
@@ -73,6 +85,7 @@ class Segment:
         begin: Retention dropped all messages below.
         sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None while it is not sealed, or
             if it was declared lost before that.
+        producers_max: How many producers its producer table remembers.
     """
 
     no: int
@@ -97,6 +110,7 @@ class Segment:
     folded: int = 0
     begin: Start = AT_ZERO
     sealed_bytes: int | None = None
+    producers_max: int = PRODUCERS_DEFAULT
 
     @property
     def start(self) -> int:

@@ -259,5 +259,6 @@ def _digest(segment: Segment) -> int:
         segment.folded,
         tuple(segment.begin),
         segment.sealed_bytes,
+        segment.producers_max,
     )
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")

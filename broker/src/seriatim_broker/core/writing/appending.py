@@ -24,8 +24,9 @@ from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
 from ..values.log import Batch
 from ..values.messages import Replicate, ReplicateStaged
-from ..values.producers import WINDOW_BATCHES, Entry
+from ..values.producers import FORGOTTEN_MARK, WINDOW_BATCHES, Entry
 from ..values.states import add, put
+from . import admission
 
 
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
@@ -83,6 +84,7 @@ def append_staged(
             so the master does not send them the body.
     """
     batch = log.append(broker, header, staged.body, staged.header if place is not None else None)
+    admission.note_append(broker, log)
     _send_on(broker, partition, log, batch, place)
     return batch
 
@@ -139,7 +141,9 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     last = log.live_table.last(event.header.producer)
     is_repeat = _is_repeat(last, event)
     if error is None:
-        error = event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, log, event, last)
+        error = (
+            event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, partition, log, event, last)
+        )
         if error is None and not is_repeat:
             error = event.refuse_new or _capacity_refusal(broker, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
@@ -151,6 +155,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
         _answer_repeat(broker, partition, log, event)
         return None
     batch = log.append(broker, event.header, event.body, may_wait=may_wait(log, event.level))
+    admission.note_append(broker, log)
     offset = make_offset(log.no, batch.header.base_index)
     is_final = _is_final(partition, log, log.no)
     waiting = Waiting(log.tail, event.level, event.request, offset, batch.header.append_time_ms, is_final)
@@ -271,9 +276,10 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
       2. The writer publishes. Its masters find a later publication in their producer tables.
       3. They append nothing, and answer that all rows are committed.
     """
-    if event.header.producer.endswith(PRODUCER_MARK):
+    if event.header.producer.endswith((PRODUCER_MARK, FORGOTTEN_MARK)):
         return errors.BadRequestError(
-            f"a producer id that ends with {PRODUCER_MARK!r} belongs to a writer: use a random one; nothing was stored"
+            f"a producer id that ends with {PRODUCER_MARK!r} or {FORGOTTEN_MARK!r} belongs to brokers: use a random "
+            "one; nothing was stored"
         )
     if not event.is_forward:
         # Rule `own-forwards` (J4): only brokers send as forwarders. Without it: a client's batch under a forwarder's
@@ -299,14 +305,14 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
 
 
 def _sequence_refusal(
-    broker: BrokerState, log: SegmentLog, event: Append, last: Entry | None
+    broker: BrokerState, partition: Partition, log: SegmentLog, event: Append, last: Entry | None
 ) -> errors.SeriatimError | None:
     """The refusal of a batch that is neither the producer's next one nor a repeat; `last` is the producer's newest."""
     header = event.header
     if last is None or header.producer_epoch > last.epoch:
         may_set = event.starts_run and log.record.incomplete_table
         if header.base_sequence == 0 or may_set:
-            return None if last is not None else _room_refusal(broker, log)
+            return None if last is not None else admission.refusal(broker, partition, log, header.producer)
         return errors.SequenceGapError(
             f"sequence {header.base_sequence} is not 0, and this partition does not know the producer in this epoch, "
             "or has forgotten it; nothing was stored",
@@ -333,23 +339,11 @@ def _sequence_refusal(
                 f"sequence {header.base_sequence} was stored before as part of another batch"
             )
         return None
-    if log.live_table.has_from(make_offset(log.no, log.commit), header.producer, WINDOW_BATCHES):
+    if log.live_table.has_pending(header.producer, WINDOW_BATCHES):
         return errors.OverloadedError(
             f"{WINDOW_BATCHES} batches of this producer wait for the commit already", retry_after_ms=5
         )
     return None
-
-
-def _room_refusal(broker: BrokerState, log: SegmentLog) -> errors.SeriatimError | None:
-    """The refusal of a new producer if the producer table has no room for it; else None."""
-    config = broker.config
-    if log.makes_room(broker):
-        return None
-    return errors.TooManyProducersError(
-        f"{config.producer_count_max} producers sent to this partition within the last {config.producer_evict_ms} ms; "
-        "this batch is not stored; send with fewer producers, or to more partitions",
-        retry_after_ms=config.tidy_ms,
-    )
 
 
 def _is_repeat(last: Entry | None, event: Append) -> bool:

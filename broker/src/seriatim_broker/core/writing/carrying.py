@@ -27,7 +27,7 @@ Rule `ends-with-the-segment` (I6): nothing is carried out in a segment that was 
 from __future__ import annotations
 
 from seriatim_api import errors
-from seriatim_api.ids import MemberId, make_offset, split_offset
+from seriatim_api.ids import make_offset, split_offset
 
 from ..peers import behind, disks
 from ..state.broker import BrokerState
@@ -38,10 +38,9 @@ from ..values.effects import CarriedOut, FetchStaged, ReadWriter
 from ..values.events import CarryOut, StagedFetched, WriterRead
 from ..values.kinds import TimerKind
 from ..values.log import Batch
-from ..values.messages import KeepProducer
 from ..values.producers import WINDOW_BATCHES
 from ..values.states import NOTHING, drop, put
-from . import appending
+from . import admission, appending
 from .publication_plan import Stand, is_as_staged, published_header, stand
 
 FETCHED_AHEAD_MAX = 4
@@ -87,29 +86,9 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
         _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
         return
     carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
-    # Rule `entry-stays` (I9): a writer stays in producer tables while it has a decided publication. Without it: 1. A
-    # publication waits for a broker group that is down, for longer than producer tables keep idle producers. 2. The
-    # partitions that are done forget the writer. 3. They are asked again, read DECIDED, and begin at row 0.
-    now_ms = max(log.last_append_ms, broker.now.wall_ms)
-    if log.keep_producer(broker, carrying.producer, now_ms):
-        for follower in log.followers:
-            keep = KeepProducer(partition.id, log.no, log.record.switch_attempt, carrying.producer, now_ms)
-            broker.send(follower.member, keep)
+    admission.note_asked(broker, log, carrying.producer)
     _keep_looking(broker, partition)
     _go_on(broker, partition, carrying)
-
-
-def on_keep_producer(broker: BrokerState, partition: Partition, sender: MemberId, message: KeepProducer) -> None:
-    """The master keeps a writer in its producer table: this slave keeps it too.
-
-    Rule `followers-keep` (I9). Without it:
-      1. The master keeps the writer of a decided publication. Its slave forgets the writer as idle.
-      2. The master dies. The next segment opens with the slave's table.
-      3. The next master does not know the writer, reads DECIDED, and begins at row 0.
-    """
-    log = partition.logs.get(message.segment_no)
-    if log is not None and log.active and not log.unbroken and log.record.switch_attempt == message.switch_attempt:
-        log.keep_producer(broker, message.producer, message.append_time_ms)
 
 
 def look_again(broker: BrokerState, partition: Partition) -> None:
@@ -225,7 +204,8 @@ def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carr
         return False
     if log.uncertain and not appending.has_room(broker, log, batch.size_bytes):
         return False
-    return log.live_table.last(carrying.producer) is not None or log.makes_room(broker)
+    is_known = log.live_table.last(carrying.producer) is not None
+    return is_known or admission.refusal(broker, partition, log, carrying.producer) is None
 
 
 def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> bool:
@@ -235,7 +215,7 @@ def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carr
     if disks.full_member(broker, log.record.members) is not None:
         broker.poll(0, TimerKind.ROOM, partition.id)
         return False
-    return not log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES)
+    return not log.live_table.has_pending(carrying.producer, WINDOW_BATCHES)
 
 
 def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:

@@ -72,7 +72,7 @@ def _take(
             broker.send(master, ReplicateRefused(partition.id, log.no, log.record.switch_attempt, ReplicateRefusal.GAP))
             return False
     commit = min(message.commit, log.tail)
-    if log.advance_commit(commit):
+    if log.advance_commit(broker, commit):
         log.advance_flushed(commit)
         pumping.pump(broker, partition, log.no)
     if message.batches:

@@ -52,7 +52,7 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     """
     flushed = min([log.durable, *(follower.durable for follower in log.followers)])
     safe = flushed if log.record.flush else min([log.tail, *(follower.received for follower in log.followers)])
-    moved = log.advance_commit(safe)
+    moved = log.advance_commit(broker, safe)
     was_flushed = log.flushed
     log.advance_flushed(min(flushed, log.commit))
     appending.release(broker, log)

@@ -1,0 +1,111 @@
+"""Admission: whether a producer that the table does not know may come into it.
+
+Which producer goes is a function of the log. Whether the batch that pushes it out comes into the log is the master's
+decision, and only here a clock counts: the monotonic clock of the master. A wrong decision costs a refusal that can be
+tried again, and never a repeat. Known producers always go on.
+
+Rule `protected` (I9): a new producer is refused if it would push out one that was heard within `producer_protect_us`
+(600 s), or in the rooms of writers and forwarders within an hour. No client tries to deliver a batch for longer than
+600 s. Without it:
+  1. P sends its first batch a, and gets no answer.
+  2. A program makes 100,000 producers within a minute, and P is pushed out.
+  3. P resends a. It is stored twice.
+
+Rule `protected-from-opening` (I9): a master knows nothing of the time before it opened the segment, so that time counts
+as nothing. Without it:
+  1. P sends a to Am, which dies. Bm opens the next segment a second later.
+  2. To Bm, all producers were silent for ever. A new producer pushes P out.
+  3. P resends a. It is stored twice.
+
+Rule `asked-is-heard` (I9): a writer counts as heard when the master is asked to carry out its publication. The
+controller asks every partition about each decided publication at least every 30 s. Without it:
+  1. A publication is decided. This partition has its rows, and another one waits for a disk that is away.
+  2. Other writers publish. After an hour this one is pushed out here.
+  3. The controller asks all partitions again. This master reads DECIDED, and stores the rows again.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.ids import make_offset
+
+from ..state.broker import BrokerState
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..values.producers import ORDINARY, room_of
+from ..values.states import drop, put
+
+MARKS_MAX = 64
+"""So many times a master remembers how long its log was, within the time in which producers are protected."""
+
+KEPT_FACTOR = 6
+"""Writers and forwarders are protected for so many times as long as other producers: one hour."""
+
+ASKED_MAX = 1_000
+"""Above so many writers that were asked for, those are forgotten that are not protected any more."""
+
+
+def begin(broker: BrokerState, log: SegmentLog) -> None:
+    """This member opens the segment as master: from now on it hears producers."""
+    log.led_from_us = broker.now.mono_us
+
+
+def note_append(broker: BrokerState, log: SegmentLog) -> None:
+    """A batch was appended: the newest mark says so. It moves until it is far enough from the one before."""
+    now_us, protect_us = broker.now.mono_us, broker.config.producer_protect_us
+    heard = log.heard
+    if not heard:
+        log.heard = [(log.led_from_us, 0), (now_us, log.tail)]
+        return
+    if now_us - heard[-2][0] < protect_us // MARKS_MAX:
+        heard[-1] = now_us, log.tail
+        return
+    heard.append((now_us, log.tail))
+    while now_us - heard[1][0] > KEPT_FACTOR * protect_us:  # the one before it is enough
+        del heard[0]
+
+
+def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
+    """A publisher asks about the publication of this writer."""
+    now_us = broker.now.mono_us
+    log.asked = put(log.asked, producer, now_us)
+    if len(log.asked) > ASKED_MAX:
+        until_us = now_us - KEPT_FACTOR * broker.config.producer_protect_us
+        for old in [known for known, at_us in log.asked.items() if at_us < until_us]:
+            log.asked = drop(log.asked, old)
+
+
+def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer: bytes) -> errors.SeriatimError | None:
+    """The refusal of a producer that the table does not know; None if it may come."""
+    config, room = broker.config, room_of(producer)
+    protect_us = config.producer_protect_us * (1 if room == ORDINARY else KEPT_FACTOR)
+    table = log.live_table
+    pushed_out = table.pushed_out_by(producer)
+    if pushed_out:
+        silent_below = _silent_below(broker, log, protect_us)
+        asked_us = broker.now.mono_us - protect_us
+        if any(offset >= silent_below or log.asked.get(who, asked_us) > asked_us for who, offset in pushed_out):
+            return errors.TooManyProducersError(
+                f"{partition.name} remembers {table.limit_of(room)} producers, and each of them was heard within the "
+                f"last {protect_us // 1_000_000} s; this batch is not stored; send with fewer producers, or to more "
+                "partitions",
+                retry_after_ms=1_000,
+            )
+    if broker.producer_bytes >= config.producers_bytes_max:
+        return errors.TooManyProducersError(
+            f"the producer tables of this broker take {config.producers_bytes_max} bytes, which is their limit; this "
+            "batch is not stored; send with fewer producers, or raise producer_tables_size_bytes_max",
+            retry_after_ms=1_000,
+        )
+    return None
+
+
+def _silent_below(broker: BrokerState, log: SegmentLog, protect_us: int) -> int:
+    """Batches below this offset were appended longer ago than that; 0 if this master has not led the log for as long.
+
+    Batches of earlier segments were heard at the opening, so they count as if they were at index 0.
+    """
+    until_us = broker.now.mono_us - protect_us
+    marks = log.heard or [(log.led_from_us, 0)]
+    tails = [tail for at_us, tail in marks if at_us <= until_us]
+    return make_offset(log.no, tails[-1]) if tails else 0
