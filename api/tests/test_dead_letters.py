@@ -6,13 +6,13 @@ import pytest
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.dead_letters import (
     FOR_NO_GROUP,
-    FORWARDER_MARK,
     HISTORY_MAX,
     DeadLetterOrigin,
     dead_letter_headers,
     dead_letter_producer,
     group_hash,
     history_of,
+    is_brokers_own,
     origin_of,
     replay_producer,
     replayed_headers,
@@ -84,7 +84,7 @@ def test_producer_ids_are_those_of_forwarders_and_differ() -> None:
         replay_producer(1, 2),
     }  # fmt: skip
     assert len(ids) == 7
-    assert all(len(id_) == 16 and id_.endswith(FORWARDER_MARK) for id_ in ids)
+    assert all(len(id_) == 16 and is_brokers_own(id_) for id_ in ids)
 
 
 def test_a_header_names_the_only_group_that_a_batch_is_for() -> None:

@@ -5,6 +5,8 @@ GAP: no broker refuses the sequence of a producer that keeps the rules.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
@@ -75,8 +77,9 @@ class ProducerTables:
                 room = rooms.setdefault(number, {})
                 limit = segment.producers_max if number == ORDINARY else max(1, segment.producers_max // KEPT_SHARE)
                 if header.producer not in room:
-                    for _ in range(min(2, len(room) + 1 - limit)):
-                        self._check_protected(chain.partition, room.pop(next(iter(room))), header)
+                    for _ in range(min(2, len(room) + 1 - limit, len(room) - header.spared)):
+                        gone = next(islice(room, header.spared, None))
+                        self._check_protected(chain.partition, room.pop(gone), header)
                 room.pop(header.producer, None)
                 room[header.producer] = header
         expected = {

@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of producer tables: what they keep of idle producers and how long, and how a large table travels."""
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MUTATIONS: dict[str, Mutation] = mutations("""
 [TABLE I9 idle-producers]
 gone-when-committed [TABLE GAP I9 LOSS]: a producer is forgotten when the batch that pushes it out is committed
 @ core.values.producers.ProducerTable.add
-  self._add(_Pending(header.producer, entry, header.append_time_ms, offset))
+  self._add(_Pending(header.producer, entry, header.append_time_ms, offset, header.spared))
 + self.fold(1 << 62)
 limit-in-the-record: how many producers a segment remembers stands in its record
 @ core.writing.admission.begin

@@ -2,7 +2,7 @@
 
 A batch is sent, stored, replicated, recognised as a repeat and delivered as a whole. After it was sent, it is never cut
 anew. The producer fills in its part (producer, sequence, count, the body's length and CRC-32C). The master of the
-segment adds the place (segment, base index), the append time and the checksum chain. The body is opaque here.
+segment adds the place (segment, base index), the append time, `spared` and the checksum chain. The body is opaque here.
 
     bytes   field
     0       magic "SQ"
@@ -30,7 +30,8 @@ segment adds the place (segment, base index), the append time and the checksum c
     152     for_group (u64)         hash of the only consumer group that it is for; 0: all (`dead_letters`)
     160     origin_offset (u64)    of a replayed copy: the offset of the dead letter
     168     origin_partition (u32) and its partition
-    172     reserved (12 bytes, zero)
+    172     spared (u16)           written by the master: see `BatchHeader.spared`
+    174     reserved (10 bytes, zero)
     184     previous_checksum (u32) the chain's value before this batch
     188     checksum (u32)          CRC-32C(previous_checksum as seed, bytes 0..184)
 
@@ -80,6 +81,11 @@ _NO_BYTES_32 = bytes(32)
 _FOR_GROUP: Final = struct.Struct("<Q")
 _FOR_GROUP_AT: Final = 152
 _ORIGIN: Final = struct.Struct("<QQI12x")  # for_group, origin_offset, origin_partition
+_SPARED: Final = struct.Struct("<H")
+_SPARED_AT: Final = 172
+
+SPARED_ALL: Final = 0xFFFF
+"""`spared` of a batch that pushes out no producer at all."""
 
 
 class HeaderError(ValueError):
@@ -133,6 +139,15 @@ class BatchHeader(NamedTuple):
         """Of a replayed copy: the partition and the offset of its dead letter."""
         _, offset, partition = _ORIGIN.unpack_from(self.raw, _FOR_GROUP_AT)
         return partition, offset
+
+    @property
+    def spared(self) -> int:
+        """If the batch makes a producer known: how many of those that would be pushed out first stay.
+
+        Only the master writes it, and only of writers of publications; `SPARED_ALL`: no producer is pushed out.
+        """
+        found: int = _SPARED.unpack_from(self.raw, _SPARED_AT)[0]
+        return found
 
 
 def make_header(
@@ -207,11 +222,13 @@ def place(
     append_time_ms: int,
     previous_checksum: int,
     checksum: Checksum,
+    spared: int = 0,
 ) -> BatchHeader:
     """The header with its place in the log, and the checksum chain continued over it."""
     raw = bytearray(header.raw)
     _PLACE.pack_into(raw, _PLACE_AT, segment, base_index)
     _APPEND_TIME.pack_into(raw, _APPEND_TIME_AT, append_time_ms)
+    _SPARED.pack_into(raw, _SPARED_AT, spared)
     value = checksum(previous_checksum, bytes(raw[:_CHAIN_AT]))
     _CHAIN.pack_into(raw, _CHAIN_AT, previous_checksum, value)
     return header._replace(

@@ -23,6 +23,9 @@ from .ids import format_offset, parse_offset
 FORWARDER_MARK: Final = b"/forward"
 """The last 8 bytes of the producer ids of forwarders. Batches of clients with such an id are refused."""
 
+REPLAY_MARK: Final = b"/replays"
+"""The same of replayed copies and of resolutions."""
+
 _TOPIC: Final = "seriatim-topic"
 _PARTITION: Final = "seriatim-partition"
 _OFFSET: Final = "seriatim-offset"
@@ -59,16 +62,21 @@ def dead_letter_producer(partition: int, group: str, group_epoch: int, term: int
 
     It is that of the dead letters of one partition that got their numbers in one group epoch and one term.
     """
-    return _producer(b"dead", f"{partition}/{group_epoch}/{term}/{group}")
+    return _producer(b"dead", f"{partition}/{group_epoch}/{term}/{group}", FORWARDER_MARK)
 
 
 def replay_producer(partition: int, offset: int) -> bytes:
     """The producer id of the replayed copy of one dead letter, by the partition and offset of the dead letter."""
-    return _producer(b"replay", f"{partition}/{offset}")
+    return _producer(b"replay", f"{partition}/{offset}", REPLAY_MARK)
 
 
-def _producer(purpose: bytes, text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8, person=purpose).digest() + FORWARDER_MARK
+def is_brokers_own(producer: bytes) -> bool:
+    """Whether only brokers send as this producer: dead letters, replayed copies or resolutions."""
+    return producer.endswith((FORWARDER_MARK, REPLAY_MARK))
+
+
+def _producer(purpose: bytes, text: str, mark: bytes) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8, person=purpose).digest() + mark
 
 
 @dataclass(frozen=True, slots=True)

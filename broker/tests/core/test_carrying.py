@@ -20,11 +20,12 @@ from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.producers import (
     WINDOW_BATCHES,
     Entry,
+    ProducerTable,
     pack_table,
     pack_window,
 )
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
-from seriatim_broker.core.writing import admission, carrying
+from seriatim_broker.core.writing import carrying
 from seriatim_broker.core.writing.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
 from seriatim_broker.core.writing.publication_plan import Stand, is_as_staged, stand
 
@@ -90,13 +91,13 @@ class Carry:
         self.requests = 1000
         self.answered: set[int] = set()
 
-    def ask(self, *rows: int, sequence: int = 7) -> int:
+    def ask(self, *rows: int, sequence: int = 7, writer: bytes = WRITER) -> int:
         """A publisher asks for a publication with batches of so many rows; returns the request."""
         self.requests += 1
         batches = StagedBatches(place_of(number, count) for number, count in enumerate(rows))
         self.bench.do(
             ev.CarryOut(
-                self.requests, P, "ab" * 16, "nightly", WRITER, sequence, MANIFEST, batches,
+                self.requests, P, "ab" * 16, "nightly", writer, sequence, MANIFEST, batches,
                 self.bench.now_us + 5 * SECOND,
             )
         )  # fmt: skip
@@ -622,22 +623,85 @@ def test_a_topic_that_is_deleted_ends_the_work() -> None:
     assert isinstance(answer.error, errors.UnknownTopicError)
 
 
+OTHERS = [b"writer %d" % number + PRODUCER_MARK for number in range(5)]
+
+
+class Crowd(Carry):
+    """A master that remembers few writers, and protects each for six seconds."""
+
+    def __init__(self, room: int) -> None:
+        config = BrokerConfig(producers_max=4 * room, producer_protect_us=SECOND)
+        super().__init__(opened_master(config=config))
+        self.table.limit = 4 * room
+
+    @property
+    def table(self) -> ProducerTable:
+        """Of the open segment."""
+        return self.bench.part.logs[1].live_table
+
+    def publish(self, writer: bytes) -> fx.CarriedOut:
+        """A decided publication of one batch is carried out."""
+        request = self.ask(1, writer=writer)
+        if self.table.last(writer) is None:
+            self.read(replace(record_of(), producer=writer))
+        self.fetched()
+        self.commit()
+        found = self.answer(request)
+        assert found is not None
+        assert found.error is None
+        return found
+
+    def known(self) -> list[bytes]:
+        """The writers that the table knows, the one that goes first at the beginning."""
+        return [producer for producer, _ in self.table.items()]
+
+
+def test_decided_writers_are_let_in_above_the_limit() -> None:
+    """Rule `decided-are-let-in`: none of them waits for the place of another one, and the room gets smaller again."""
+    crowd = Crowd(room=1)
+    assert not crowd.publish(OTHERS[0]).is_crowded
+    for writer in OTHERS[1:4]:
+        assert crowd.publish(writer).is_crowded, "nothing more is decided for new writers"
+    assert crowd.known() == OTHERS[:4]
+    crowd.bench.wait(60 * SECOND, (M01,))
+    assert not crowd.publish(OTHERS[4]).is_crowded
+    assert crowd.known() == OTHERS[2:5], "two went for the one that came"
+
+
 def test_writer_that_is_asked_for_is_not_pushed_out() -> None:
-    """Rule `asked-is-heard`: another writer is admitted an hour after the last question, as the master counts time."""
-    config = BrokerConfig(producers_max=4, producer_protect_us=SECOND)
-    bench = opened_master(config=config)
-    bench.part.logs[1].live_table.limit = 4  # room for one writer
-    carry, _ = asked(1, bench=bench)
-    carry.fetched()
-    carry.commit()
-    log, other = bench.part.logs[1], b"another." + PRODUCER_MARK
-    for _ in range(10):
-        bench.wait(3 * SECOND, (M01,))
-        assert carry.answer(carry.ask(1)) is not None
-        assert admission.refusal(bench.core.state, bench.part, log, other) is not None
-    bench.wait(7 * SECOND, (M01,))
-    assert admission.refusal(bench.core.state, bench.part, log, other) is None, "no publisher asks any more"
-    assert admission.refusal(bench.core.state, bench.part, log, b"c" * 16) is None, "other rooms have room"
+    """Rule `asked-is-heard`: it is spared, and the next one goes. No publisher asks any more: it goes, too."""
+    crowd = Crowd(room=2)
+    for writer in OTHERS[:2]:
+        crowd.publish(writer)
+    for _ in range(3):
+        crowd.bench.wait(3 * SECOND, (M01,))
+        crowd.publish(OTHERS[0])
+    assert not crowd.publish(OTHERS[2]).is_crowded
+    assert crowd.known() == [OTHERS[0], OTHERS[2]]
+    put = crowd.bench.writes(PutBatch)[-1]
+    assert put.batch.header.spared == 1
+    crowd.bench.wait(7 * SECOND, (M01,))
+    crowd.publish(OTHERS[3])
+    assert crowd.known() == [OTHERS[2], OTHERS[3]]
+
+
+def test_request_for_an_earlier_publication_spares_no_writer() -> None:
+    """It was on its way for long: the publication is done, because a later one of the writer is here."""
+    crowd = Crowd(room=1)
+    crowd.ask(1, sequence=8, writer=OTHERS[0])
+    crowd.read(replace(record_of(8), producer=OTHERS[0]))
+    crowd.fetched()
+    crowd.commit()
+    crowd.bench.wait(7 * SECOND, (M01,))
+    crowd.ask(1, sequence=7, writer=OTHERS[0])
+    crowd.publish(OTHERS[1])
+    assert crowd.known() == [OTHERS[1]]
+
+
+def test_full_table_refuses_no_decided_writer() -> None:
+    crowd = Crowd(room=1)
+    crowd.bench.core.state.producer_bytes = crowd.bench.core.state.config.producers_bytes_max
+    assert crowd.publish(OTHERS[0]).rows == 1
 
 
 # ---- what clients may not send --------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_api.batch import BatchHeader
-from seriatim_api.dead_letters import FORWARDER_MARK
+from seriatim_api.batch import SPARED_ALL, BatchHeader, place
+from seriatim_api.dead_letters import FORWARDER_MARK, REPLAY_MARK
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import PRODUCER_MARK
 from seriatim_broker.core.values.producers import (
@@ -27,7 +27,9 @@ from seriatim_broker.core.values.producers import (
 from .support import header
 
 IDS = [number.to_bytes(1, "big") * 16 for number in range(1, 10)]
-IDS += [number.to_bytes(8, "big") + mark for number in range(1, 4) for mark in (PRODUCER_MARK, FORWARDER_MARK)]
+MARKS = (PRODUCER_MARK, FORWARDER_MARK, REPLAY_MARK)
+IDS += [number.to_bytes(8, "big") + mark for number in range(1, 4) for mark in MARKS]
+WRITERS = [number.to_bytes(8, "big") + PRODUCER_MARK for number in range(1, 7)]
 
 
 @dataclasses.dataclass
@@ -38,13 +40,14 @@ class Model:
     rooms: dict[bytes, list[tuple[bytes, list[Entry]]]] = dataclasses.field(default_factory=dict)
 
     def read(self, batch: BatchHeader) -> None:
-        mark = batch.producer[8:] if batch.producer[8:] in (PRODUCER_MARK, FORWARDER_MARK) else b""
+        mark = batch.producer[8:] if batch.producer[8:] in MARKS else b""
         limit = max(1, self.limit // 4) if mark else self.limit
         room = self.rooms.setdefault(mark, [])
         known = next((row for row in room if row[0] == batch.producer), None)
         if known is None:
             for _ in range(min(2, len(room) + 1 - limit)):
-                room.pop(0)
+                if batch.spared < len(room):
+                    room.pop(batch.spared)
             known = (batch.producer, [])
         else:
             room.remove(known)
@@ -130,6 +133,18 @@ def _offset(batch: BatchHeader) -> int:
     return make_offset(batch.segment, batch.base_index)
 
 
+def _placed(sequence: int, producer: bytes, index: int, segment: int = 1, spared: int = 0) -> BatchHeader:
+    return place(
+        header(sequence, producer=producer),
+        segment=segment,
+        base_index=index,
+        append_time_ms=7,
+        previous_checksum=0,
+        checksum=lambda _seed, _data: 0,
+        spared=spared,
+    )
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_table_is_the_function_of_the_committed_log(data: st.DataObject) -> None:
@@ -137,16 +152,17 @@ def test_a_table_is_the_function_of_the_committed_log(data: st.DataObject) -> No
     model = Model(data.draw(st.integers(1, 8)))
     members = [Member(model.limit), Member(model.limit)]
     rows = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    sequences = dict.fromkeys(IDS, 0)
+    ids = data.draw(st.sampled_from((IDS, WRITERS)))
+    sequences = dict.fromkeys(ids, 0)
     for segment in range(1, data.draw(st.integers(1, 4)) + 1):
         batches: list[BatchHeader] = []
         committed = 0
         for _ in range(data.draw(st.integers(0, 25))):
             step = data.draw(st.integers(0, 9))
             if step <= 6:
-                producer = data.draw(st.sampled_from(IDS))
-                batch = header(sequences[producer], producer=producer)
-                batch = batch._replace(segment=segment, base_index=len(batches), append_time_ms=7)
+                producer = data.draw(st.sampled_from(ids))
+                spared = data.draw(st.sampled_from((0, 0, 1, 2, SPARED_ALL))) if producer in WRITERS else 0
+                batch = _placed(sequences[producer], producer, len(batches), segment, spared)
                 sequences[producer] += 1
                 batches.append(batch)
                 for member in members:
@@ -210,6 +226,25 @@ def test_a_cut_brings_nobody_back_since_nobody_had_gone() -> None:
     table.cut(make_offset(1, 2))
     assert [producer for producer, _ in table.items()] == IDS[:2]
     assert table.last(IDS[0]) is not None
+
+
+def test_writers_that_are_spared_stay_and_are_known_after_a_restart() -> None:
+    before = ProducerTable(limit=8)  # room for two writers
+    for index, writer in enumerate(WRITERS[:2]):
+        before.record(_placed(0, writer, index))
+    opened = before.at_rest()
+    table, disk = ProducerTable(opened, (), {}, 8), dict[bytes, Window]()
+    for index, (writer, spared, known) in enumerate(
+        [(2, 1, {0, 2}), (3, SPARED_ALL, {0, 2, 3}), (4, 2, {0, 2, 4}), (5, 0, {4, 5})]
+    ):
+        table.record(_placed(0, WRITERS[writer], index, 2, spared))
+        assert {producer for producer, _ in table.items()} == {WRITERS[number] for number in known}
+        for producer, window in table.take_unwritten():
+            disk.pop(producer, None)
+            if window is not None:
+                disk[producer] = window
+        again = ProducerTable(opened, tuple(sorted(disk.items())), {}, 8)
+        assert list(again.items()) == list(table.items()), "in the same order too"
 
 
 def test_a_limit_that_became_smaller_takes_effect_two_by_two() -> None:

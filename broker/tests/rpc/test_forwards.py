@@ -233,6 +233,19 @@ async def test_a_replay_that_stops_resolves_what_was_stored(cluster: Cluster) ->
     assert len(cluster.stored[90]) == 1
 
 
+async def test_resolutions_of_a_broker_are_one_producer(cluster: Cluster) -> None:
+    """Rule `resolved-with-a-place`: one that the master takes for a repeat, without its place, is sent under the next
+    number."""
+    request = dead_letters_pb2.DropDeadLettersRequest(topic="dead", partition=1, offsets=[8])
+    cluster.answers = [answer([make_offset(1, 0)]), answer([0]), answer([make_offset(1, 1)])]
+    await cluster.servicer.DropDeadLetters(request, Context())
+    await cluster.servicer.DropDeadLetters(request, Context())
+    headers = [parse_header(asked.headers) for _, asked in cluster.called]
+    assert [header.producer_epoch for header in headers] == [1, 2, 3]
+    assert len({header.producer for header in headers}) == 1
+    assert {header.for_group for header in headers} == {FOR_NO_GROUP}
+
+
 async def test_a_drop_stores_a_resolution(cluster: Cluster) -> None:
     request = dead_letters_pb2.DropDeadLettersRequest(topic="dead", partition=0, offsets=[8, 9])
     await cluster.servicer.DropDeadLetters(request, Context())

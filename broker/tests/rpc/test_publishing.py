@@ -68,6 +68,7 @@ class Cluster:
         self.fed: list[Event] = []
         self.asked: list[tuple[int, int]] = []  # sequence and partition of each question to a master
         self.refusals: list[errors.SeriatimError] = []  # the next answers of masters
+        self.crowded: tuple[int, ...] = ()  # partitions that remember too many writers
         self.manifests: dict[bytes, Manifest | errors.SeriatimError] = {}
         self.on_find: Callable[[], Any] | None = None
         self.stage_error: errors.SeriatimError | None = None
@@ -158,12 +159,16 @@ class Cluster:
     async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> CarriedOut:
         event = event_of(1)
         assert isinstance(event, CarryOut)
-        record = await self.written()
+        item = await self.coordinator.get(KEYS.writer(event.incarnation, event.writer))
+        assert item is not None
+        record = writer_from_value(item.value)
         assert record.has_decided(event.producer, event.sequence, event.manifest), "asked for what is not decided"
         self.asked.append((event.sequence, event.partition))
         error = self.refusals.pop(0) if self.refusals else None
         rows = sum(batch.rows for batch in event.batches)
-        return CarriedOut(1, make_offset(5, 0) if error is None else None, rows if error is None else 0, 0, error)
+        is_crowded = event.partition in self.crowded
+        first = make_offset(5, 0) if error is None else None
+        return CarriedOut(1, first, rows if error is None else 0, 0, error, is_crowded)
 
     async def publications(self, _broker: str, _method: str, request: Any, _deadline_s: float) -> Any:
         if self.silences:
@@ -282,6 +287,23 @@ async def test_without_rows_nothing_is_decided_and_it_is_refused_as_with_rows() 
         await cluster.publish(replace(empty(3, record.epoch), digest=b"d" * 16))
     record = await cluster.written()
     assert record.sequence == 2
+
+
+async def test_nothing_is_decided_for_a_new_writer_in_a_crowded_partition() -> None:
+    """Rule `crowded-before-decided`. Known writers go on, and what is decided is finished."""
+    cluster = await begun()
+    cluster.crowded = (4,)
+    await cluster.publish(cluster.wanted(1))
+
+    other = replace(cluster.wanted(1), writer="other")
+    with pytest.raises(errors.TooManyProducersError) as refused:
+        await cluster.publish(other)
+    assert refused.value.retriable
+    assert await cluster.coordinator.get(KEYS.writer(INCARNATION, "other")) is None
+    await cluster.publish(cluster.wanted(2))
+    cluster.crowded = ()
+    await cluster.publish(cluster.wanted(3))
+    assert await cluster.publish(other)
 
 
 async def test_an_earlier_decision_is_finished_first() -> None:

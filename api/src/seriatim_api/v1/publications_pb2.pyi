@@ -482,10 +482,13 @@ class CarriedOutPart(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     LOST_ROWS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    IS_CROWDED_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     first_offset: _builtins.int
     rows: _builtins.int
     lost_rows: _builtins.int
+    is_crowded: _builtins.bool
+    """the partition remembers more writers than it should: decide nothing for new ones"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     def __init__(
@@ -496,10 +499,11 @@ class CarriedOutPart(_message.Message):
         rows: _builtins.int = ...,
         lost_rows: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
+        is_crowded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_offset", b"_first_offset", "error", b"error", "first_offset", b"first_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_offset", b"_first_offset", "error", b"error", "first_offset", b"first_offset", "lost_rows", b"lost_rows", "partition_id", b"partition_id", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_offset", b"_first_offset", "error", b"error", "first_offset", b"first_offset", "is_crowded", b"is_crowded", "lost_rows", b"lost_rows", "partition_id", b"partition_id", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_offset: _TypeAlias = _typing.Literal["first_offset"]  # noqa: Y015
     _WhichOneofArgType__first_offset: _TypeAlias = _typing.Literal["_first_offset", b"_first_offset"]  # noqa: Y015

@@ -12,8 +12,9 @@ from typing import Any, Final
 from seriatim_api.batch import FLAG_KEYED, HEADER_SIZE_BYTES, BatchHeader, HeaderError, make_header, parse_header
 from seriatim_api.dead_letters import (
     FOR_NO_GROUP,
-    FORWARDER_MARK,
+    REPLAY_MARK,
     group_hash,
+    is_brokers_own,
     replay_producer,
     resolution_headers,
     resolution_value,
@@ -52,6 +53,8 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         self._forwards = forwards
         self._bodies = bodies
         self._names = names
+        self._resolver = secrets.token_bytes(8) + REPLAY_MARK  # the producer of this process's resolutions
+        self._numbers = itertools.count(1)
 
     # ---- between brokers ----
 
@@ -81,7 +84,7 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
                 header = parse_header(request.headers[at * HEADER_SIZE_BYTES : (at + 1) * HEADER_SIZE_BYTES])
             except HeaderError as exc:
                 raise BadRequestError(f"not a batch: {exc}") from exc
-            if header.partition != request.partition_id or not header.producer.endswith(FORWARDER_MARK):
+            if header.partition != request.partition_id or not is_brokers_own(header.producer):
                 raise BadRequestError("the batch is for another partition, or is not a forwarder's")
             if header.body_length != len(body) or self._services.checksum(0, body) != header.body_crc:
                 raise ChecksumMismatchError("the body is not the one that its checksum was made from")
@@ -193,14 +196,13 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         """Append a resolution to the dead-letter topic. A second one of the same dead letters is harmless."""
         now_ms = int(time.time() * 1000)
         body = self._bodies.single(None, resolution_value(offsets), now_ms, resolution_headers(outcome))
-        producer = secrets.token_bytes(8) + FORWARDER_MARK
 
-        def make(partition: PartitionId) -> list[tuple[BatchHeader, bytes]]:
+        def make(number: int, partition: PartitionId) -> list[tuple[BatchHeader, bytes]]:
             header = make_header(
                 partition=partition,
                 message_count=1,
-                producer=producer,
-                producer_epoch=0,
+                producer=self._resolver,
+                producer_epoch=number,
                 base_sequence=0,
                 first_timestamp_ms=now_ms,
                 last_timestamp_ms=now_ms,
@@ -210,6 +212,14 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
             )
             return [(parse_header(header), body)]
 
-        stored = await self._forwards.append(topic, partition_number, make, max(until - time.monotonic(), 0.1))
-        if stored.error is not None:
-            raise stored.error
+        while True:
+            made = partial(make, next(self._numbers))
+            stored = await self._forwards.append(topic, partition_number, made, max(until - time.monotonic(), 0.1))
+            if stored.error is not None:
+                raise stored.error
+            # Rule `resolved-with-a-place` (J4): a resolution is stored only if the answer has its place. Without it:
+            #   1. Two calls resolve at once. The number 6 of one is stored before the number 5 of the other.
+            #   2. 5 comes. The master has a higher number of the same producer, so it answers that 5 is stored.
+            #   3. The dead letters of 5 stay in the list, although their copies are stored.
+            if stored.offsets[0]:
+                return

@@ -288,7 +288,7 @@ def _carried(partition: int, answer: Carried | SeriatimError) -> publications_pb
     if isinstance(answer, SeriatimError):
         part.error.CopyFrom(error_to_proto(answer))
         return part
-    part.rows, part.lost_rows = answer.rows, answer.lost_rows
+    part.rows, part.lost_rows, part.is_crowded = answer.rows, answer.lost_rows, answer.is_crowded
     if answer.first_offset is not None:
         part.first_offset = answer.first_offset
     return part

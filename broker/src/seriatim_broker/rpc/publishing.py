@@ -29,6 +29,7 @@ from seriatim_api.errors import (
     RoutingError,
     SeriatimError,
     StagedDataGoneError,
+    TooManyProducersError,
     UnavailableError,
     UnknownTopicError,
     UnknownWriterError,
@@ -80,6 +81,9 @@ TRANSACTIONS_MAX: Final = 50
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 
+CROWDED_S: Final = 60.0
+"""So long after a master said that its partition is crowded, nothing is decided there for writers that are new."""
+
 
 _log = structlog.get_logger(__name__)
 
@@ -115,6 +119,7 @@ class Carried(NamedTuple):
     first_offset: int | None
     rows: int
     lost_rows: int
+    is_crowded: bool = False
 
 
 class Publisher:
@@ -125,6 +130,7 @@ class Publisher:
         self._calls = calls
         self._places = places
         self._staging = staging
+        self._crowded: dict[int, float] = {}  # partition -> until when it takes no new writers, on the monotonic clock
 
     # ---- writers ----
 
@@ -205,6 +211,7 @@ class Publisher:
                 was opened again. Then it is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
             CoordinatorBehindError: Nothing was decided: the coordinator may have lost a publication of the writer.
+            TooManyProducersError: Nothing was decided: a partition remembers too many writers, and this one is new.
             PublishedWithLossError: It was decided, and some of its rows are lost.
             DeadlineExceededError, UnavailableError: It may be decided, and is then carried out whatever happens. The
                 same call tells the outcome.
@@ -261,6 +268,8 @@ class Publisher:
         incarnation = TopicIncarnation(known.topic.incarnation)
         writers.check_manifest(wanted, manifest, incarnation, set(known.topic.partition_ids), known.floors)
         writers.check_rebuilt(known.record, wanted, manifest)
+        if known.record is None or known.record.state is WriterState.NEW:
+            self._check_crowded(manifest)
         name = f"publication {wanted.sequence} of writer {wanted.writer!r}"
         await asyncio.gather(
             self._check_staged(wanted.manifest, manifest, until), self._services.check_nothing_lost(name, "decided")
@@ -283,6 +292,21 @@ class Publisher:
         if await self._write(writer, known.item, record, compares, known.lost):
             self._services.counters.publications_decided += 1
             self._services.counters.published_rows += manifest.rows
+
+    def _check_crowded(self, manifest: Manifest) -> None:
+        """Refuse a new writer for partitions that remember too many. What is decided is never refused.
+
+        Rule `crowded-before-decided`. Without it: 1. A program makes writer after writer, a million in an hour. 2. Each
+        publication is decided, so masters must let each writer in. 3. Their memory grows without a limit.
+        """
+        now = time.monotonic()
+        crowded = [part.partition for part in manifest.parts if self._crowded.get(part.partition, now) > now]
+        if crowded:
+            raise TooManyProducersError(
+                f"partition id {crowded[0]} remembers as many writers as it may, and each published within the last "
+                "hour; nothing was decided; publish with fewer writers, or try again later",
+                retry_after_ms=1_000,
+            )
 
     async def _check_staged(self, place: ManifestPlace, manifest: Manifest, until: float) -> None:
         """Check that a member has each of the segments that the manifest names, up to the last batch that it names.
@@ -449,6 +473,9 @@ class Publisher:
                 else:
                     found[id_] = answer
                     del failed[id_]
+                    self._crowded.pop(id_, None)
+                    if answer.is_crowded:
+                        self._crowded[id_] = time.monotonic() + CROWDED_S
 
         await asyncio.gather(
             *(ask(master, page) for master, rows in by_master.items() for page in _pages(rows, PARTITIONS_PER_CALL))
@@ -483,6 +510,7 @@ class Publisher:
                 row.first_offset if row.HasField("first_offset") else None,
                 row.rows,
                 row.lost_rows,
+                row.is_crowded,
             )
             for row in answer.parts
         ]
@@ -526,7 +554,7 @@ class Publisher:
             assert isinstance(reply, CarriedOut)
             if reply.error is not None:
                 return reply.error
-            return Carried(part.partition, reply.first_offset, reply.rows, reply.lost_rows)
+            return Carried(part.partition, reply.first_offset, reply.rows, reply.lost_rows, reply.is_crowded)
 
         return await asyncio.gather(*map(one, parts))
 

@@ -84,6 +84,7 @@ class SegmentLog(State):
         "asked",
         "commit",
         "content_no",
+        "crowded_us",
         "durable",
         "flushed",
         "flushed_append_ms",
@@ -141,7 +142,8 @@ class SegmentLog(State):
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
         self.led_from_us = 0  # when this member opened it as master
         self.heard: list[tuple[int, int]] | tuple[()] = ()  # of a master: at that time, in us, the log had that tail
-        self.asked: Mapping[bytes, int] = NOTHING  # writers that this master was asked for, and when, in us
+        self.asked: Mapping[bytes, int] = NOTHING  # producers that this master was asked for, and when, in us; by time
+        self.crowded_us: int | None = None  # when this master let in a writer above the limit
         self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
@@ -299,8 +301,12 @@ class SegmentLog(State):
         adopts: BatchHeader | None = None,
         *,
         may_wait: bool = False,
+        spared: int = 0,
     ) -> Batch:
-        """The master gives a batch its place, and takes it into the log. For `adopts` and `may_wait` see `PutBatch`."""
+        """The master gives a batch its place, and takes it into the log.
+
+        For `adopts` and `may_wait` see `PutBatch`, for `spared` see `BatchHeader`.
+        """
         assert self.active
         assert self.unbroken
         placed = place(
@@ -310,6 +316,7 @@ class SegmentLog(State):
             append_time_ms=self._append_time_ms(broker),
             previous_checksum=self.tail_checksum,
             checksum=broker.checksum,
+            spared=spared,
         )
         batch = Batch(placed, body)
         self._take(broker, batch, adopts, may_wait)

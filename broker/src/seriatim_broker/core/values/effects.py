@@ -710,7 +710,7 @@ class CarriedOut:
     """The answer to `CarryOut`: the offset of the first row, if it is known, and the number of rows.
 
     `lost_rows`: how many of the rows are not stored because their staged batches were declared lost, as far as this
-    master saw it.
+    master saw it. `is_crowded`: the partition remembers more writers than it should, so new ones must wait.
     """
 
     request: int
@@ -718,6 +718,7 @@ class CarriedOut:
     rows: int
     lost_rows: int
     error: SeriatimError | None
+    is_crowded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ batches above the commit (`_pending`) are beside it. `fold` moves them over when
 producer may go, so a cut never has to bring one back. Questions are answered as if everything were committed: a
 producer that will go when a batch above the commit is committed is not known any more (`_gone`).
 
-Writers of publications and forwarders of dead letters have a room of their own each, with a quarter of the limit.
-A producer pushes out only producers of its room. The end of its id says which room that is.
+Writers of publications, forwarders of dead letters, and replays have a room of their own each, with a quarter of the
+limit. A producer pushes out only producers of its room. The end of its id says which room that is. A batch of a writer
+says how many of those that would go first stay (`spared`), because their publications are not finished.
 
 A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
 the disk and on the wire, and a table at rest is one string of bytes. Most producers fell silent long ago. If many have
@@ -38,8 +39,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any, Final, NamedTuple, Self
 
-from seriatim_api.batch import BatchHeader
-from seriatim_api.dead_letters import FORWARDER_MARK
+from seriatim_api.batch import SPARED_ALL, BatchHeader
+from seriatim_api.dead_letters import FORWARDER_MARK, REPLAY_MARK
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import PRODUCER_MARK
 
@@ -128,11 +129,15 @@ def _offset_of(window: Window) -> int:
 
 # ---- rooms ----------------------------------------------------------------------------------------------
 
-ROOMS: Final = (0, 1, 2)
-ORDINARY, WRITERS, FORWARDERS = ROOMS
+ROOMS: Final = (0, 1, 2, 3)
+ORDINARY, WRITERS, FORWARDERS, REPLAYS = ROOMS
+
+_ROOM_OF: Final = {PRODUCER_MARK: WRITERS, FORWARDER_MARK: FORWARDERS, REPLAY_MARK: REPLAYS}
 
 KEPT_SHARE: Final = 4
-"""Writers and forwarders each have a room for the limit divided by this."""
+"""Writers, forwarders and replays each have a room for the limit divided by this."""
+
+MARK_BYTES: Final = 8
 
 FORGOTTEN_MARK: Final = b"/forgot/"
 """The end of the id under which a disk keeps how far a room has forgotten. Brokers refuse a client's batch with it."""
@@ -140,9 +145,7 @@ FORGOTTEN_MARK: Final = b"/forgot/"
 
 def room_of(producer: bytes) -> int:
     """The number of the room to which a producer belongs."""
-    if producer.endswith(PRODUCER_MARK):
-        return WRITERS
-    return FORWARDERS if producer.endswith(FORWARDER_MARK) else ORDINARY
+    return _ROOM_OF.get(producer[-MARK_BYTES:], ORDINARY)
 
 
 def _forgotten_id(room: int) -> bytes:
@@ -360,7 +363,7 @@ class Room(State):
 
     `windows` are in the order of their last batches. `blocks` are in this order too, and all their rows are older than
     all windows. A bit of `hidden` is set for each row of a block that does not count any more. All producers with a
-    last batch at or below the offset `forgotten` are gone.
+    last batch at or below the offset `forgotten` are gone, but those that were spared.
     """
 
     __slots__ = ("_front", "_window_bytes", "blocks", "forgotten", "hidden", "windows")
@@ -446,9 +449,13 @@ class Room(State):
         self.put_window(producer, window)
         return window
 
-    def forget_oldest(self) -> tuple[bytes, int]:
-        """Forget the producer whose last batch lies furthest back; returns it, and the offset of that batch."""
+    def forget_oldest(self, spared: int = 0) -> tuple[bytes, int]:
+        """Forget the producer whose last batch lies furthest back; returns it, and the offset of that batch.
+
+        `spared` of them stay, so it is the next one that goes.
+        """
         if self.blocks:
+            assert not spared, "no room with blocks spares producers"
             block = self.blocks[0]
             hidden, order = self.hidden.get(block.id, 0), block.order
             while hidden >> order[self._front] & 1:
@@ -457,9 +464,11 @@ class Room(State):
             producer, self.forgotten = block.producer(at), _offset_of(block.window(at))
             self._hide_row(block, at)
         else:
-            producer, window = next(iter(self.windows.items()))
-            self.forgotten = _offset_of(window)
+            producer, window = next(islice(self.windows.items(), spared, None))
+            offset = _offset_of(window)
+            self.forgotten = max(self.forgotten, offset)
             self._drop_window(producer, window)
+            return producer, offset
         return producer, self.forgotten
 
     def _drop_window(self, producer: bytes, window: Window) -> None:
@@ -540,6 +549,7 @@ class _Pending(NamedTuple):
     entry: bytes
     append_time_ms: int
     offset: int
+    spared: int
 
 
 class ProducerTable(State):
@@ -577,10 +587,10 @@ class ProducerTable(State):
             room = self._room(room_of(producer))
             if producer not in windows and _offset_of(window) > room.forgotten:
                 room.put_window(producer, window)
-        for producer, window in sorted(windows.items(), key=lambda item: _offset_of(item[1])):
-            room = self._room(room_of(producer))
-            if _offset_of(window) > room.forgotten:
-                room.put_window(producer, window)
+        for producer, window in sorted(windows.items(), key=_by_offset):
+            self._room(room_of(producer)).put_window(producer, window)
+        if windows and (writers := self.rooms.get(WRITERS)) is not None:  # those that were spared lie further back
+            writers.windows = dict(sorted(writers.windows.items(), key=_by_offset))
         self.unwritten: Mapping[bytes, Window | None] = NOTHING  # what a disk does not have yet
         self._begin_live(())
 
@@ -687,13 +697,18 @@ class ProducerTable(State):
             return self._folded(None).items()
         return chain.from_iterable(room.items() for room in self._in_order)
 
-    def pushed_out_by(self, producer: bytes) -> list[tuple[bytes, int]]:
-        """The producers that go if this one, which is not known, comes; with the offsets of their last batches."""
+    def pushed_out_by(self, producer: bytes, spared: int = 0) -> list[tuple[bytes, int]]:
+        """The producers that go if this one, which is not known, comes; with the offsets of their last batches.
+
+        `spared`: as in the header of its batch.
+        """
         room = room_of(producer)
         excess = self._live_counts.get(room, 0) + 1 - self.limit_of(room)
-        return list(islice(self._oldest(room), min(2, excess))) if excess > 0 else []
+        if excess <= 0 or spared == SPARED_ALL:
+            return []
+        return list(islice(self.oldest(room), spared, spared + min(2, excess)))
 
-    def _oldest(self, room: int) -> Iterator[tuple[bytes, int]]:
+    def oldest(self, room: int) -> Iterator[tuple[bytes, int]]:
         """The producers of a room in the order in which they go, as if everything were committed."""
         for producer, offset in self.rooms.get(room, _EMPTY).oldest():
             if producer not in self._above and self._gone.get(producer, -1) < offset:
@@ -708,7 +723,7 @@ class ProducerTable(State):
         """Add a batch that is appended and not committed yet."""
         offset = make_offset(header.segment, header.base_index)
         entry = _ENTRY.pack(header.producer_epoch, header.base_sequence, header.message_count, offset)
-        self._add(_Pending(header.producer, entry, header.append_time_ms, offset))
+        self._add(_Pending(header.producer, entry, header.append_time_ms, offset, header.spared))
 
     def _add(self, batch: _Pending) -> None:
         self._pending = add(self._pending, batch)
@@ -722,7 +737,7 @@ class ProducerTable(State):
             #   1. P sends its first batch, and gets no answer. A person lowers the limit, and the segment is switched.
             #   2. The next new producer pushes out half of the table at once, P too. P was silent for a second.
             #   3. P sends its batch again, and it is stored twice.
-            for gone, offset in self.pushed_out_by(producer):
+            for gone, offset in self.pushed_out_by(producer, batch.spared):
                 self._gone = put(self._gone, gone, offset)
                 self._above = drop(self._above, gone)
                 self._live_counts = put(self._live_counts, room, self._live_counts[room] - 1)
@@ -757,7 +772,16 @@ class ProducerTable(State):
         number = room_of(producer)
         room, limit = self._room(number), self.limit_of(number)
         excess = room.producer_count + 1 - limit if room.window(producer) is None else 0
-        went = [room.forget_oldest() for _ in range(min(2, excess))]
+        spared, forgotten = batch.spared, room.forgotten
+        left = room.producer_count - spared if spared != SPARED_ALL else 0
+        went = [room.forget_oldest(spared) for _ in range(min(2, excess, left))]
+        for stays, window in islice(room.windows.items(), spared) if went and spared else ():
+            # Rule `spared-are-written` (I9): a window at or below `forgotten` is one that this segment wrote. Without
+            # it: 1. Writer W is spared, and X goes. W's window is in the table with which the segment was opened. 2.
+            # The member restarts, and takes W for one that went, too. 3. W's publication is asked for, and its rows are
+            # stored again.
+            if _offset_of(window) > forgotten:
+                self.unwritten = put(self.unwritten, stays, window)
         self.unwritten = put(self.unwritten, producer, room.record(producer, batch.entry, batch.append_time_ms))
         for gone, offset in went:
             self.unwritten = put(self.unwritten, gone, None)
@@ -846,6 +870,10 @@ def merge(tables: Iterable[ProducerTable]) -> ProducerTable:
             if known is None or _rank(window) > _rank(known):
                 best[producer] = window
     return ProducerTable(NO_TABLE, tuple(best.items()))
+
+
+def _by_offset(item: tuple[bytes, Window]) -> int:
+    return _offset_of(item[1])
 
 
 def _rank(window: Window) -> tuple[int, int]:

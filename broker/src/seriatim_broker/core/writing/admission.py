@@ -1,4 +1,4 @@
-"""Admission: whether a producer that the table does not know may come into it.
+"""Admission: whether a producer that the table does not know may come into it, and whom it pushes out.
 
 Which producer goes is a function of the log. Whether the batch that pushes it out comes into the log is the master's
 decision, and only here a clock counts: the monotonic clock of the master. A wrong decision costs a refusal that can be
@@ -17,22 +17,31 @@ as nothing. Without it:
   2. To Bm, all producers were silent for ever. A new producer pushes P out.
   3. P resends a. It is stored twice.
 
-Rule `asked-is-heard` (I9): a writer counts as heard when the master is asked to carry out its publication. The
-controller asks every partition about each decided publication at least every 30 s. Without it:
+Rule `asked-is-heard` (I9, J4): a writer counts as heard when the master is asked to carry out its publication, and a
+forwarder when a number comes again. The controller asks every partition about each decided publication. Without it:
   1. A publication is decided. This partition has its rows, and another one waits for a disk that is away.
   2. Other writers publish. After an hour this one is pushed out here.
   3. The controller asks all partitions again. This master reads DECIDED, and stores the rows again.
+
+Rule `decided-are-let-in` (I13): the writer of a decided publication is never refused. Without it:
+  1. There is room for one writer. W1 has rows in partition 0, and W2 in partition 1. Both are decided.
+  2. W1 waits in partition 1 for the place of W2, and W2 in partition 0 for the place of W1.
+  3. Both are asked for again and again, so neither is ever pushed out.
+So its first batch says how many of the writers that would go first stay (`spared`): all that are protected. If all are,
+none goes, and the room is above its limit for a time. The master tells publishers that it is crowded, and they decide
+nothing for writers that have not published yet (`rpc.publishing`). Each later writer pushes out two.
 """
 
 from __future__ import annotations
 
 from seriatim_api import errors
+from seriatim_api.batch import SPARED_ALL
 from seriatim_api.ids import make_offset
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
-from ..values.producers import ORDINARY, room_of
+from ..values.producers import ORDINARY, WRITERS, room_of
 from ..values.states import drop, put
 
 MARKS_MAX = 64
@@ -41,8 +50,8 @@ MARKS_MAX = 64
 KEPT_FACTOR = 6
 """Writers and forwarders are protected for so many times as long as other producers: one hour."""
 
-ASKED_MAX = 1_000
-"""Above so many writers that were asked for, those are forgotten that are not protected any more."""
+CROWDED_US = 60_000_000
+"""So long after a writer was let in above the limit, a master tells publishers that it is crowded."""
 
 
 def begin(broker: BrokerState, log: SegmentLog) -> None:
@@ -66,13 +75,38 @@ def note_append(broker: BrokerState, log: SegmentLog) -> None:
 
 
 def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
-    """A publisher asks about the publication of this writer."""
+    """A publisher asks about the publication of this writer, or a forwarder sends a number again."""
     now_us = broker.now.mono_us
-    log.asked = put(log.asked, producer, now_us)
-    if len(log.asked) > ASKED_MAX:
-        until_us = now_us - KEPT_FACTOR * broker.config.producer_protect_us
-        for old in [known for known, at_us in log.asked.items() if at_us < until_us]:
-            log.asked = drop(log.asked, old)
+    log.asked = put(drop(log.asked, producer), producer, now_us)
+    until_us = now_us - KEPT_FACTOR * broker.config.producer_protect_us
+    while log.asked[oldest := next(iter(log.asked))] < until_us:
+        log.asked = drop(log.asked, oldest)
+
+
+def spared(broker: BrokerState, log: SegmentLog, writer: bytes) -> int:
+    """How many of the writers that would go first stay if this one, which has a decided publication, comes now."""
+    table = log.live_table
+    if table.last(writer) is not None:
+        return 0
+    wanted = len(table.pushed_out_by(writer))
+    if not wanted:
+        return 0
+    protect_us = KEPT_FACTOR * broker.config.producer_protect_us
+    silent_below, asked_us = _silent_below(broker, log, protect_us), broker.now.mono_us - protect_us
+    silent = 0  # so many one after another
+    for number, (who, offset) in enumerate(table.oldest(WRITERS)):
+        if offset >= silent_below or number >= SPARED_ALL:
+            break
+        silent = silent + 1 if log.asked.get(who, asked_us) <= asked_us else 0
+        if silent == wanted:
+            return number + 1 - wanted
+    log.crowded_us = broker.now.mono_us
+    return SPARED_ALL
+
+
+def is_crowded(broker: BrokerState, log: SegmentLog) -> bool:
+    """Whether a writer was let in above the limit a short time ago."""
+    return log.crowded_us is not None and broker.now.mono_us - log.crowded_us < CROWDED_US
 
 
 def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer: bytes) -> errors.SeriatimError | None:

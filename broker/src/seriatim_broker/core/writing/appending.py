@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
-from seriatim_api.dead_letters import FORWARDER_MARK
+from seriatim_api.dead_letters import is_brokers_own
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
@@ -24,7 +24,7 @@ from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
 from ..values.log import Batch
 from ..values.messages import Replicate, ReplicateStaged
-from ..values.producers import FORGOTTEN_MARK, WINDOW_BATCHES, Entry
+from ..values.producers import FORGOTTEN_MARK, MARK_BYTES, WINDOW_BATCHES, Entry
 from ..values.states import add, put
 from . import admission
 
@@ -83,7 +83,8 @@ def append_staged(
         place: The place of the staged batch, if this disk has it and adopts its body. The slaves probably have it too,
             so the master does not send them the body.
     """
-    batch = log.append(broker, header, staged.body, staged.header if place is not None else None)
+    spared = admission.spared(broker, log, header.producer)
+    batch = log.append(broker, header, staged.body, staged.header if place is not None else None, spared=spared)
     admission.note_append(broker, log)
     _send_on(broker, partition, log, batch, place)
     return batch
@@ -284,10 +285,10 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
     if not event.is_forward:
         # Rule `own-forwards` (J4): only brokers send as forwarders. Without it: a client's batch under a forwarder's
         # producer id would make the master answer that dead letters are stored that it has never seen.
-        if event.header.producer.endswith(FORWARDER_MARK):
+        if is_brokers_own(event.header.producer):
             return errors.BadRequestError(
-                f"a producer id that ends with {FORWARDER_MARK!r} belongs to a forwarder: use a random one; nothing "
-                "was stored"
+                f"a producer id that ends with {event.header.producer[-MARK_BYTES:]!r} belongs to a forwarder: use a "
+                "random one; nothing was stored"
             )
         if event.header.for_group:
             return errors.BadRequestError("a client's batch is for all consumer groups; nothing was stored")
@@ -420,6 +421,7 @@ def _answer_forwarded(broker: BrokerState, partition: Partition, log: SegmentLog
     """
     last = log.live_table.last(event.header.producer)
     assert last is not None
+    admission.note_asked(broker, log, event.header.producer)
     segment_no, index = split_offset(last.offset)
     end = index + last.message_count if segment_no == log.no else 0
     entry = log.live_table.find(event.header)

@@ -86,7 +86,8 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
         _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
         return
     carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
-    admission.note_asked(broker, log, carrying.producer)
+    if stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows) is not Stand.SUPERSEDED:
+        admission.note_asked(broker, log, carrying.producer)
     _keep_looking(broker, partition)
     _go_on(broker, partition, carrying)
 
@@ -202,10 +203,7 @@ def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carr
     """Whether a batch may be appended now. If not, `look_again` or `on_commit` tries again."""
     if not _takes_more(broker, partition, log, carrying):
         return False
-    if log.uncertain and not appending.has_room(broker, log, batch.size_bytes):
-        return False
-    is_known = log.live_table.last(carrying.producer) is not None
-    return is_known or admission.refusal(broker, partition, log, carrying.producer) is None
+    return not log.uncertain or appending.has_room(broker, log, batch.size_bytes)
 
 
 def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> bool:
@@ -363,7 +361,11 @@ def _answer(broker: BrokerState, partition: Partition, log: SegmentLog, carrying
         named = [entry for entry in entries if (entry.epoch, entry.base_sequence) == (carrying.sequence, 0)]
         first = named[0].offset if named else None
     for wait in carrying.waits:
-        broker.out.emit(CarriedOut(wait.request, first, carrying.rows[-1], carrying.lost_rows, None))
+        broker.out.emit(
+            CarriedOut(
+                wait.request, first, carrying.rows[-1], carrying.lost_rows, None, admission.is_crowded(broker, log)
+            )
+        )
     _forget(broker, partition, carrying)
 
 
