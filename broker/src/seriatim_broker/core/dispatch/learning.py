@@ -247,7 +247,7 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
         return
     log.active = True
     log.last_append_ms = log.flushed_append_ms = segment.append_floor_ms
-    log.live_table.make_blocks(broker.config.idle_block_rows)
+    log.keep_small(broker)
     if master:
         log.unbroken = True
         admission.begin(broker, log)

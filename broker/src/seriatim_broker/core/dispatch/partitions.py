@@ -51,6 +51,7 @@ def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> 
     if partition is not None:
         dropping.answer_all(broker, partition)
         broker.links.forget_peers(deleted)
+        broker.count_producers(deleted, 0)
         broker.switch_attempts.pop(deleted, None)
         broker.coordinator.refused.pop(deleted, None)
         broker.coordinator.unanswered.pop(deleted, None)

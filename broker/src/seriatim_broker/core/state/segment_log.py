@@ -384,11 +384,16 @@ class SegmentLog(State):
             self.runs = drop(self.runs, producer)
         if self.record.sealed_len is not None:
             return
-        if self.table.make_blocks(broker.config.idle_block_rows):
+        if self.keep_small(broker):
             broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, self.partition)
+
+    def keep_small(self, broker: BrokerState) -> bool:
+        """Make blocks of the producer table, if it is large, and count its memory; returns whether there is a new one."""
+        is_new = self.live_table.make_blocks(broker.config.idle_block_rows)
         counted = broker.producer_bytes_of.get(self.partition)
         if counted is None or broker.now.mono_us - counted[1] >= COUNT_US:
-            broker.count_producers(self.partition, self.table.memory_bytes)
+            broker.count_producers(self.partition, self.live_table.memory_bytes)
+        return is_new
 
     def _write_windows(self, broker: BrokerState, *, is_cut: bool = False) -> None:
         windows = self.table.take_unwritten() if self.table is not None else ()
@@ -483,6 +488,7 @@ class SegmentLog(State):
         self.held = ()
         self.followers = ()
         self.runs = NOTHING
+        broker.count_producers(self.partition, 0)
         self.update(broker, fenced=True, quarantined=True)
 
     def let_table_go(self, broker: BrokerState) -> None:

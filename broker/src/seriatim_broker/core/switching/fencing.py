@@ -34,7 +34,7 @@ def fence_at_start(broker: BrokerState, partition: Partition) -> None:
     fence_unsealed(broker, partition)
     for log in partition.logs.values():
         if log.record.sealed_len is None and log.table is not None:
-            log.table.make_blocks(broker.config.idle_block_rows)
+            log.keep_small(broker)
     preparing.void_switch_attempts(broker, partition)
 
 
