@@ -142,9 +142,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def spared(self) -> int:
-        """If the batch makes a producer known: how many of those that would be pushed out first stay.
-
-        Only the master writes it, and only of writers of publications; `SPARED_ALL`: no producer is pushed out.
+        """Of the first batch of a producer that the partition does not know: how many of those that it would push out
+        first stay; `SPARED_ALL`: it pushes out none.
         """
         found: int = _SPARED.unpack_from(self.raw, _SPARED_AT)[0]
         return found

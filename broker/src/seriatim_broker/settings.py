@@ -102,8 +102,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             consumer groups. Above it, each attempt reads its message from the disk.
         producers_remembered: How many producers a partition remembers, to find batches that are sent again. The record
             of each segment that this broker opens has the number.
-        producer_protect_s: If a partition remembers as many producers as it may, a new one is refused unless the one
-            that it would push out was silent for so long. Clients try to deliver a batch for at most 600 s.
+        producer_protect_s: A new producer pushes out only one that was silent for so long. If there is none, a
+            partition remembers a quarter more, and refuses others. Clients try to deliver a batch for at most 600 s.
         producer_tables_size_bytes_max: Memory for what the open segments of this broker remember of producers. Above
             it, new producers are refused, and none is forgotten.
         balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.

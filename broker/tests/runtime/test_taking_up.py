@@ -22,7 +22,7 @@ from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime import taking_up
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import writer_to_record
-from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, TakingUp
+from seriatim_broker.runtime.taking_up import AGAIN_S, AGAIN_S_MAX, AT_ONCE_MAX, DECIDED_S, ROUND_SHARE, TakingUp
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -156,6 +156,14 @@ async def test_few_are_finished_at_once() -> None:
         await bench.tell(DECIDED, f"w{number}")
     assert await bench.look(DECIDED_S) == AT_ONCE_MAX
     assert await bench.look(DECIDED_S) == 3
+
+
+async def test_each_of_many_has_its_turn_within_half_an_hour() -> None:
+    """Rule `each-has-its-turn`."""
+    bench = Bench()
+    for number in range(ROUND_SHARE * (AT_ONCE_MAX + 4)):
+        await bench.tell(DECIDED, f"w{number}")
+    assert await bench.look(DECIDED_S) == AT_ONCE_MAX + 4
 
 
 async def test_those_that_hang_keep_no_other_one_from_its_turn() -> None:

@@ -42,6 +42,19 @@ AT_ONCE_MAX = 16
 """Publications that are tried at once. Those that were tried least often come first, because the others wait for a disk
 that is away."""
 
+ROUND_SHARE = 50
+"""If many wait, at least one of so many is tried at once. A try takes 30 s, so each has its turn within half an hour.
+
+Rule `each-has-its-turn` (I9): masters remember a writer for an hour after the last question. Without it:
+  1. 3,000 publications wait for a disk. Each has its rows in some partitions. 16 at once for 30 s each: a round takes
+     94 minutes.
+  2. After an hour without a question, a master lets other writers push out one of these writers.
+  3. The disk comes back. The master is asked, reads DECIDED, and stores the rows again.
+"""
+
+OVERDUE_S = 20
+"""One that was tried often is as urgent as a new one when it is overdue by so many times its pause, which is 30 s."""
+
 RECORDS_PER_TURN = 1000
 """Records that are read before the event loop has its turn: some milliseconds."""
 
@@ -141,8 +154,9 @@ class TakingUp:
         """Begin to try publications that are due, up to 16 at once."""
         now_us = self._clock.monotonic_us()
         due = [key for key, known in self._decided.items() if known.due_us <= now_us and key not in self._tries]
-        due.sort(key=lambda key: (self._decided[key].pause_s, self._decided[key].due_us))
-        for key in due[: AT_ONCE_MAX - len(self._tries)]:
+        due.sort(key=lambda key: self._decided[key].due_us + self._decided[key].pause_s * OVERDUE_S * 1e6)
+        at_once = max(AT_ONCE_MAX, len(self._decided) // ROUND_SHARE)
+        for key in due[: max(0, at_once - len(self._tries))]:
             self._tries[key] = asyncio.create_task(self._take_up(key), name="a publication that is taken up")
 
     async def _forget_again(self) -> None:

@@ -143,7 +143,7 @@ class SegmentLog(State):
         self.led_from_us = 0  # when this member opened it as master
         self.heard: list[tuple[int, int]] | tuple[()] = ()  # of a master: at that time, in us, the log had that tail
         self.asked: Mapping[bytes, int] = NOTHING  # producers that this master was asked for, and when, in us; by time
-        self.crowded_us: int | None = None  # when this master let in a writer above the limit
+        self.crowded_us: int | None = None  # when this master let in a writer that was one too many
         self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
@@ -388,7 +388,7 @@ class SegmentLog(State):
             broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, self.partition)
 
     def keep_small(self, broker: BrokerState) -> bool:
-        """Make blocks of the producer table, if it is large, and count its memory; returns whether there is a new one."""
+        """Make blocks of a large producer table, and count its memory; returns whether there is a new block."""
         is_new = self.live_table.make_blocks(broker.config.idle_block_rows)
         counted = broker.producer_bytes_of.get(self.partition)
         if counted is None or broker.now.mono_us - counted[1] >= COUNT_US:

@@ -10,8 +10,8 @@ producer may go, so a cut never has to bring one back. Questions are answered as
 producer that will go when a batch above the commit is committed is not known any more (`_gone`).
 
 Writers of publications, forwarders of dead letters, and replays have a room of their own each, with a quarter of the
-limit. A producer pushes out only producers of its room. The end of its id says which room that is. A batch of a writer
-says how many of those that would go first stay (`spared`), because their publications are not finished.
+limit. A producer pushes out only producers of its room. The end of its id says which room that is. Its first batch
+says how many of those that would go first stay (`spared`), because they were heard lately.
 
 A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
 the disk and on the wire, and a table at rest is one string of bytes. Most producers fell silent long ago. If many have
@@ -649,6 +649,10 @@ class ProducerTable(State):
         """The number of producers that it knows."""
         return sum(self._live_counts.values())
 
+    def count_of(self, room: int) -> int:
+        """How many producers of a room it knows."""
+        return self._live_counts.get(room, 0)
+
     def limit_of(self, room: int) -> int:
         """How many producers a room remembers."""
         return self.limit if room == ORDINARY else max(1, self.limit // KEPT_SHARE)
@@ -703,7 +707,7 @@ class ProducerTable(State):
         `spared`: as in the header of its batch.
         """
         room = room_of(producer)
-        excess = self._live_counts.get(room, 0) + 1 - self.limit_of(room)
+        excess = self.count_of(room) + 1 - self.limit_of(room)
         if excess <= 0 or spared == SPARED_ALL:
             return []
         return list(islice(self.oldest(room), spared, spared + min(2, excess)))
@@ -741,7 +745,7 @@ class ProducerTable(State):
                 self._gone = put(self._gone, gone, offset)
                 self._above = drop(self._above, gone)
                 self._live_counts = put(self._live_counts, room, self._live_counts[room] - 1)
-            self._live_counts = put(self._live_counts, room, self._live_counts.get(room, 0) + 1)
+            self._live_counts = put(self._live_counts, room, self.count_of(room) + 1)
         self._above = put(self._above, producer, (above or b"") + batch.entry)
 
     def fold(self, below: int) -> list[bytes]:

@@ -4,9 +4,9 @@ Which producer goes is a function of the log. Whether the batch that pushes it o
 decision, and only here a clock counts: the monotonic clock of the master. A wrong decision costs a refusal that can be
 tried again, and never a repeat. Known producers always go on.
 
-Rule `protected` (I9): a new producer is refused if it would push out one that was heard within `producer_protect_us`
-(600 s), or in the rooms of writers and forwarders within an hour. No client tries to deliver a batch for longer than
-600 s. Without it:
+Rule `protected` (I9): a new producer pushes out none that was heard within `producer_protect_us` (600 s), or in the
+rooms of writers, forwarders and replays within an hour; if there is no other one, it is refused. No client tries to
+deliver a batch for longer than 600 s. Without it:
   1. P sends its first batch a, and gets no answer.
   2. A program makes 100,000 producers within a minute, and P is pushed out.
   3. P resends a. It is stored twice.
@@ -27,9 +27,13 @@ Rule `decided-are-let-in` (I13): the writer of a decided publication is never re
   1. There is room for one writer. W1 has rows in partition 0, and W2 in partition 1. Both are decided.
   2. W1 waits in partition 1 for the place of W2, and W2 in partition 0 for the place of W1.
   3. Both are asked for again and again, so neither is ever pushed out.
-So its first batch says how many of the writers that would go first stay (`spared`): all that are protected. If all are,
-none goes, and the room is above its limit for a time. The master tells publishers that it is crowded, and they decide
-nothing for writers that have not published yet (`rpc.publishing`). Each later writer pushes out two.
+So masters let it in above every limit. They tell publishers that they are crowded, and these decide nothing for writers
+that have not published yet (`rpc.publishing`).
+
+The first batch of a producer says how many of those that would go first stay (`BatchHeader.spared`): those that were
+asked for lately, up to the first one that is silent. If all are protected, none goes. Then the room is above its limit
+for a time, up to a quarter of it, and each later producer pushes out two. So there is room for new producers behind a
+switch, when all count as heard.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from seriatim_api.ids import make_offset
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
-from ..values.producers import ORDINARY, WRITERS, room_of
+from ..values.producers import ORDINARY, WRITERS, ProducerTable, room_of
 from ..values.states import drop, put
 
 MARKS_MAX = 64
@@ -50,8 +54,11 @@ MARKS_MAX = 64
 KEPT_FACTOR = 6
 """Writers and forwarders are protected for so many times as long as other producers: one hour."""
 
+SLACK_SHARE = 4
+"""A room has this part of its limit above it, for producers that come while all others are protected."""
+
 CROWDED_US = 60_000_000
-"""So long after a writer was let in above the limit, a master tells publishers that it is crowded."""
+"""So long after a writer was let in above that, a master tells publishers that it is crowded."""
 
 
 def begin(broker: BrokerState, log: SegmentLog) -> None:
@@ -83,48 +90,41 @@ def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
         log.asked = drop(log.asked, oldest)
 
 
-def spared(broker: BrokerState, log: SegmentLog, writer: bytes) -> int:
-    """How many of the writers that would go first stay if this one, which has a decided publication, comes now."""
-    table = log.live_table
-    if table.last(writer) is not None:
-        return 0
-    wanted = len(table.pushed_out_by(writer))
+def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
+    """How many of those that would go first stay if this producer, which the table does not know, comes now."""
+    table, room = log.live_table, room_of(producer)
+    wanted = len(table.pushed_out_by(producer))
     if not wanted:
         return 0
-    protect_us = KEPT_FACTOR * broker.config.producer_protect_us
+    protect_us = _protect_us(broker, room)
     silent_below, asked_us = _silent_below(broker, log, protect_us), broker.now.mono_us - protect_us
     silent = 0  # so many one after another
-    for number, (who, offset) in enumerate(table.oldest(WRITERS)):
+    for number, (who, offset) in enumerate(table.oldest(room)):
         if offset >= silent_below or number >= SPARED_ALL:
             break
         silent = silent + 1 if log.asked.get(who, asked_us) <= asked_us else 0
         if silent == wanted:
             return number + 1 - wanted
-    log.crowded_us = broker.now.mono_us
+    if room == WRITERS and _is_above_slack(table, room):
+        log.crowded_us = broker.now.mono_us
     return SPARED_ALL
 
 
 def is_crowded(broker: BrokerState, log: SegmentLog) -> bool:
-    """Whether a writer was let in above the limit a short time ago."""
+    """Whether a short time ago a writer was let in that would have been refused before the decision."""
     return log.crowded_us is not None and broker.now.mono_us - log.crowded_us < CROWDED_US
 
 
 def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer: bytes) -> errors.SeriatimError | None:
-    """The refusal of a producer that the table does not know; None if it may come."""
-    config, room = broker.config, room_of(producer)
-    protect_us = config.producer_protect_us * (1 if room == ORDINARY else KEPT_FACTOR)
-    table = log.live_table
-    pushed_out = table.pushed_out_by(producer)
-    if pushed_out:
-        silent_below = _silent_below(broker, log, protect_us)
-        asked_us = broker.now.mono_us - protect_us
-        if any(offset >= silent_below or log.asked.get(who, asked_us) > asked_us for who, offset in pushed_out):
-            return errors.TooManyProducersError(
-                f"{partition.name} remembers {table.limit_of(room)} producers, and each of them was heard within the "
-                f"last {protect_us // 1_000_000} s; this batch is not stored; send with fewer producers, or to more "
-                "partitions",
-                retry_after_ms=1_000,
-            )
+    """The refusal of a producer that the table does not know; None if it may come. Never asked about writers."""
+    config, table, room = broker.config, log.live_table, room_of(producer)
+    if _is_above_slack(table, room) and spared(broker, log, producer) == SPARED_ALL:
+        return errors.TooManyProducersError(
+            f"{partition.name} remembers {table.count_of(room)} producers, and each of them was heard within the "
+            f"last {_protect_us(broker, room) // 1_000_000} s; this batch is not stored; send with fewer producers, or "
+            "to more partitions",
+            retry_after_ms=1_000,
+        )
     if broker.producer_bytes >= config.producers_bytes_max:
         return errors.TooManyProducersError(
             f"the producer tables of this broker take {config.producers_bytes_max} bytes, which is their limit; this "
@@ -132,6 +132,15 @@ def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer
             retry_after_ms=1_000,
         )
     return None
+
+
+def _is_above_slack(table: ProducerTable, room: int) -> bool:
+    limit = table.limit_of(room)
+    return table.count_of(room) >= limit + limit // SLACK_SHARE
+
+
+def _protect_us(broker: BrokerState, room: int) -> int:
+    return broker.config.producer_protect_us * (1 if room == ORDINARY else KEPT_FACTOR)
 
 
 def _silent_below(broker: BrokerState, log: SegmentLog, protect_us: int) -> int:

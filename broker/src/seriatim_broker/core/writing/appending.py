@@ -83,7 +83,8 @@ def append_staged(
         place: The place of the staged batch, if this disk has it and adopts its body. The slaves probably have it too,
             so the master does not send them the body.
     """
-    spared = admission.spared(broker, log, header.producer)
+    is_known = log.live_table.last(header.producer) is not None
+    spared = 0 if is_known else admission.spared(broker, log, header.producer)
     batch = log.append(broker, header, staged.body, staged.header if place is not None else None, spared=spared)
     admission.note_append(broker, log)
     _send_on(broker, partition, log, batch, place)
@@ -155,7 +156,8 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     if is_repeat:
         _answer_repeat(broker, partition, log, event)
         return None
-    batch = log.append(broker, event.header, event.body, may_wait=may_wait(log, event.level))
+    spared = admission.spared(broker, log, event.header.producer) if last is None else 0
+    batch = log.append(broker, event.header, event.body, may_wait=may_wait(log, event.level), spared=spared)
     admission.note_append(broker, log)
     offset = make_offset(log.no, batch.header.base_index)
     is_final = _is_final(partition, log, log.no)

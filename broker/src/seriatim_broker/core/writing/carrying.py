@@ -72,6 +72,8 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
         text = "this broker is not the master of the open segment: it appended nothing"
         _refuse(broker, event.request, errors.NotServingError(text, retry_after_ms=50))
         return
+    if stand(log.live_table.last(event.producer), event.sequence, event.batches.first_rows) is not Stand.SUPERSEDED:
+        admission.note_asked(broker, log, event.producer)
     carrying = partition.carryings.get((event.producer, event.sequence))
     if carrying is None:
         missing = sum(each.is_missing for each in partition.carryings.values())
@@ -86,8 +88,6 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
         _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
         return
     carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
-    if stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows) is not Stand.SUPERSEDED:
-        admission.note_asked(broker, log, carrying.producer)
     _keep_looking(broker, partition)
     _go_on(broker, partition, carrying)
 
