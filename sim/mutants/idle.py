@@ -36,8 +36,8 @@ limit-in-the-record: how many producers a segment remembers stands in its record
   log.led_from_us = broker.now.mono_us
 + log.live_table.limit += 3
 protected: a new producer pushes out none that was heard lately
-@ core.writing.admission.refusal
-+ return None
+@ core.writing.admission.spared
++ return 0
 protected-from-opening: to a master, the time before it opened the segment counts as nothing
 @ core.writing.admission.begin
 + log.led_from_us = broker.now.mono_us - (1 << 40)

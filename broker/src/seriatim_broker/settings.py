@@ -41,7 +41,24 @@ _Positive = Annotated[float, Meta(gt=0)]
 _NotNegative = Annotated[float, Meta(ge=0)]
 
 
-class BrokerSettings(Struct, frozen=True, kw_only=True):
+class ProducerSettings(Struct, frozen=True, kw_only=True):
+    """What a broker remembers of producers.
+
+    Attributes:
+        producers_remembered: How many producers a partition remembers, to find batches that are sent again. The record
+            of each segment that this broker opens has the number.
+        producer_protect_s: A new producer pushes out only one that was silent for so long. If there is none, a
+            partition remembers a quarter more, and refuses others. Clients try to deliver a batch for at most 600 s.
+        producer_tables_size_bytes_max: Memory for what the open segments of this broker remember of producers. Above
+            it, new producers are refused, and none is forgotten.
+    """
+
+    producers_remembered: Annotated[int, Meta(ge=2_000, le=PRODUCERS_MAX)] = PRODUCERS_DEFAULT
+    producer_protect_s: Annotated[int, Meta(ge=_DELIVERY_S_MAX, le=86_400)] = _DELIVERY_S_MAX
+    producer_tables_size_bytes_max: Annotated[int, Meta(ge=16 * _MIB)] = 512 * _MIB
+
+
+class BrokerSettings(ProducerSettings, frozen=True, kw_only=True):
     """All settings of a broker. `load` makes and checks this object; the constructor does not check.
 
     Attributes:
@@ -100,12 +117,6 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             Above it, others wait on the disk until these are stored.
         retry_cache_size_bytes_max: Memory for messages on which consumers failed, and that come again, over all
             consumer groups. Above it, each attempt reads its message from the disk.
-        producers_remembered: How many producers a partition remembers, to find batches that are sent again. The record
-            of each segment that this broker opens has the number.
-        producer_protect_s: A new producer pushes out only one that was silent for so long. If there is none, a
-            partition remembers a quarter more, and refuses others. Clients try to deliver a batch for at most 600 s.
-        producer_tables_size_bytes_max: Memory for what the open segments of this broker remember of producers. Above
-            it, new producers are refused, and none is forgotten.
         balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
         balance_moves_per_s: Most open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
@@ -168,9 +179,6 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     head_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 64 * _MIB
     forwarding_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
     retry_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 16 * _MIB
-    producers_remembered: Annotated[int, Meta(ge=2_000, le=PRODUCERS_MAX)] = PRODUCERS_DEFAULT
-    producer_protect_s: Annotated[int, Meta(ge=_DELIVERY_S_MAX, le=86_400)] = _DELIVERY_S_MAX
-    producer_tables_size_bytes_max: Annotated[int, Meta(ge=16 * _MIB)] = 512 * _MIB
     balance_interval_s: _NotNegative = 30.0
     balance_moves_per_s: Annotated[float, Meta(gt=0, le=100)] = 2.0
     balance_threshold: Annotated[float, Meta(gt=0, le=10)] = 0.2

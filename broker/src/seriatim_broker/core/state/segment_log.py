@@ -68,6 +68,17 @@ class Held(NamedTuple):
     fetched: Batch | None = None
 
 
+class Heard(State):
+    """When the master of an open segment heard its producers, by its monotonic clock, in us."""
+
+    __slots__ = ("asked", "crowded_us", "marks")
+
+    def __init__(self, led_from_us: int) -> None:
+        self.marks = [(led_from_us, 0)]  # at that time the log had that tail; the first one is the opening
+        self.asked: Mapping[bytes, int] = NOTHING  # producers that it was asked for, and when; in the order of time
+        self.crowded_us: int | None = None  # when it let in a writer that was one too many
+
+
 class Answered(NamedTuple):
     """The producer table of a fence answer, with the length, tail and generation of the log for which it is true."""
 
@@ -81,10 +92,8 @@ class SegmentLog(State):
     __slots__ = (
         "active",
         "answered",
-        "asked",
         "commit",
         "content_no",
-        "crowded_us",
         "durable",
         "flushed",
         "flushed_append_ms",
@@ -141,9 +150,7 @@ class SegmentLog(State):
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
         self.led_from_us = 0  # when this member opened it as master
-        self.heard: list[tuple[int, int]] | tuple[()] = ()  # of a master: at that time, in us, the log had that tail
-        self.asked: Mapping[bytes, int] = NOTHING  # producers that this master was asked for, and when, in us; by time
-        self.crowded_us: int | None = None  # when this master let in a writer that was one too many
+        self.heard: Heard | None = None  # of a master, from its first batch on
         self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
@@ -477,8 +484,7 @@ class SegmentLog(State):
         self.followers = ()
         self.runs = NOTHING
         self.commit = self.flushed = self.tail
-        self.heard = ()
-        self.asked = NOTHING
+        self.heard = None
         broker.count_producers(self.partition, 0)
         self.update(broker, fenced=True, sealed_len=length, sealed_checksum=checksum)
 

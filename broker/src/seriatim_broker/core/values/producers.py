@@ -854,10 +854,10 @@ class ProducerTable(State):
         If whole windows are too large, each producer keeps only its newest batch.
         """
         rows = [item for room in self._in_order for item in room.items()]
-        head_bytes = _COUNT.size + len(rows) * (PRODUCER_BYTES + 1)
-        if head_bytes + sum(len(window) for _, window in rows) <= size_bytes_max:
+        fixed_bytes = _COUNT.size + len(rows) * (PRODUCER_BYTES + 1)
+        if fixed_bytes + sum(len(window) for _, window in rows) <= size_bytes_max:
             return pack_table(rows)
-        if head_bytes + len(rows) * ROW_BYTES > size_bytes_max:
+        if fixed_bytes + len(rows) * ROW_BYTES > size_bytes_max:
             return None
         return pack_table((producer, window[-ROW_BYTES:]) for producer, window in rows)
 

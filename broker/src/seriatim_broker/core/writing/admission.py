@@ -44,7 +44,7 @@ from seriatim_api.ids import make_offset
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition
-from ..state.segment_log import SegmentLog
+from ..state.segment_log import Heard, SegmentLog
 from ..values.producers import ORDINARY, WRITERS, ProducerTable, room_of
 from ..values.states import drop, put
 
@@ -68,31 +68,28 @@ def begin(broker: BrokerState, log: SegmentLog) -> None:
 
 def note_append(broker: BrokerState, log: SegmentLog) -> None:
     """A batch was appended: the newest mark says so. It moves until it is far enough from the one before."""
-    now_us, protect_us = broker.now.mono_us, broker.config.producer_protect_us
-    heard = log.heard
-    if not heard:
-        log.heard = [(log.led_from_us, 0), (now_us, log.tail)]
+    now_us, protect_us, marks = broker.now.mono_us, broker.config.producer_protect_us, _heard(log).marks
+    if len(marks) > 1 and now_us - marks[-2][0] < protect_us // MARKS_MAX:
+        marks[-1] = now_us, log.tail
         return
-    if now_us - heard[-2][0] < protect_us // MARKS_MAX:
-        heard[-1] = now_us, log.tail
-        return
-    heard.append((now_us, log.tail))
-    while now_us - heard[1][0] > KEPT_FACTOR * protect_us:  # the one before it is enough
-        del heard[0]
+    marks.append((now_us, log.tail))
+    while now_us - marks[1][0] > KEPT_FACTOR * protect_us:  # the one before it is enough
+        del marks[0]
 
 
 def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
     """A publisher asks about the publication of this writer, or a forwarder sends a number again."""
     now_us = broker.now.mono_us
-    log.asked = put(drop(log.asked, producer), producer, now_us)
+    heard = _heard(log)
+    heard.asked = put(drop(heard.asked, producer), producer, now_us)
     until_us = now_us - KEPT_FACTOR * broker.config.producer_protect_us
-    while log.asked[oldest := next(iter(log.asked))] < until_us:
-        log.asked = drop(log.asked, oldest)
+    while heard.asked[oldest := next(iter(heard.asked))] < until_us:
+        heard.asked = drop(heard.asked, oldest)
 
 
 def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
     """How many of those that would go first stay if this producer, which the table does not know, comes now."""
-    table, room = log.live_table, room_of(producer)
+    table, room, heard = log.live_table, room_of(producer), _heard(log)
     wanted = len(table.pushed_out_by(producer))
     if not wanted:
         return 0
@@ -102,17 +99,18 @@ def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
     for number, (who, offset) in enumerate(table.oldest(room)):
         if offset >= silent_below or number >= SPARED_ALL:
             break
-        silent = silent + 1 if log.asked.get(who, asked_us) <= asked_us else 0
+        silent = silent + 1 if heard.asked.get(who, asked_us) <= asked_us else 0
         if silent == wanted:
             return number + 1 - wanted
     if room == WRITERS and _is_above_slack(table, room):
-        log.crowded_us = broker.now.mono_us
+        heard.crowded_us = broker.now.mono_us
     return SPARED_ALL
 
 
 def is_crowded(broker: BrokerState, log: SegmentLog) -> bool:
     """Whether a short time ago a writer was let in that would have been refused before the decision."""
-    return log.crowded_us is not None and broker.now.mono_us - log.crowded_us < CROWDED_US
+    at_us = _heard(log).crowded_us
+    return at_us is not None and broker.now.mono_us - at_us < CROWDED_US
 
 
 def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer: bytes) -> errors.SeriatimError | None:
@@ -134,6 +132,12 @@ def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer
     return None
 
 
+def _heard(log: SegmentLog) -> Heard:
+    if log.heard is None:  # an idle partition has no such object, to save memory
+        log.heard = Heard(log.led_from_us)
+    return log.heard
+
+
 def _is_above_slack(table: ProducerTable, room: int) -> bool:
     limit = table.limit_of(room)
     return table.count_of(room) >= limit + limit // SLACK_SHARE
@@ -149,6 +153,5 @@ def _silent_below(broker: BrokerState, log: SegmentLog, protect_us: int) -> int:
     Batches of earlier segments were heard at the opening, so they count as if they were at index 0.
     """
     until_us = broker.now.mono_us - protect_us
-    marks = log.heard or [(log.led_from_us, 0)]
-    tails = [tail for at_us, tail in marks if at_us <= until_us]
+    tails = [tail for at_us, tail in _heard(log).marks if at_us <= until_us]
     return make_offset(log.no, tails[-1]) if tails else 0
