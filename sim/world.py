@@ -108,7 +108,6 @@ RANGE = "range"
 """What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
 
 IDLE_LIMITS: dict[str, Any] = {
-    "producers_max": 14,
     "producer_protect_us": 600_000,
     "idle_block_rows": 2,
     "before_tables_bytes_max": 500,
@@ -189,8 +188,8 @@ class World:
             second_member_us=self.options.second_member_us,
             told_segments_max=self.updates.choice((0, 1, 2, 16)),
         )
-        if self.options.producers_idle:
-            self.config = replace(self.config, **IDLE_LIMITS)
+        if self.options.producers_max:
+            self.config = replace(self.config, **IDLE_LIMITS, producers_max=self.options.producers_max)
         if self.options.keyed_consumers or self.options.mode_consumers:
             self.config = replace(self.config, retry=KEYED_RETRY)
         if self.options.keyed_limits:

@@ -27,7 +27,8 @@ class Options:
         credit_bytes: How many bytes a consumer takes at once.
         take_us: How long that keeps a consumer busy.
         balanced: The controller moves open segments all the time, by traffic (whole brokers only).
-        producers_idle: Brokers remember few producers, and protect each for less than a second.
+        producers_max: How many producers brokers remember, each protected for less than a second; a quarter of it
+            writers, and as many forwarders. 0: as many as in production, for as long.
         part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
         old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
             (bare cores only).
@@ -53,7 +54,7 @@ class Options:
             cores only).
         spread_consumers: Partitions are spread over the consumers of exclusive groups. So many more of them come, and
             one comes and goes all the time (bare cores only).
-        producers_start_us: The time within which producers begin to send.
+        producers_start_us: The time within which producers begin to send, and programs to publish.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
         second_member_us: How long a disk that was just started waits for the other member before it decides a length.
@@ -125,7 +126,7 @@ class Options:
     may_lose_groups: bool = False
     record_segments_max: int = 0
     balanced: bool = False
-    producers_idle: bool = False
+    producers_max: int = 0
     part_bytes: int = 0
     old_segments: int = 0
     range_readers: bool = False

@@ -9,6 +9,9 @@ from seriatim_broker.core.values.events import AckLevel
 
 from .options import Options
 
+FEW = 14
+"""So many producers brokers remember in worlds in which they forget some."""
+
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
 """The ack levels that carry the promise; the second alone outlives the memory of all members."""
 
@@ -114,7 +117,7 @@ def idle_producers(rng: random.Random, options: Options) -> Options:
     span_us = rng.choice((2_500_000, 4_000_000))
     return replace(
         options,
-        producers_idle=True,
+        producers_max=FEW,
         producer_count=rng.choice((20, 35, 60)),
         producers_start_us=span_us,
         batches_per_producer=rng.choice((1, 3, 5)),
@@ -173,7 +176,7 @@ def publications(rng: random.Random, options: Options) -> Options:
         fault_count=rng.choice((4, 10, 20)),
         fault_span_us=rng.choice((1_200_000, 3_000_000)),
         drain_us=20_000_000,
-        producers_idle=rng.random() < 0.3,
+        producers_max=FEW * (rng.random() < 0.3),
         txn_lost_share=rng.choice((0.02, 0.1)),
         txn_late_share=rng.choice((0.02, 0.15)),
         flush=True,
@@ -191,7 +194,7 @@ def late_publications(rng: random.Random, options: Options) -> Options:
     return replace(
         publications(rng, options),
         publications=rng.choice((1, 2)),
-        producers_idle=True,
+        producers_max=FEW,
         producer_count=rng.choice((2, 4)),
         batches_per_producer=40,
         send_gap_us=150_000,
@@ -200,6 +203,24 @@ def late_publications(rng: random.Random, options: Options) -> Options:
         fault_count=rng.choice((3, 7)),
         partition_count=2,
         kinds={"crash": 6, "plan": 1, "freeze": 2, "complaint": 2, "cut": 1},
+    )
+
+
+def many_writers(rng: random.Random, options: Options) -> Options:
+    """More programs publish than a partition remembers writers, and questions about early ones come late.
+
+    Masters protect a writer for seconds. Few faults strike, because each switch begins that time anew.
+    """
+    return replace(
+        late_publications(rng, options),
+        writers=rng.choice((2, 3, 4, 6)),
+        producers_start_us=rng.choice((20_000, 5_000_000, 12_000_000)),
+        publications=rng.choice((1, 2)),
+        producers_max=rng.choice((4, 8)),
+        producer_count=2,
+        partition_count=rng.choice((1, 2)),
+        fault_count=rng.choice((0, 2, 5)),
+        drain_us=40_000_000,
     )
 
 

@@ -113,6 +113,7 @@ PROFILES: dict[str, Profile] = {
     "topics-grow": Profile(retaining.topics_grow, 0, GROWING),
     "publications": Profile(producing.publications, 0, PUBLISHING),
     "late-publications": Profile(producing.late_publications, 0, PUBLISHING),
+    "many-writers": Profile(producing.many_writers, 0, PUBLISHING),
     "lost-publications": Profile(producing.lost_publications, 0, PUBLISHING),
     "unflushed-publications": Profile(producing.unflushed_publications, 0, PUBLISHING),
     "group-operations": Profile(retaining.group_operations, 0),
@@ -265,7 +266,7 @@ def draw_for_brokers(
     batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
     gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
     long_kinds = {"started_copy", "remake_topic", "remake_group", "grow_topic", "restore"}
-    is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
+    is_long = bool(options.producers_max) or not long_kinds.isdisjoint(options.kinds)
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     kinds.pop("trim", None)  # it is the brokers' own duty here

@@ -36,7 +36,11 @@ STAGE_AWAY_US = (100_000, 2_500_000)
 GROWS_US = (20_000, 500_000)
 SLOW_SHARE = 0.5
 SLOW_US = (1_800_000, 3_000_000)
-LATE_US = (2_000_000, 4_000_000)
+SAYS_SO_US = 100_000
+"""A master says so long before the publisher's patience ends that it needs more time. Otherwise the publisher would
+complain about a healthy master, whose segment ends then (rule `complains-of-silence`)."""
+
+LATE_US = (2_000_000, 12_000_000)
 SHARED_SHARE = 0.35
 """Of the worlds with two programs, so many have them use one writer."""
 
@@ -62,7 +66,7 @@ class Publishing:
         self.programs: list[Program] = []
         self.partition_count = 0
         self._is_over = False
-        self._is_slow = world.options.producers_idle
+        self._is_slow = bool(world.options.producers_max)
         self._finishing: set[str] = set()
         self._counts = writer_count, publication_count
 
@@ -81,8 +85,12 @@ class Publishing:
         # A shared writer is not deleted: a program that opens nothing is not refused after that.
         for _ in range(self.rng.choice((0, 0, 3)) * (not is_shared)):
             self._world.schedule.after(self.rng.randint(20_000, 1_500_000), self._delete)
+        starts, until_us = random.Random(f"starts {self._world.seed}"), self._world.options.producers_start_us
         for program in self.programs:
-            self.later(program.start)
+            if until_us > PAUSE_US[1]:
+                self._world.schedule.after(starts.randint(0, until_us), program.start)
+            else:
+                self.later(program.start)
         self._world.schedule.after(LOOK_US, self._look)
         self._world.schedule.after(self.rng.randint(20_000, 300_000), self._disturb)
 
@@ -175,7 +183,7 @@ class Publishing:
         assert part is not None
         return lambda request, deadline_us: CarryOut(
             request, partition, INCARNATION, writer, record.producer, record.sequence, record.manifest.id,
-            part.batches, deadline_us,
+            part.batches, deadline_us - SAYS_SO_US,
         )  # fmt: skip
 
     # ---- what goes wrong ----

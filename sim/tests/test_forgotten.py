@@ -30,7 +30,7 @@ from sim.world import IDLE_LIMITS
 
 ONE = PartitionId(1)
 MEMBERS = A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)
-LIMITS = replace(BrokerConfig(), append_time_ahead_ms_max=2_000, **IDLE_LIMITS)
+LIMITS = replace(BrokerConfig(), append_time_ahead_ms_max=2_000, producers_max=14, **IDLE_LIMITS)
 FULL = LIMITS.producers_max
 LONG_US = LIMITS.producer_protect_us
 

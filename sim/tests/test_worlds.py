@@ -122,6 +122,7 @@ SWEEPS = (
         *("publications", "cores", 16),
         {"publication decided": 11, "publication taken up": 5, "topic grew": 2},
     ),
+    Sweep("many-writers", "cores", 16, {"publication decided": 14, "publication taken up": 8}),
     Sweep("late-publications", "cores", 16, {"publication decided": 14, "producer forgotten": 3}),
     Sweep("unflushed-publications", "cores", 6, {"publication decided": 6}),
     Sweep("lost-publications", "cores", 8, {"publication decided": 7, "declared lost unsettled": 3}),
