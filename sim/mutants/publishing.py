@@ -4,10 +4,18 @@ from .rows import mutations
 
 MUTATIONS = mutations("""
 [KEPT-STAGE publications]
-record-if-unknown [I9 WHOLE PUB late-publications]: a master that does not know the writer reads its record, and
-  refuses what is not decided
+record-if-unknown [I9 WHOLE PUB many-writers]: a master that does not know the writer reads its record, and refuses
+  what is not decided
 @ core.writing.carrying._ask_record
 + carrying.is_decided = True
+decided-are-let-in [I13 many-writers]: the writer of a decided publication is never refused
+@ core.writing.carrying._may_append
+- return not log.uncertain or appending.has_room(broker, log, batch.size_bytes)
++ table = log.live_table
++ if table.last(carrying.producer) is None:
++     if appending.admission.spared(broker, log, carrying.producer) == appending.admission.SPARED_ALL:
++         return False
++ return not log.uncertain or appending.has_room(broker, log, batch.size_bytes)
 own-table [I9 CUTS GAP CORE]: a master continues a publication where its own table says
 @ core.writing.publication_plan.stand
 + return Stand.UNKNOWN if last is None else 0
