@@ -31,9 +31,10 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "e1a0e3646189dfb3c66c45180bad6d584d7689eb"
+PREVIOUS: Final = "8b823d422fdc87afbe509463497d2fe90e69830e"
 """The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085)
-whose messages and control records are arrays (ADR 0087). The numbers were not released before.
+whose messages and control records are arrays (ADR 0087) and whose producer tables forget by the log (ADR 0086). The
+numbers were not released before.
 
 A tag would not do, because a clone may have no tags. No version has been released.
 """
