@@ -53,6 +53,10 @@ forwards-are-wanted [letters-lost]: a group goes on with dead letters after a cr
 @ core.consumers.handover.on_left
 - forwards_alone = keyed.forwards and not consumer_group.consumers
 + forwards_alone = False
+passed-is-noted [letters-lost]: a cursor that passes a lost segment says so
+@ core.consumers.crossing._lost_between
+- no < segment.no < to_no
++ False
 dirty-stays: a server writes what it changed before it forgets a consumer group
 @ core.consumers.consumer_group.forget_if_unused
 - (is_serving and consumer_group.ledger.dirty)

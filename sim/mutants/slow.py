@@ -13,10 +13,11 @@ _NAMES: Final = """
     jump-is-noted jump-tells-drop keys-said-when-durable last-confirms later-run later-stays lease-from-receipt
     loss-hides-no-drop loss-told-once lost-behind-others lost-is-noted missing-is-noted new-mode-is-flagged
     new-mode-keeps-note not-into-the-empty not-registered-again note-is-durable numbered-is-durable older-server
-    one-count one-entry-a-key only-masters-publish only-the-asked own-death parts-mixed passed-is-stored
-    passes-over-what-is-lost range-parts read-is-told rebuilt-goes-back record-if-unknown refusals-stay
-    reserved-by-one rest-is-ready run-refused settings-on-disks storage-cut-in-memory storage-damage-is-end
-    tails-forgotten taken-up under-way-stays unknown-done unknown-stays-frozen untold-not-taken-up
+    one-count one-entry-a-key only-masters-publish only-the-asked own-death parts-mixed passed-is-noted
+    passed-is-stored passes-over-what-is-lost range-parts read-is-told rebuilt-goes-back record-if-unknown
+    refusals-stay reserved-by-one rest-is-ready run-refused settings-on-disks storage-cut-in-memory
+    storage-damage-is-end tails-forgotten taken-up under-way-stays unknown-done unknown-stays-frozen
+    untold-not-taken-up
 """
 
 SLOW: Final = frozenset(_NAMES.split())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, make_offset
 from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import serving
 from seriatim_broker.core.consumers.fetching import TRIES_MAX
@@ -30,6 +30,7 @@ from seriatim_broker.core.values.keyed import (
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import count_keys, read_rows
 from seriatim_broker.core.values.log import LedgerRow
+from seriatim_broker.core.values.segment import SegmentState
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, MS, SECOND, TOPIC, P
@@ -381,9 +382,21 @@ def test_passed_messages_count_from_the_place_that_is_told() -> None:
     assert bench.keyed.counts(1).passed == 5, "on all disks the group is at 1:1"
 
 
-def handed_over() -> tuple[Forwarding, fx.WriteCursor]:
+def lose_the_next_segment(bench: Forwarding) -> None:
+    """Segment 2 is lost before anything was written there, and segment 3 follows."""
+    chain = bench.part.chain
+    assert chain is not None
+    first, second = chain.segments
+    lost = replace(second, state=SegmentState.LOST, sealed_len=0)
+    bench.chain = replace(chain, epoch=chain.epoch + 1, segments=(first, lost, replace(second, no=3)))
+    bench.read_chain(bench.chain)
+
+
+def handed_over(before: Callable[[Forwarding], None] | None = None) -> tuple[Forwarding, fx.WriteCursor]:
     """All that must keep it has the hand-over, and the cursor is being written."""
     bench = forwarding("ab")
+    if before is not None:
+        before(bench)
     following = bench.chain.segments[1].server
     bench.link(following)
     bench.fail("a")
@@ -399,6 +412,16 @@ def handed_over() -> tuple[Forwarding, fx.WriteCursor]:
     bench.hear(following, msg.HandOverKept(P, handed.segment_no, GROUP, handed.group_epoch, handed.id))
     (written,) = bench.all(fx.WriteCursor)
     return bench, written
+
+
+@pytest.mark.parametrize(("before", "noted"), [(None, (0, 0)), (lose_the_next_segment, (make_offset(2, 0), 2))])
+def test_cursor_that_passes_a_lost_segment_says_so(
+    before: Callable[[Forwarding], None] | None, noted: tuple[int, int]
+) -> None:
+    """Rule `passed-is-noted`."""
+    record = handed_over(before)[1].record
+    assert record.segment_no == (2 if before is None else 3)
+    assert (record.dropped_from, record.dropped_position) == noted
 
 
 def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> None:

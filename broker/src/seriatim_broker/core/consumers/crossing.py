@@ -166,8 +166,24 @@ def move_to(
         return
     consumer_group.phase = ConsumerGroupPhase.CROSSING
     dropped_from, position = _untold(partition, consumer_group)
+    if not dropped_from:
+        dropped_from, position = _lost_between(partition, consumer_group.segment_no, record.segment_no)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
     write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, chain_revision)
+
+
+def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
+    """The first lost segment that a hand-over passes, as an offset and its position; else 0, 0.
+
+    Rule `passed-is-noted` (I1, I13): the cursor says so, as if it left that segment. Without it:
+      1. The keys are handed over from segment 1 to segment 3, as segment 2 is lost. The consumer is told, and ends.
+      2. No message of segment 3 is acknowledged. But 3:0 is set aside, so the group is not at its beginning any more.
+      3. A consumer joins, and is not told of segment 2.
+    """
+    for segment in partition.chain.segments if partition.chain is not None else ():
+        if no < segment.no < to_no and segment.state is SegmentState.LOST:
+            return make_offset(segment.no, 0), segment.base or 0
+    return 0, 0
 
 
 def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int]:
