@@ -16,6 +16,11 @@ from .test_public import fake_in_a_thread
 PAGE = Path(__file__).parents[3] / "docs" / "using" / "by-key.md"
 
 
+def _take_ctrl_c() -> None:
+    """Take SIGINT again. A shell's background process ignores it, and so do all processes that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_first_program_about_keys_ends_at_ctrl_c_without_a_traceback(tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
@@ -26,7 +31,8 @@ def test_the_first_program_about_keys_ends_at_ctrl_c_without_a_traceback(tmp_pat
         group = FakeKeyed(cluster)
         group.add(topic.partition_ids[0], [(b"order-7", b"paid")])
         command = [sys.executable, "-u", str(program), cluster.brokers[0].address]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=_take_ctrl_c) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "b'order-7' 0/1:0 b'paid'\n"
             process.send_signal(signal.SIGINT)
