@@ -106,10 +106,6 @@ under-way-stays [keyed-late]: a write of a cursor that is under way is not forgo
 further-waits [keyed-further]: where order is by key, a group is not served at an older place
 @ core.consumers.cursors.was_further
 + return False
-later-stays [keyed-further]: a control record of a segment that the consumer group has left is not written
-@ core.consumers.cursors._keep
-  if partition.cursors.get(cursor.consumer_group) is not cursor:
-+     broker.out.write(PutCursor(partition.id, cursor))
 rebuilt-goes-back [keyed-further]: after a rebuild, a server that lacks the control record goes back to what was set
   aside
 @ core.control.rebuild.plan_cursor
