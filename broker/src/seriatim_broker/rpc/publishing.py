@@ -82,7 +82,7 @@ TRANSACTIONS_MAX: Final = 50
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 
 CROWDED_S: Final = 60.0
-"""So long after a master said that its partition is crowded, nothing is decided there for writers that are new."""
+"""How long a publisher decides nothing for new writers after a master said that its partition is crowded."""
 
 
 _log = structlog.get_logger(__name__)

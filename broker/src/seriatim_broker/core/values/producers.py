@@ -157,8 +157,8 @@ def _forgotten_id(room: int) -> bytes:
 BLOCK_ID_BYTES: Final = 16
 
 UNBLOCKED_SHARE: Final = 4
-"""A block is made when so many times its rows have windows. So producers that send again and again stay out of blocks,
-unless there are more of them than this."""
+"""A block is made when four times as many producers have windows as it has rows. So producers that send again and again
+stay out of blocks, unless there are more of them than this."""
 
 _ENTRIES_OF_BYTES: Final = [size // ENTRY_BYTES for size in range(WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES + 1)]
 
@@ -438,7 +438,7 @@ class Room(State):
         """Add a committed batch; returns the producer's new window."""
         known = self.windows.get(producer)
         if known is not None:
-            self._drop_window(producer, known)  # so that its window goes behind all others
+            self._drop_window(producer, known)  # so that its window comes after all others
         elif self.blocks and (found := self._row(producer)) is not None:
             known = found[0].window(found[1])
             self._hide_row(*found)
@@ -865,7 +865,7 @@ class ProducerTable(State):
 def merge(tables: Iterable[ProducerTable]) -> ProducerTable:
     """One table of several, with the window of the highest producer epoch, then sequence, for each producer.
 
-    Used behind unsettled segments, where tables do not continue one another.
+    Used after unsettled segments, where tables do not continue one another.
     """
     best: dict[bytes, Window] = {}
     for table in tables:

@@ -32,8 +32,8 @@ that have not published yet (`rpc.publishing`).
 
 The first batch of a producer says how many of those that would go first stay (`BatchHeader.spared`): those that were
 asked for lately, up to the first one that is silent. If all are protected, none goes. Then the room is above its limit
-for a time, up to a quarter of it, and each later producer pushes out two. So there is room for new producers behind a
-switch, when all count as heard.
+for a time, by a quarter of it at most, and each later producer pushes out two. So there is room for new producers after
+a switch, when all count as heard.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from ..values.producers import ORDINARY, WRITERS, ProducerTable, room_of
 from ..values.states import drop, put
 
 MARKS_MAX = 64
-"""So many times a master remembers how long its log was, within the time in which producers are protected."""
+"""Marks of the log's length that a master keeps for the time in which producers are protected."""
 
 KEPT_FACTOR = 6
-"""Writers and forwarders are protected for so many times as long as other producers: one hour."""
+"""How much longer writers, forwarders and replays are protected than other producers: for an hour."""
 
 SLACK_SHARE = 4
-"""A room has this part of its limit above it, for producers that come while all others are protected."""
+"""While all producers of a room are protected, new ones come in until the room is a quarter above its limit."""
 
 CROWDED_US = 60_000_000
-"""So long after a writer was let in above that, a master tells publishers that it is crowded."""
+"""How long a master tells publishers that it is crowded, from the last writer on that came in above the quarter."""
 
 
 def begin(broker: BrokerState, log: SegmentLog) -> None:
@@ -95,7 +95,7 @@ def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
         return 0
     protect_us = _protect_us(broker, room)
     silent_below, asked_us = _silent_below(broker, log, protect_us), broker.now.mono_us - protect_us
-    silent = 0  # so many one after another
+    silent = 0  # silent ones in a row
     for number, (who, offset) in enumerate(table.oldest(room)):
         if offset >= silent_below or number >= SPARED_ALL:
             break
