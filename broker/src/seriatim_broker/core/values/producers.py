@@ -589,8 +589,13 @@ class ProducerTable(State):
                 room.put_window(producer, window)
         for producer, window in sorted(windows.items(), key=_by_offset):
             self._room(room_of(producer)).put_window(producer, window)
-        if windows and (writers := self.rooms.get(WRITERS)) is not None:  # those that were spared lie further back
-            writers.windows = dict(sorted(writers.windows.items(), key=_by_offset))
+        for number, room in self.rooms.items() if windows else ():
+            # Rule `spared-stay-first` (I9, J4): those that were spared lie further back than the rest of the table at
+            # rest, so they come first again. Without it: 1. Forwarder F is spared. A member restarts, and puts F behind
+            # the others. 2. The next segment opens with its table. G is pushed out before F, so the disk says that all
+            # up to G are forgotten. 3. A member restarts, and takes F for forgotten. F's dead letter is stored again.
+            if number != ORDINARY:
+                room.windows = dict(sorted(room.windows.items(), key=_by_offset)) or NOTHING
         self.unwritten: Mapping[bytes, Window | None] = NOTHING  # what a disk does not have yet
         self._begin_live(())
 
