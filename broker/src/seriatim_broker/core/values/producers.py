@@ -780,10 +780,11 @@ class ProducerTable(State):
                 self._above = drop(self._above, producer)
         number = room_of(producer)
         room, limit = self._room(number), self.limit_of(number)
-        excess = room.producer_count + 1 - limit if room.window(producer) is None else 0
-        spared, forgotten = batch.spared, room.forgotten
-        left = room.producer_count - spared if spared != SPARED_ALL else 0
-        went = [room.forget_oldest(spared) for _ in range(min(2, excess, left))]
+        spared, forgotten, leaving = batch.spared, room.forgotten, 0
+        if room.window(producer) is None and spared != SPARED_ALL:
+            count = room.producer_count
+            leaving = min(2, count + 1 - limit, count - spared)
+        went = [room.forget_oldest(spared) for _ in range(leaving)]
         for stays, window in islice(room.windows.items(), spared) if went and spared else ():
             # Rule `spared-are-written` (I9): a window at or below `forgotten` is one that this segment wrote. Without
             # it: 1. Writer W is spared, and X goes. W's window is in the table with which the segment was opened. 2.
