@@ -162,6 +162,17 @@ def test_batches_that_are_not_committed_push_out_in_their_turn() -> None:
     assert _id(20) in dict(log.table_as_of(log.tail))
 
 
+def test_producer_that_is_back_before_it_goes_keeps_its_run() -> None:
+    bench = full_master()
+    bench.wait(6 * SECOND, (M01,))
+    bench.append(0, producer=_id(20), starts=True)
+    bench.append(0, epoch=1, producer=_id(0), run=5, starts=True)
+    bench.persist()
+    bench.ack(M01, FULL + 1)
+    assert _id(0) not in dict(_table(bench).rooms[0].items()), "it goes when the batch of 20 is committed"
+    assert bench.refusal(1, epoch=1, producer=_id(0), run=5) is None
+
+
 def test_broker_without_memory_for_tables_admits_nobody_and_forgets_nobody() -> None:
     bench = opened_master(config=replace(MANY, producers_bytes_max=1))
     _append(bench, 0)

@@ -388,7 +388,8 @@ class SegmentLog(State):
         if self.table is None:
             return
         for producer in self.table.fold(make_offset(self.no, committed)):
-            self.runs = drop(self.runs, producer)
+            if self.runs and self.table.last(producer) is None:  # it may be back already, above the commit
+                self.runs = drop(self.runs, producer)
         if self.record.sealed_len is not None:
             return
         if self.keep_small(broker):
