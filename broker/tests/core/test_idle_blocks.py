@@ -127,6 +127,21 @@ def test_blocks_that_nobody_has_any_more_end_the_try_and_are_not_asked_for_again
     assert len(bench.sent(msg.BlockRequest)) == asked
 
 
+def test_an_answer_that_comes_twice_ends_no_try() -> None:
+    """The member asked again before the first answer was there."""
+    bench = _target()
+    bench.core.state.config = replace(bench.core.state.config, blocks_asked_max=2)
+    _prepare(bench)
+    bench.wait(bench.config.block_timeout_us + 1, (M00, M20))
+    assert len(bench.sent(msg.BlockRequest, M00)) == 2
+    _give(bench, FROM_1, FROM_2)
+    _give(bench, FROM_1, FROM_2)
+    assert not [answer for answer in bench.sent(msg.PrepareAnswer, M20) if answer.refusal]
+    _give(bench, FROM_3)
+    bench.persist()
+    assert bench.sent(msg.PrepareAnswer, M20)[-1].missing_bytes == 0
+
+
 def test_blocks_are_asked_for_again_when_no_answer_comes() -> None:
     bench = _target()
     _prepare(bench)

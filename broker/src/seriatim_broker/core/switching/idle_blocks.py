@@ -222,18 +222,18 @@ def on_answer(
     asked = partition.asked
     if asked is None or asked.member != sender:
         return
+    blocks = [IdleBlock(content) for content in message.contents]
+    wanted = [block for block in blocks if block.id in asked.blocks]
+    if blocks and not wanted:
+        return  # the late answer to an earlier request; it does not say that the sender lacks what is asked for now
     partition.asked = None
-    got = 0
-    for content in message.contents:
-        block = IdleBlock(content)
-        if block.id in asked.blocks:
-            got += 1
-            _keep(broker, partition, block)
-    if not got and partition.offer is not None and partition.offer.member == sender:
+    for block in wanted:
+        _keep(broker, partition, block)
+    if not wanted and partition.offer is not None and partition.offer.member == sender:
         partition.offer = None  # the sender has none of them any more; it will send another offer
     waits, partition.awaiting = partition.awaiting, ()
     for wait in waits:
-        if not got and wait.request.source == sender:
+        if not wanted and wait.request.source == sender:
             _refuse(broker, partition, wait)
         else:
             # A preparation that still lacks a block waits again. The attempts that it replaces were dropped when the
