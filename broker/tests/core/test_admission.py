@@ -187,6 +187,17 @@ def test_broker_without_memory_for_tables_admits_nobody_and_forgets_nobody() -> 
     assert bench.core.state.producer_bytes == 0
 
 
+def test_new_producer_takes_the_place_of_a_silent_one_without_memory() -> None:
+    """The table takes no more memory than before."""
+    bench = full_master()
+    bench.core.state.config = replace(bench.core.state.config, producers_bytes_max=1)
+    request = _append(bench, 50)
+    assert isinstance(bench.refused()[request], errors.TooManyProducersError)
+    bench.wait(6 * SECOND, (M01,))
+    assert _append(bench, 51) in bench.accepted()
+    assert _table(bench).last(_id(0)) is None
+
+
 @pytest.mark.parametrize("mark", [FORGOTTEN_MARK, b"/writer/"])
 def test_client_cannot_use_an_id_of_brokers(mark: bytes) -> None:
     bench = opened_master()

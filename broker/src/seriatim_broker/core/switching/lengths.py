@@ -84,10 +84,10 @@ def append_floor_ms(partition: Partition, switch: Switch) -> int:
     #   3. Bm appends b at 12:00:01: append time goes back.
     #
     # The last sealed batch counts even if its time is below the floor before, because the master set append time back
-    # (`append-time-believed`). Without it (I9):
-    #   1. The floor is a day ahead, from a master whose clock was wrong.
-    #   2. Producers that sent a moment ago seem to be idle for a day, and are forgotten.
-    #   3. One of them resends a batch, which is stored twice.
+    # (`append-time-believed`). Without it:
+    #   1. The floor is a day ahead, from a master whose clock was wrong. The next master sets append time back.
+    #   2. After the next switch, append time is a day ahead again.
+    #   3. Who reads from a time on misses what was sent today, and retention keeps it for a day longer.
     #
     # A batch above the sealed length does not count: it is gone.
     sealed = switch.sealing.answers[switch.sealing.source] if switch.sealing.source is not None else None

@@ -118,18 +118,20 @@ def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer
     config, table, room = broker.config, log.live_table, room_of(producer)
     if _is_above_slack(table, room) and spared(broker, log, producer) == SPARED_ALL:
         return errors.TooManyProducersError(
-            f"{partition.name} remembers {table.count_of(room)} producers, and each of them was heard within the "
-            f"last {_protect_us(broker, room) // 1_000_000} s; this batch is not stored; send with fewer producers, or "
-            "to more partitions",
+            f"{partition.name} remembers {table.count_of(room)} producers, and each of them may have sent within "
+            f"the last {_protect_us(broker, room) // 1_000_000} s; this batch is not stored; send with fewer "
+            "producers, or to more partitions",
             retry_after_ms=1_000,
         )
-    if broker.producer_bytes >= config.producers_bytes_max:
-        return errors.TooManyProducersError(
-            f"the producer tables of this broker take {config.producers_bytes_max} bytes, which is their limit; this "
-            "batch is not stored; send with fewer producers, or raise producer_tables_size_bytes_max",
-            retry_after_ms=1_000,
-        )
-    return None
+    if broker.producer_bytes < config.producers_bytes_max:
+        return None
+    if table.pushed_out_by(producer, spared(broker, log, producer)):
+        return None  # for one that comes, at least one goes, so the table takes no more memory
+    return errors.TooManyProducersError(
+        f"the producer tables of this broker take {config.producers_bytes_max} bytes, which is their limit; this batch "
+        "is not stored; send with fewer producers, or raise producer_tables_size_bytes_max",
+        retry_after_ms=1_000,
+    )
 
 
 def _heard(log: SegmentLog) -> Heard:
