@@ -58,9 +58,6 @@ loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are told of a drop
 - end = end_of_drops(partition.chain)
 + from ..values.positions import first_kept
 + end = first_kept(partition.chain)
-gone-is-read [I13]: a member that requests dropped messages reads the record
-@ core.copies.copying.read_if_older
-+ pass
 new-mode-is-flagged [K4 I9]: what consumers were given before a change of mode comes again flagged
 @ core.consumers.operations._given_below
 + return 0
