@@ -39,7 +39,7 @@ NONE_IS_REFUSED = """
 
 TOLD = """
     GroupPartition.oldest_append_ms
-    ReplayDeadLettersResponse.offsets TellKnownResponse.behind
+    ReplayDeadLettersResponse.offsets TellKnownResponse.behind Dropped.messages
     CursorRecord.dropped_position ReadQuarantinedResponse.done
     BrokerGroupDescription.waits_for
     BrokerAddress.stream_port MemberRecord.stream_port

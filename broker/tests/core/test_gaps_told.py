@@ -367,7 +367,10 @@ def test_note_of_a_drop_before_a_lost_segment_is_kept() -> None:
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_segment_that_left_the_record_is_told_as_dropped(start: int) -> None:
-    """Rule `missing-is-noted`: the cursor is of an older copy of the coordinator; the group has passed segment 1."""
+    """Rule `missing-is-noted`: the cursor is of an older copy of the coordinator; the group has passed segment 1.
+
+    Rule `unknown-is-no-number`: how many messages segment 1 had is not known.
+    """
     bench = Behind()
     begin = Start(1, checksum_of(bench.batches[:1]), bench.batches[0].size_bytes) if start else None
     bench.chain = trim(bench.chain, 2, begin, 2)
@@ -378,7 +381,7 @@ def test_segment_that_left_the_record_is_told_as_dropped(start: int) -> None:
     bench.cursor(no=1, start=1)
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.segment_no, write.record.start_index, write.record.group_epoch) == (2, 0, 2)
-    assert (write.record.dropped_from, write.record.dropped_position) == (make_offset(1, 1), 1)
+    assert (write.record.dropped_from, write.record.dropped_position) == (make_offset(1, 1), 0)
     assert bench.delivered(fx.Gap) == [], "the server of segment 2 tells it, from the note"
     bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.DONE, 10))
     read = ev.CursorRead(P, GROUP, write.record, 10)
@@ -390,15 +393,15 @@ def test_segment_that_left_the_record_is_told_as_dropped(start: int) -> None:
         bench.read_chain(bench.part.chain)
         bench.do(read)
     bench.deliver()
-    assert dropped(bench) == [(make_offset(1, 1), 0, 1), (make_offset(2, 0), 1, 1)][: 1 + start]
+    assert dropped(bench) == [(make_offset(1, 1), 0, 0), (make_offset(2, 0), 1, 1)][: 1 + start]
     assert bench.indexes() == [0, 1][start:]
 
 
 @pytest.mark.parametrize(
     ("record", "noted"),
     [
-        (ev.CursorRecord(1, 4, 0, TOPIC), (make_offset(1, 0), 1)),
-        (ev.CursorRecord(2, 4, 1, TOPIC, mode=KEYED, oldest=make_offset(1, 1)), (make_offset(1, 1), 3)),
+        (ev.CursorRecord(1, 4, 0, TOPIC), (make_offset(1, 0), 0)),
+        (ev.CursorRecord(2, 4, 1, TOPIC, mode=KEYED, oldest=make_offset(1, 1)), (make_offset(1, 1), 0)),
         (ev.CursorRecord(2, 4, 0, TOPIC, dropped_from=make_offset(1, 1), dropped_position=1), (make_offset(1, 1), 1)),
     ],
     ids=["its place", "the oldest message in a list", "an older note"],

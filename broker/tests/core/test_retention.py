@@ -535,14 +535,14 @@ def test_what_a_broadcast_consumer_has_not_read_is_not_kept() -> None:
 
 
 def test_another_mode_keeps_the_position_of_a_drop_whose_segment_has_left() -> None:
-    """Rule `new-mode-keeps-note`: the group stands at 3:0, and 1:0 to 3:1 are dropped."""
+    """Rule `new-mode-keeps-note`: the group stands at 3:0, and 1:1 to 3:1 are dropped."""
     chain = trim(three_sealed(), 3, start_at(2), 3)
-    record = ev.CursorRecord(3, 2, 0, TOPIC, mode=ConsumerMode.SHARED, dropped_from=make_offset(1, 0))
+    noted = make_offset(1, 1)
+    record = ev.CursorRecord(3, 2, 0, TOPIC, mode=ConsumerMode.SHARED, dropped_from=noted, dropped_position=1)
     event = configuring(WantedSettings(ConsumerMode.EXCLUSIVE))
-    noted = make_offset(1, 0)
     kept = operations.after(record, event, chain, Place(3, 0), 0, noted, record.dropped_position)
-    assert (kept.dropped_from, kept.dropped_position) == (noted, 0)
+    assert (kept.dropped_from, kept.dropped_position) == (noted, 1)
     unknown = operations.after(record, event, chain, Place(3, 0), 0, noted)
-    assert (unknown.dropped_from, unknown.dropped_position) == (noted, 9), "one message before 3:0, so it is told"
+    assert (unknown.dropped_from, unknown.dropped_position) == (noted, 0), "not known"
     back = serving._back_at(chain, record, Place(3, 0))
-    assert (back.dropped_from, back.dropped_position, back.start_index) == (noted, 0, 2)
+    assert (back.dropped_from, back.dropped_position, back.start_index) == (noted, 1, 2)

@@ -73,6 +73,14 @@ def test_drop_that_the_next_server_tells_again_is_told_once(kind: type[Core]) ->
 
 
 @both
+def test_drop_without_a_number_is_told_around_what_was_told(kind: type[Core]) -> None:
+    """The server does not know how many messages segment 1 had."""
+    core = begun(kind)
+    assert gaps(core, Dropped(1, at(2, 2), 2, 3, 1)) == [GapFound(2, 2, DROPPED, at(2, 3), 1)]
+    assert gaps(core, Dropped(1, at(1, 37), 2, 3, 0)) == [GapFound(1, 37, DROPPED, at(2, 2))]
+
+
+@both
 def test_drop_around_a_loss_is_told_without_it(kind: type[Core]) -> None:
     core = begun(kind)
     cross(core)

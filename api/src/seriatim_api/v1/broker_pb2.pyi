@@ -1247,7 +1247,7 @@ class Dropped(_message.Message):
     segment: _builtins.int
     to_index: _builtins.int
     messages: _builtins.int
-    """at most so many; repeats that readers skip count too"""
+    """at most so many; repeats that readers skip count too; 0: not known"""
     def __init__(
         self,
         *,

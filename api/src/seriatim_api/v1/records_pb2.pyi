@@ -826,7 +826,7 @@ class CursorRecord(_message.Message):
     """from this offset up to where the group begins retention dropped messages, and no consumer"""
     dropped_position: _builtins.int
     """of the group is known to have been told; 0: nothing
-    the position of that offset
+    the position of that offset; 0: not known, unless that is 1:0
     """
     external: _builtins.bool
     """The group has no consumers: it reads ranges, and reports how far it is. No broker serves it."""

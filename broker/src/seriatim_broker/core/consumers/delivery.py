@@ -99,6 +99,11 @@ def tell_noted_drop(
     """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
 
     The note may begin with segments that were declared lost. It is told of these as such.
+
+    Rule `unknown-is-no-number` (I1, I13): if the position is not known, the consumer is told no number. Without it:
+      1. Retention drops 2:2, and the consumer is told. It drops all of segment 1 too, and 1:37 was in a list.
+      2. The next server does not know how many messages segment 1 had. It tells of a drop from 1:37 on, of 1 message.
+      3. The client was told of 1 message there, 2:2. So it tells the application nothing of 1:37.
     """
     chain, ledger = partition.chain, consumer_group.ledger
     offset, position = ledger.dropped_from, ledger.dropped_position
@@ -108,8 +113,9 @@ def tell_noted_drop(
         following = chain.from_no(split_offset(offset)[0] + 1)
         assert following is not None, "only a segment behind which another one is open can be lost"
         offset, position = make_offset(following.no, 0), following.base or 0
-    count = position_of(chain, end) - position
-    if 0 < offset < end and count > 0:
+    is_known = position > 0 or offset == make_offset(1, 0)
+    count = position_of(chain, end) - position if is_known else 0
+    if 0 < offset < end and (count > 0 or not is_known):
         gone.tell_dropped(broker, consumer, offset, place, count)
 
 

@@ -438,7 +438,7 @@ def after(
       2. A person changes the mode. The group goes on behind k:5, because k:6 to k:9 are acknowledged.
       3. A consumer comes, and no broker tells it that k:5 is missing.
     The same without its position `noted_at` (None: the chain tells it), because the segment may have left the record:
-    what is counted then may be 0, and a drop of no messages is not told.
+    then no broker can tell how many messages are gone.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
       1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
@@ -454,7 +454,7 @@ def after(
         moved = _to_place(cursor.with_settings(settings), chain, here)
         if not settings.mode.is_keyed and noted and first_kept(chain, split_offset(noted)[0]) < here:
             noted = 0
-        position = position_of(chain, noted, here) if noted_at is None else noted_at
+        position = position_of(chain, noted) if noted_at is None else noted_at
         moved = replace(moved, dropped_from=noted, dropped_position=position if noted else 0)
         return replace(moved, requests=requests).repeated_below(here.segment_no, given_below)
     if not event.operation.moves:

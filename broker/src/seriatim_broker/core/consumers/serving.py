@@ -619,8 +619,7 @@ def _noting_drop(chain: Chain, record: CursorRecord, place: Place, moved: Cursor
     """The cursor that was moved, with the note that messages are gone from a place on."""
     dropped_from = min(make_offset(*place), record.dropped_from or make_offset(*place))
     is_noted = dropped_from == record.dropped_from
-    end = Place(moved.segment_no, moved.start_index)
-    position = record.dropped_position if is_noted else position_of(chain, dropped_from, end)
+    position = record.dropped_position if is_noted else position_of(chain, dropped_from)
     return replace(moved, dropped_from=dropped_from, dropped_position=position)
 
 

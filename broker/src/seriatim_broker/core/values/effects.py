@@ -476,7 +476,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Retention dropped the messages from an offset up to an index of this segment: `messages` of them."""
+    """Retention dropped the messages from an offset up to an index of this segment: `messages` (0: not known)."""
 
     from_offset: int
     segment_no: int

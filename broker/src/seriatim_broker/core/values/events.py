@@ -115,7 +115,7 @@ class CursorRecord:
         requests: Ids of the last operations that changed this record, oldest first.
         dropped_from: Retention dropped the messages from this offset up to the cursor, and it is not known whether a
             consumer was told; 0: there are no such messages.
-        dropped_position: The position of that offset.
+        dropped_position: The position of that offset; 0: not known, unless that is 1:0.
         external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
             `reported_at_ms`.
         reported_at_ms: When an external group reported last. In broadcast mode: when its consumer was here last, up to

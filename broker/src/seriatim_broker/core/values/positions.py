@@ -77,19 +77,11 @@ def end_of_drops(chain: Chain) -> Place:
     return Place(segment.no, segment.start)
 
 
-def position_of(chain: Chain, offset: int, end: Place | None = None) -> int:
-    """The position of an offset that retention dropped.
-
-    If its segment has left the record, the chain does not tell how many messages were dropped. Then the position is
-    that of the last message before `end` (None: before the first one that is kept), so one message is counted.
-    """
+def position_of(chain: Chain, offset: int) -> int:
+    """The position of an offset that retention dropped; 0 if its segment has left the record: not known."""
     no, index = split_offset(offset)
     segment = chain.segment(no)
-    if segment is not None and segment.base is not None:
-        return segment.base + index
-    last = first_kept(chain) if end is None else end
-    kept = chain.segment(last.segment_no)
-    return max((kept.base or 0) + last.index - 1, 0) if kept is not None else 0
+    return segment.base + index if segment is not None and segment.base is not None else 0
 
 
 def end_of_gone(chain: Chain | None, offset: int) -> tuple[int, bool]:
