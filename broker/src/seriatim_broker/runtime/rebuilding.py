@@ -563,7 +563,8 @@ def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
             "told the sequence below the last one, and publishes the last one again, which repeats no row"
         )
         plan.unknown.append(
-            "writers that published nothing within 7 days: their programs are told that nothing was published, and "
-            "would publish everything again. Do not run them before you know their last sequences"
+            "writers that the partitions have forgotten, because many others published since: their programs are told "
+            "that nothing was published, and would publish everything again. Do not run them before you know their "
+            "last sequences"
         )
         plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

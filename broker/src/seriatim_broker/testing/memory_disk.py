@@ -2,8 +2,7 @@
 
 A `submit` is visible at once, and becomes durable later, in order. A crash keeps any prefix of the writes that were not
 durable. This is the worst that an ordered log with group commit may do. The simulator uses a `MemoryDisk` directly and
-decides when writes become durable. `MemoryStorage` and `SimulatedStorage` put the broker's asynchronous interface over
-one.
+decides when writes become durable. `SimulatedStorage` puts the broker's asynchronous interface over one.
 """
 
 from __future__ import annotations
