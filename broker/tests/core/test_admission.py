@@ -37,7 +37,7 @@ FULL, SLACK = 12, 3
 BLOCK_ROWS = 4
 QUICK = replace(BrokerConfig(), producers_max=FULL, producer_protect_us=5 * SECOND, idle_block_rows=BLOCK_ROWS)
 MANY = replace(QUICK, producers_max=100)
-"""So that blocks are made, and nobody goes."""
+"""So that blocks are made, and no producer goes."""
 
 
 def _id(number: int) -> bytes:
@@ -86,7 +86,7 @@ def _table(bench: Bench) -> ProducerTable:
 
 
 def test_new_producers_come_above_the_limit_while_all_others_were_heard() -> None:
-    """A quarter more. The batch says that nobody goes; later each new producer pushes out two."""
+    """A quarter more. The batch says that no producer goes; later each new producer pushes out two."""
     bench = crowded_master()
     assert {put.batch.header.spared for put in bench.writes(PutBatch)[-SLACK:]} == {SPARED_ALL}
     assert _table(bench).producer_count == FULL + SLACK
@@ -114,7 +114,7 @@ def test_new_producer_is_refused_until_the_oldest_was_silent_for_long() -> None:
     assert _id(0) not in bench.part.logs[1].runs or bench.part.logs[1].runs[_id(0)][1]
 
 
-def test_flood_of_new_producers_pushes_out_nobody_who_was_heard() -> None:
+def test_flood_of_new_producers_pushes_out_none_that_was_heard() -> None:
     bench = full_master()
     bench.wait(4 * SECOND, (M01,))
     _append(bench, 0, 1, starts=False)
@@ -154,7 +154,7 @@ def test_batches_that_are_not_committed_push_out_in_their_turn() -> None:
         bench.append(0, producer=_id(number), starts=True)
     table = _table(bench)
     assert [table.last(_id(number)) is None for number in range(3)] == [True, True, False]
-    assert len(dict(table.rooms[0].items())) == FULL, "of what is committed nobody went"
+    assert len(dict(table.rooms[0].items())) == FULL, "no committed producer went"
     again = bench.append(1, producer=_id(0), run=5, starts=True)
     assert isinstance(bench.refused()[again], errors.SequenceGapError)
     log = bench.part.logs[1]
@@ -173,7 +173,7 @@ def test_producer_that_is_back_before_it_goes_keeps_its_run() -> None:
     assert bench.refusal(1, epoch=1, producer=_id(0), run=5) is None
 
 
-def test_broker_without_memory_for_tables_admits_nobody_and_forgets_nobody() -> None:
+def test_broker_without_memory_for_tables_neither_admits_nor_forgets() -> None:
     bench = opened_master(config=replace(MANY, producers_bytes_max=1))
     _append(bench, 0)
     bench.wait(2 * SECOND, (M01,))

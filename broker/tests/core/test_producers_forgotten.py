@@ -222,7 +222,7 @@ def test_questions_are_answered_as_if_all_were_committed(steps: list[tuple[bytes
     assert _content(table.items()) == model.content
 
 
-def test_a_cut_brings_nobody_back_since_nobody_had_gone() -> None:
+def test_a_cut_brings_no_producer_back_since_none_had_gone() -> None:
     table = ProducerTable(limit=2)
     for index, producer in enumerate(IDS[:2]):
         table.record(header(0, producer=producer)._replace(segment=1, base_index=index))
