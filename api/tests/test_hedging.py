@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from seriatim_api.hedging import first_answer
+from seriatim_api.network.hedging import first_answer
 
 SOON_S = 0.001
 Attempt = Callable[[], Coroutine[Any, Any, str]]

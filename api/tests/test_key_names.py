@@ -18,7 +18,7 @@ from seriatim_api.key_names import (
     name_of_offset,
     name_to_text,
 )
-from seriatim_api.terminals import safe_text
+from seriatim_api.terminal.safe_text import safe_text
 
 KEYS = st.one_of(st.binary(), st.text().map(str.encode), st.text("%-emptysha256:0 \\\"'").map(str.encode))
 

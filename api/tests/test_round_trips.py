@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_api.round_trips import (
+from seriatim_api.network.round_trips import (
     ADDRESSES_MAX,
     KEPT,
     LATE_S,

@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.table import Table
 from rich.text import Text
-from seriatim_api.consoles import SafeConsole
-from seriatim_api.terminals import echo, safe_json, safe_text
+from seriatim_api.terminal.consoles import SafeConsole
+from seriatim_api.terminal.safe_text import echo, safe_json, safe_text
 
 EVIL = "web\x1b]0;owned\x07-1\x9b2J\r\u202e\u2028\x7f"
 

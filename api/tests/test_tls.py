@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
-from seriatim_api.tls import TlsFiles, TlsSource, read
+from seriatim_api.network import tls
+from seriatim_api.network.tls import TlsFiles, TlsSource, read
 
 
 @pytest.fixture(autouse=True)

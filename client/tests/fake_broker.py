@@ -22,13 +22,13 @@ import grpc.aio
 from seriatim import Client
 from seriatim_api import errors
 from seriatim_api.batch import BatchHeader, place
-from seriatim_api.frames import AppendEntry, read_append_frame, write_delivery_frame
-from seriatim_api.framing import with_prefix
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_to_proto, to_status
-from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
+from seriatim_api.wire.frame_reader import with_prefix
+from seriatim_api.wire.frames import AppendEntry, read_append_frame, write_delivery_frame
+from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 
 RESOLVE_WAIT_S = 0.3
 

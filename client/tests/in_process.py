@@ -25,7 +25,7 @@ from seriatim._core.credit import CreditPool
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.silence import Silence
 from seriatim_api.errors import SeriatimError
-from seriatim_api.round_trips import RoundTrips
+from seriatim_api.network.round_trips import RoundTrips
 from seriatim_api.status import error_from_proto, from_status
 
 from .fake_broker import FakeBroker, FakeCluster, serve_tcp

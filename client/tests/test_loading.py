@@ -24,7 +24,7 @@ NOT_FOR_SENDING = (
     "seriatim._writer",
     "seriatim.history",
     "seriatim_api.dead_letters",
-    "seriatim_api.tls",
+    "seriatim_api.network.tls",
     "seriatim_api.v1.dead_letters_pb2",
     "seriatim_api.v1.operations_pb2",
     "seriatim_api.v1.publications_pb2",

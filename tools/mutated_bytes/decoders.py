@@ -18,11 +18,14 @@ from msgspec import msgpack
 from seriatim import _batch, _dead_letters
 from seriatim._consuming.inbox import granted_messages, messages_of
 from seriatim._records import Message
-from seriatim_api import dead_letters, framing, ids, publications, status, troubles
+from seriatim_api import dead_letters, ids, publications, status, troubles
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, HeaderError, make_header, parse_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import CorruptionError, RequestError, SeriatimError
-from seriatim_api.frames import (
+from seriatim_api.protocol import PROTOCOL
+from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2
+from seriatim_api.wire import frame_reader
+from seriatim_api.wire.frames import (
     AppendEntry,
     FrameError,
     ReplicateRun,
@@ -32,8 +35,6 @@ from seriatim_api.frames import (
     write_delivery_frame,
     write_field,
 )
-from seriatim_api.protocol import PROTOCOL
-from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, peer_pb2, ranges_pb2, records_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.rocks import codec as stored
 from seriatim_broker.core.values import chain as chains
@@ -232,7 +233,7 @@ def _read_control(data: bytes) -> None:
 
 
 def _feed_frames(data: bytes) -> None:
-    reader = framing.FrameReader(1 << 16)
+    reader = frame_reader.FrameReader(1 << 16)
     at = 0
     while True:
         while reader.read() is not None:
@@ -528,7 +529,9 @@ _ALL: Final = (
     _seeded("append frame", _append_seeds(), producing.read_frame, RequestError),
     _seeded("data frame", _data_seeds(), peer_frames.read_data_frame, RequestError),
     _seeded("delivery", _delivery_seeds(), _read_delivery, FrameError, DecodeError),
-    _seeded("connection", [b"".join(map(bytes, framing.with_prefix(4, [b"content"]))) * 3], _feed_frames, FrameError),
+    _seeded(
+        "connection", [b"".join(map(bytes, frame_reader.with_prefix(4, [b"content"]))) * 3], _feed_frames, FrameError
+    ),
     _seeded("producer table", _parts(), _read_table, ValueError),
     _seeded("manifest", _manifest_seeds(), _read_manifest, RequestError),
     _seeded("offset", [b"1:2", b"8388607:1099511627775"], _read_places, ValueError),

@@ -1,4 +1,4 @@
-"""Commands print text only by `seriatim_api.terminals.echo`, and tables only on a `SafeConsole`."""
+"""Commands print text only by `seriatim_api.terminal.safe_text.echo`, and tables only on a `SafeConsole`."""
 
 from __future__ import annotations
 

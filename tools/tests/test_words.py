@@ -33,8 +33,8 @@ EXCEPTIONS = {
     "spark-on-k8s/src/seriatim_spark/pipelines/traffic.py: GroupLag": "the package's names are public",
     # the words of others
     "operator/*: *generation": "Kubernetes counts the changes of an object so",
-    "api/src/seriatim_api/tls.py: *generation": "public: how often the certificates were read anew",
-    "api/src/seriatim_api/tls_contexts.py: *generation": "that of the certificates",
+    "api/src/seriatim_api/network/tls.py: *generation": "public: how often the certificates were read anew",
+    "api/src/seriatim_api/network/tls_contexts.py: *generation": "that of the certificates",
     "broker/*: *generation": "that of the certificates",
     "client/*: *generation": "that of the certificates",
     "*: *LEADER*": "etcd's leader",
@@ -43,7 +43,7 @@ EXCEPTIONS = {
     "tools/kubernetes/configs.py: SYNC_FREQUENCY_S": "a setting of the kubelet",
     "client/src/seriatim/cli/_root.py: RootGroup": "click calls commands that have commands a group",
     # other kinds of runs and groups
-    "api/src/seriatim_api/frames.py: ReplicateRun": "the glossary's third kind of run, of a frame",
+    "api/src/seriatim_api/wire/frames.py: ReplicateRun": "the glossary's third kind of run, of a frame",
     "broker/src/seriatim_broker/adapters/rocks/extents.py: ExtentRun": "batches behind each other in an extent",
     "broker/src/seriatim_broker/adapters/rocks/writer.py: WriteGroup": "writes that are flushed together",
     "local/src/seriatim_local/embedded/store.py: _Group": "writes that are flushed together",

@@ -87,7 +87,7 @@ def coordinator(
     assert data is not None
     assert listen is not None
     prepare_process()
-    from seriatim_api.tls import TlsFiles
+    from seriatim_api.network.tls import TlsFiles
 
     run_coordinator = _embedded_coordinator()
     run_coordinator(data, listen, log_level, TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None)
@@ -161,7 +161,7 @@ def rebuild(
     if not all(name and address for name, _, address in pairs):
         raise click.UsageError("--brokers takes name=host:port[,name=host:port...]")
     prepare_process()
-    from seriatim_api.tls import TlsFiles
+    from seriatim_api.network.tls import TlsFiles
 
     from .rebuild_command import Request, run
 

@@ -15,8 +15,8 @@ import grpc
 import structlog
 from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_api.tls import TlsSource
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network.tls import TlsSource
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
 from seriatim_api.v1 import broker_pb2_grpc, dead_letters_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
 

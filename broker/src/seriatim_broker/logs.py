@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
 import structlog
-from seriatim_api.repeats import WithoutRepeats
+from seriatim_api.log_repeats import WithoutRepeats
 
 _NAMED: Final = ("partition", "stage_partition")
 _name_of: list[Callable[[int], str | None]] = []

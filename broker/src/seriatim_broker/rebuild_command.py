@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seriatim_api.errors import SeriatimError, UnavailableError
-from seriatim_api.terminals import echo
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
+from seriatim_api.terminal.safe_text import echo
 
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from .adapters.system_clock import SystemClock

@@ -23,7 +23,7 @@ from msgspec.structs import fields
 from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 
 from .core.values.config import BrokerConfig
 from .core.values.segment import PRODUCERS_DEFAULT, PRODUCERS_MAX

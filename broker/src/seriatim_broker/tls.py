@@ -12,8 +12,8 @@ from typing import Any, Literal
 import grpc
 import structlog
 from seriatim_api.errors import PreconditionError
-from seriatim_api.tls import TlsFiles, TlsMaterial, TlsSource
-from seriatim_api.tls_contexts import RenewedContext
+from seriatim_api.network.tls import TlsFiles, TlsMaterial, TlsSource
+from seriatim_api.network.tls_contexts import RenewedContext
 
 _log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
 )
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls, is_supported_version
 from seriatim_broker.adapters.etcd_channel import EndpointPool
 from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
@@ -313,7 +313,7 @@ def server_credentials(directory: Path) -> grpc.ServerCredentials:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 async def test_certificates_are_read_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim_api.tls.CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("seriatim_api.network.tls.CHECK_INTERVAL_S", 0.0)
     for name in ("old", "new"):
         make_certificates(tmp_path / name)
     used = tmp_path / "used"

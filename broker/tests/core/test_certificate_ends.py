@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_broker.certificate_ends import CertificateEnds, first_end
 
 
@@ -27,7 +27,7 @@ def test_of_several_certificates_the_first_one_to_end_counts() -> None:
 
 
 def test_new_files_have_new_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim_api.tls.CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("seriatim_api.network.tls.CHECK_INTERVAL_S", 0.0)
     ca = trustme.CA()
     files = TlsFiles(tmp_path / "ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from seriatim_api import troubles
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_local import tls as local_tls
 
 from tools.ports import free_ports

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.health import AdminPort
 from seriatim_broker.tls import admin_context, open_source
 from seriatim_local import tls as local_tls
@@ -120,7 +120,7 @@ async def test_the_status_file_names_the_run_and_then_the_reason(tmp_path: Path)
 
 
 async def test_the_admin_port_follows_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim_api.tls.CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("seriatim_api.network.tls.CHECK_INTERVAL_S", 0.0)
     used, new = issue(tmp_path / "used"), issue(tmp_path / "new")
     shutil.copytree(tmp_path / "used", tmp_path / "old")
     port = AdminPort(lambda: b"a_metric 1\n", lambda: "", lambda: "", admin_context(open_source(used, "test")))

@@ -14,11 +14,11 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import make_header
 from seriatim_api.bodies import SCHEMA
-from seriatim_api.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
 from seriatim_api.ids import make_offset
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
+from seriatim_api.wire.frames import AppendEntry, read_delivery_frame, write_append_frame, write_field
 
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
 DEADLINE_S = 40.0

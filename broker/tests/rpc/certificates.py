@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import trustme
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 LESS_LONG_AGO = datetime(2002, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from seriatim_api.framing import with_prefix
+from seriatim_api.wire.frame_reader import with_prefix
 
 DEADLINE_S = 30.0
 

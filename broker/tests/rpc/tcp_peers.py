@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network.tls import TlsFiles, TlsSource
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.link import Dialer
 from seriatim_broker.rpc.link import LinkDialer, LinkListener

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from seriatim_api.batch import HEADER_SIZE_BYTES, make_header, parse_header
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
-from seriatim_api.frames import read_delivery_frame
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import read_delivery_frame
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import DELAY_MS_MAX, ConsumerMode

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from seriatim_api.round_trips import WAY_KEY
+from seriatim_api.network.round_trips import WAY_KEY
 from seriatim_broker.rpc.services import deadline_us, ends_s, remaining_s
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
-from seriatim_api import dialing
 from seriatim_api.errors import SeriatimError
+from seriatim_api.network import grpc_options
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.rpc import transport
 from seriatim_broker.rpc.limits import CHANNEL_OPTIONS, SERVER_OPTIONS
@@ -101,6 +101,6 @@ async def test_calls_between_brokers_go_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_brokers_answer_pings_as_often_as_they_come() -> None:
     options = dict(SERVER_OPTIONS)
-    assert options["grpc.http2.min_ping_interval_without_data_ms"] < dialing.PING_AFTER_MS
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] < grpc_options.PING_AFTER_MS
     assert options["grpc.keepalive_permit_without_calls"] == 1
-    assert dict(CHANNEL_OPTIONS)["grpc.http2.ping_timeout_ms"] == dialing.PONG_WITHIN_MS
+    assert dict(CHANNEL_OPTIONS)["grpc.http2.ping_timeout_ms"] == grpc_options.PONG_WITHIN_MS

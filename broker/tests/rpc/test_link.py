@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import trustme
-from seriatim_api import host_lookup
-from seriatim_api.host_lookup import HostLookup
 from seriatim_api.ids import PartitionId
-from seriatim_api.tls import TlsSource
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network import host_lookup
+from seriatim_api.network.host_lookup import HostLookup
+from seriatim_api.network.tls import TlsSource
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc import link, listening, peer_frames

@@ -12,8 +12,8 @@ import grpc
 import pytest
 import pytest_asyncio
 import trustme
-from seriatim_api import tls
-from seriatim_api.tls import TlsSource
+from seriatim_api.network import tls
+from seriatim_api.network.tls import TlsSource
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 from seriatim_broker.rpc.outbound import BrokerCalls
 from seriatim_broker.rpc.transport import TlsTransport

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import trustme
-from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import MemberId
-from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network import tls
+from seriatim_api.network.tls import TlsFiles, TlsSource
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerRefusedError, PeerSilentError
 from seriatim_broker.rpc.link import LinkDialer, LinkListener
 from seriatim_broker.rpc.peer_names import PeerNames, covers

@@ -15,11 +15,11 @@ import pytest_asyncio
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES, make_header
 from seriatim_api.bodies import SCHEMA
-from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.publications import make_chunk_id
 from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_api.wire.frames import AppendEntry, write_append_frame, write_field
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx

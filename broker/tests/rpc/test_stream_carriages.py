@@ -10,11 +10,11 @@ import grpc
 import pytest
 import pytest_asyncio
 from seriatim_api.errors import SeriatimError
-from seriatim_api.frames import read_delivery_frame, write_field
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto, from_status
-from seriatim_api.stream_frames import FINISHED, HELLO, MESSAGE
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
+from seriatim_api.wire.frames import read_delivery_frame, write_field
+from seriatim_api.wire.stream_frames import FINISHED, HELLO, MESSAGE
 from seriatim_broker.rpc.grpc_streams import GrpcStreams
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.routing import RoutingServicer

@@ -20,16 +20,18 @@ import pytest_asyncio
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seriatim_api import errors, framed_connection, tls
+from seriatim_api import errors
 from seriatim_api.batch import make_header
-from seriatim_api.frames import AppendEntry, write_append_frame
-from seriatim_api.framing import HELLO_SIZE_BYTES_MAX
+from seriatim_api.network import tls
+from seriatim_api.network.tls import TlsFiles, TlsSource
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto
-from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
-from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_api.tls_contexts import TlsContexts
 from seriatim_api.v1 import broker_pb2, common_pb2
+from seriatim_api.wire import framed_connection
+from seriatim_api.wire.frame_reader import HELLO_SIZE_BYTES_MAX
+from seriatim_api.wire.frames import AppendEntry, write_append_frame
+from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_broker.rpc import producing, tcp_streams
 from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.services import Services

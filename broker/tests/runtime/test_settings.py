@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.settings import load
 
 GIVEN: dict[str, Any] = {

@@ -18,10 +18,10 @@ from seriatim_api.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from seriatim_api.frames import read_batches
 from seriatim_api.ids import TopicIncarnation, is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
+from seriatim_api.wire.frames import read_batches
 
 from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
 from seriatim._consumer_group_keys import ConsumerGroupKeys

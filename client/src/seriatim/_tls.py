@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

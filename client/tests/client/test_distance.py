@@ -7,7 +7,7 @@ from seriatim._core.producer import Connected
 from seriatim._producing.partition import PartitionSender
 from seriatim._transport.append import BATCHES_MAX, CALM_BATCHES, STREAM_BYTES_NEAR, AppendLink, Credits
 from seriatim._transport.carriage import Carriage
-from seriatim_api.frames import AppendEntry
+from seriatim_api.wire.frames import AppendEntry
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ import pytest
 from seriatim import Client
 from seriatim._consuming import streams
 from seriatim._transport import append, channels, ranges, tcp_carriage
-from seriatim_api import dialing
+from seriatim_api.network import grpc_options
 from seriatim_local.plan import Address, Link
 from seriatim_local.proxy import Proxy
 
@@ -206,7 +206,7 @@ async def test_ranges_go_on() -> None:
 
 
 def test_the_real_limits_are_noticed_in_time() -> None:
-    assert (dialing.PING_AFTER_MS + dialing.PONG_WITHIN_MS) / 1000 < NOTICED_S_MAX
+    assert (grpc_options.PING_AFTER_MS + grpc_options.PONG_WITHIN_MS) / 1000 < NOTICED_S_MAX
     assert dict(channels._OPTIONS)["grpc.keepalive_permit_without_calls"] == 1
     tcp = dict(tcp_carriage.KEEPALIVE)
     assert tcp["TCP_KEEPIDLE"] + tcp["TCP_KEEPINTVL"] * tcp["TCP_KEEPCNT"] < NOTICED_S_MAX

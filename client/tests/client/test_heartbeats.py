@@ -13,7 +13,7 @@ from seriatim._core.consumer_types import Place
 from seriatim._settings import ConsumerSettings
 from seriatim._transport.consume import ConsumeLink
 from seriatim_api import errors
-from seriatim_api.round_trips import RoundTrips
+from seriatim_api.network.round_trips import RoundTrips
 from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import FakeBroker, connected, running, until

@@ -12,9 +12,9 @@ import pytest
 from seriatim import Client, RangeReader
 from seriatim._transport import ranges as transport
 from seriatim_api import errors
-from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.v1 import ranges_pb2
+from seriatim_api.wire.frames import write_delivery_frame
 
 from ..fake_broker import FakeBroker, FakeCluster, running, until
 

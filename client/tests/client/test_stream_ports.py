@@ -15,12 +15,12 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.stream_ports import FAILURES_MAX, PORTS_MAX, StreamPort, StreamPorts
 from seriatim._transport.tcp_carriage import FRAME_SIZE_BYTES_MAX, TcpCarriage
 from seriatim_api import errors
-from seriatim_api.frames import FrameError
-from seriatim_api.framing import with_prefix
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_to_proto
-from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frame_reader import with_prefix
+from seriatim_api.wire.frames import FrameError
+from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 
 from ..fake_broker import FakeBroker, TcpContext, connected, running, until
 

@@ -16,7 +16,8 @@ import trustme
 from seriatim import Client, Tls, _client
 from seriatim._consuming import unserved
 from seriatim._transport import silence
-from seriatim_api import errors, tls
+from seriatim_api import errors
+from seriatim_api.network import tls
 
 from ..fake_broker import connected, running, until
 

@@ -14,9 +14,9 @@ import grpc
 import pytest
 from seriatim import Client
 from seriatim_api import errors
-from seriatim_api.frames import write_field
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import write_field
 from seriatim_local import LocalCluster
 
 from .traffic import traffic

@@ -19,7 +19,7 @@ import structlog
 from seriatim import Client, Tls, _client
 from seriatim._transport import append
 from seriatim_api.errors import PreconditionError, TlsHandshakeError, UnavailableError
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_local import LocalCluster
 from seriatim_local import tls as local_tls
 from seriatim_local.programs import find_etcd

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.rpc.asking import AskedBroker, transport_of
 
 ATTEMPT_DEADLINE_S: Final = 3.0

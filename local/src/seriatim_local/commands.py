@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import PreconditionError
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 from seriatim_broker.process_start import prepare_process
 
 from seriatim_local.delays import parse_delay
@@ -206,7 +206,7 @@ def status(directory: Path) -> None:
     if _wants_json():
         echo(json.dumps(found))
         return
-    from seriatim_api.consoles import SafeConsole
+    from seriatim_api.terminal.consoles import SafeConsole
 
     SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_status(found))
 
@@ -224,7 +224,7 @@ def _show_elsewhere(directory: Path) -> bool:
     if _wants_json():
         echo(json.dumps({"standalone": found.is_standalone, **asdict(found)}))
         return True
-    from seriatim_api.consoles import SafeConsole
+    from seriatim_api.terminal.consoles import SafeConsole
 
     SafeConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_elsewhere(found, directory))
     return True

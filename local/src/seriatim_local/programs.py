@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from seriatim_api.errors import ForeignDiskError, PreconditionError
 from seriatim_api.ids import RunId
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.passport import read_passport
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim_api.errors import SeriatimError
-from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_broker import logs
 from seriatim_broker.composition import Broker, serve_admin
 from seriatim_broker.metrics import Exposition

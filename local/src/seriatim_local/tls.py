@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim_api.errors import PreconditionError
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 
 DIRECTORY_NAME: Final = "tls"
 """A directory in the cluster's directory. The client's command finds `ca.crt`, `client.crt` and `client.key` there."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.lag import lag_messages
-from seriatim_api.tls import TlsFiles
+from seriatim_api.network.tls import TlsFiles
 
 if TYPE_CHECKING:
     from seriatim_api.v1 import broker_pb2

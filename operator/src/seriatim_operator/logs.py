@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 import structlog
-from seriatim_api.repeats import WithoutRepeats
+from seriatim_api.log_repeats import WithoutRepeats
 
 REPEATED_S: Final = 10.0
 """The same line is written once in this time, in seconds."""

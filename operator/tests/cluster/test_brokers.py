@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from seriatim_api.dialing import PING_OPTIONS, PINGED_OPTIONS
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnavailableError, UnknownTopicError
+from seriatim_api.network.grpc_options import PING_OPTIONS, PINGED_OPTIONS
 from seriatim_api.status import to_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2_grpc
 from seriatim_local.plan import Address, Link

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import structlog
-from seriatim_api.repeats import LINES_MAX, WithoutRepeats
+from seriatim_api.log_repeats import LINES_MAX, WithoutRepeats
 from seriatim_operator.logs import REPEATED_S
 
 

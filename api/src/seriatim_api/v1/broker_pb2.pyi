@@ -117,7 +117,7 @@ Global___KeyOperation: _TypeAlias = KeyOperation  # noqa: Y015
 
 @_typing.final
 class AppendFrame(_message.Message):
-    """Written and read by hand on the hot path (seriatim_api.frames): keep `bodies` the last field."""
+    """Written and read by hand on the hot path (seriatim_api.wire.frames): keep `bodies` the last field."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -101,7 +101,7 @@ Global___PeerFrame: _TypeAlias = PeerFrame  # noqa: Y015
 
 @_typing.final
 class ReplicateFrame(_message.Message):
-    """Written and read by hand on the hot path (seriatim_api.frames): keep `bodies` the last field."""
+    """Written and read by hand on the hot path (seriatim_api.wire.frames): keep `bodies` the last field."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

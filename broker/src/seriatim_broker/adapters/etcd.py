@@ -20,7 +20,7 @@ import grpc
 import structlog
 from aetcd.rpc import rpc_pb2
 from seriatim_api.errors import CoordinatorUnavailableError, LeaseNotFoundError
-from seriatim_api.hedging import first_answer
+from seriatim_api.network.hedging import first_answer
 
 from seriatim_broker.adapters.etcd_channel import Endpoint, EndpointPool, EtcdTls
 from seriatim_broker.adapters.etcd_codec import (

@@ -4,8 +4,8 @@ There is one gRPC channel for each endpoint. All of them stay connected, so that
 call gets an endpoint that is connected *now*. While it waits for one, nothing has been sent. So a write can wait for a
 coordinator that is away, and is still never sent twice.
 
-The TLS files are read again every few seconds (`seriatim_api.tls`). When one has changed, new channels are made, and
-the old ones are closed after 10 s. The modules `etcd` and `etcd_watch` make the calls.
+The TLS files are read again every few seconds (`seriatim_api.network.tls`). When one has changed, new channels are
+made, and the old ones are closed after 10 s. The modules `etcd` and `etcd_watch` make the calls.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Final
 import grpc
 import structlog
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
-from seriatim_api.dialing import DIAL_OPTIONS
 from seriatim_api.errors import CoordinatorUnavailableError, PreconditionError
-from seriatim_api.tls import TlsFiles, TlsSource, explain
+from seriatim_api.network.grpc_options import DIAL_OPTIONS
+from seriatim_api.network.tls import TlsFiles, TlsSource, explain
 
 _OLD_CHANNEL_GRACE_S: Final = 10.0
 """How long calls on a replaced channel may take to end. Then its watches are cut, and resume on the new channel."""

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import grpc
 from seriatim_api.errors import UnavailableError
+from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_api.status import from_status
-from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc
 
 from .transport import PLAIN, TlsTransport, Transport

@@ -18,11 +18,11 @@ from seriatim_api.errors import (
     SeriatimError,
     UnsupportedModeError,
 )
-from seriatim_api.frames import delivery_frame_pieces
 from seriatim_api.ids import OFFSET_MAX, PartitionId
 from seriatim_api.protocol import check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import delivery_frame_pieces
 
 from ..consumer_group_counts import ConsumerGroupCounts
 from ..core.values import effects as fx

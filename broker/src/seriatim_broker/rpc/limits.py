@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS, PINGED_OPTIONS
+from seriatim_api.network.grpc_options import DIAL_OPTIONS, PING_OPTIONS, PINGED_OPTIONS
 
 MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """Largest frame or gRPC message that is accepted: a tail of a partition's credit, or a frame of a client, with room to

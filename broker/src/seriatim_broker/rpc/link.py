@@ -2,7 +2,7 @@
 
 A link begins with a hello on both connections, which is answered on both, and a confirmation (the hello once more) on
 both. Replication has a connection of its own, so a heartbeat never waits behind a megabyte of batches. The frames are
-those of `seriatim_api.framing`; `peer_frames` says what the messages in them look like.
+those of `seriatim_api.wire.frame_reader`; `peer_frames` says what the messages in them look like.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 import structlog
 from seriatim_api.errors import BadRequestError, SeriatimError
-from seriatim_api.framed_connection import ConnectionEndedError
-from seriatim_api.frames import FrameError
-from seriatim_api.host_lookup import HostLookup
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network.host_lookup import HostLookup
+from seriatim_api.network.tls_contexts import TlsContexts
+from seriatim_api.wire.framed_connection import ConnectionEndedError
+from seriatim_api.wire.frames import FrameError
 
 from ..core.values.messages import Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import structlog
 from seriatim_api.errors import BadRequestError
-from seriatim_api.framed_connection import FramedConnection
-from seriatim_api.frames import FrameError
-from seriatim_api.framing import HELLO_SIZE_BYTES_MAX
+from seriatim_api.wire.frame_reader import HELLO_SIZE_BYTES_MAX
+from seriatim_api.wire.framed_connection import FramedConnection
+from seriatim_api.wire.frames import FrameError
 
 from ..core.values.messages import Heartbeat, HeartbeatAnswer, Message
 from . import peer_frames

@@ -16,8 +16,8 @@ from typing import Final
 
 import structlog
 from seriatim_api.errors import PreconditionError
-from seriatim_api.framed_connection import FramedConnection
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network.tls_contexts import TlsContexts
+from seriatim_api.wire.framed_connection import FramedConnection
 
 from ..bugs import end_at_bug
 

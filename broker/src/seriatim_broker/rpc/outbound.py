@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
-from seriatim_api.round_trips import RoundTrips, way_metadata
+from seriatim_api.network.round_trips import RoundTrips, way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import (
     broker_pb2_grpc,

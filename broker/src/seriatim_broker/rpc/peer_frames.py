@@ -16,9 +16,9 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES
 from seriatim_api.errors import BadRequestError
-from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, replicate_frame_pieces
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
+from seriatim_api.wire.frames import FrameError, ReplicateRun, read_replicate_frame, replicate_frame_pieces
 
 from ..core.values import messages as m
 from ..core.values.log import Batch, TailCopy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, PreconditionError
-from seriatim_api.frames import FrameError, read_fields, write_field
 from seriatim_api.ids import MemberId
 from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.v1 import peer_pb2
+from seriatim_api.wire.frames import FrameError, read_fields, write_field
 
 from ..interfaces.link import PeerIdentity
 

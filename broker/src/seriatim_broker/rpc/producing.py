@@ -19,12 +19,12 @@ from seriatim_api.errors import (
     OverloadedError,
     SeriatimError,
 )
-from seriatim_api.framed_connection import SLICE_S
-from seriatim_api.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 from seriatim_api.ids import PartitionId
 from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.framed_connection import SLICE_S
+from seriatim_api.wire.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 
 from ..core.values.effects import AppendAccepted, AppendRefused
 from ..core.values.events import AckLevel, Append

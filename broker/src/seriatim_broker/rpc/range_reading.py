@@ -14,11 +14,11 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, SeriatimError
-from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, PartitionId, make_offset, split_offset
 from seriatim_api.protocol import check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2
+from seriatim_api.wire.frames import write_delivery_frame
 
 from ..core.values import effects as fx
 from ..core.values.events import ReadRange

@@ -19,8 +19,8 @@ from seriatim_api.errors import (
     UnknownTopicError,
 )
 from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
+from seriatim_api.network.round_trips import WAY_KEY, way_of
 from seriatim_api.publications import STAGE_TOPIC
-from seriatim_api.round_trips import WAY_KEY, way_of
 from seriatim_api.status import to_status
 from seriatim_api.v1 import records_pb2
 
@@ -289,7 +289,7 @@ def deadline_us(context: Any) -> int:
     """When the answer must leave, as a time of the core's clock.
 
     Rule `waits-end-before-the-way` (ASKED): the asker says how long its question may be held, and waits longer by the
-    way. Without it: see `seriatim_api.round_trips`. If it does not say it, 5 % of its time are for the way.
+    way. Without it: see `seriatim_api.network.round_trips`. If it does not say it, 5 % of its time are for the way.
     """
     share = 1.0 if way_s(context) is not None else 0.95
     return time.monotonic_ns() // 1000 + int(remaining_s(context) * share * 1e6)

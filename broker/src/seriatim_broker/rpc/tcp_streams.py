@@ -1,4 +1,4 @@
-"""Streams of clients over TCP or TLS, without gRPC: a connection carries one stream (`seriatim_api.stream_frames`).
+"""Streams of clients over TCP or TLS, without gRPC: a connection carries one (`seriatim_api.wire.stream_frames`).
 
 A frame is handled in the turn of the event loop in which it arrives, and what a turn has to send leaves at its end.
 """
@@ -13,12 +13,12 @@ from typing import Final
 import structlog
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, NotServingError, SeriatimError
-from seriatim_api.framed_connection import ConnectionEndedError, FramedConnection
-from seriatim_api.frames import FrameError
+from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_api.status import error_to_proto
-from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
-from seriatim_api.tls_contexts import TlsContexts
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.framed_connection import ConnectionEndedError, FramedConnection
+from seriatim_api.wire.frames import FrameError
+from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 
 from .addresses import Addresses
 from .consuming import ConsumeStream

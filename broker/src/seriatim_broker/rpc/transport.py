@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import grpc
-from seriatim_api.tls import TlsSource, explain
+from seriatim_api.network.tls import TlsSource, explain
 
 from .limits import CHANNEL_OPTIONS
 

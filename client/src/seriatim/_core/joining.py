@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from seriatim_api.errors import CATALOGUE, CoordinatorBehindError, NotActiveError, StaleGroupEpochError
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_api.told import Told, tell, told_below
+from seriatim_api.reported_gaps import Told, tell, told_below
 
 from .consumer_types import (
     Acknowledge,

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from seriatim_api.batch import FLAG_STAGED, HEADER_SIZE_BYTES, make_header
 from seriatim_api.errors import DeadlineExceededError, RunRefusedError, SeriatimError
-from seriatim_api.frames import AppendEntry
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import AppendEntry
 
 from seriatim._batch import Body
 from seriatim._core.distance import PARTITION_BYTES_NEAR, WINDOW_BATCHES

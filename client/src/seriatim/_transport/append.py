@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import SeriatimError
-from seriatim_api.frames import AppendEntry, FrameError, append_frame_pieces
 from seriatim_api.protocol import PROTOCOL, check_protocol, says_another_protocol
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import AppendEntry, FrameError, append_frame_pieces
 
 from seriatim._core.distance import distance_of
 from seriatim._transport.carriage import Carriage

@@ -6,9 +6,9 @@ import ssl
 from typing import Any
 
 import grpc
-from seriatim_api import tls
 from seriatim_api.errors import PreconditionError
-from seriatim_api.tls_contexts import TlsContexts
+from seriatim_api.network import tls
+from seriatim_api.network.tls_contexts import TlsContexts
 
 from seriatim._logs import guarded
 from seriatim._tls import Tls

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import grpc
 import grpc.aio
-from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
-from seriatim_api.host_lookup import HostLookup
-from seriatim_api.round_trips import RoundTrips
+from seriatim_api.network.grpc_options import DIAL_OPTIONS, PING_OPTIONS
+from seriatim_api.network.host_lookup import HostLookup
+from seriatim_api.network.round_trips import RoundTrips
 
 from seriatim._core.credit import CreditPool
 from seriatim._home import Home

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError, UnavailableError
-from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import FrameError, read_delivery_frame
 
 from seriatim._core.credit import CreditAccount
 from seriatim._settings import Credit

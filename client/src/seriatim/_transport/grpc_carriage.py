@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import grpc
 import grpc.aio
 from seriatim_api.errors import SeriatimError
-from seriatim_api.frames import write_field
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
+from seriatim_api.wire.frames import write_field
 
 if TYPE_CHECKING:
     from seriatim._transport.carriage import CarriedStream

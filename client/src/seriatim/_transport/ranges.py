@@ -14,10 +14,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import SeriatimError, UnavailableError
-from seriatim_api.frames import FrameError, read_delivery_frame
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import from_status
 from seriatim_api.v1 import ranges_pb2
+from seriatim_api.wire.frames import FrameError, read_delivery_frame
 
 from seriatim._core.credit import CreditAccount
 from seriatim._settings import Credit

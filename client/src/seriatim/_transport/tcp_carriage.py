@@ -1,4 +1,4 @@
-"""Carries one stream over a TCP or TLS connection of its own, without gRPC (`seriatim_api.stream_frames`).
+"""Carries one stream over a TCP or TLS connection of its own, without gRPC (`seriatim_api.wire.stream_frames`).
 
 A frame is handled in the turn of the event loop in which it arrives, and what a turn has to send leaves at its end. No
 thread and no task is woken for it.
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
-from seriatim_api.framed_connection import ConnectionEndedError, FramedConnection
-from seriatim_api.frames import FrameError
 from seriatim_api.status import error_from_proto
-from seriatim_api.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 from seriatim_api.v1 import broker_pb2, common_pb2
+from seriatim_api.wire.framed_connection import ConnectionEndedError, FramedConnection
+from seriatim_api.wire.frames import FrameError
+from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 
 if TYPE_CHECKING:
     from seriatim._transport.carriage import CarriedStream

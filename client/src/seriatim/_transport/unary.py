@@ -24,8 +24,8 @@ from seriatim_api.errors import (
     TlsHandshakeError,
     UnavailableError,
 )
-from seriatim_api.hedging import first_answer
-from seriatim_api.round_trips import way_metadata
+from seriatim_api.network.hedging import first_answer
+from seriatim_api.network.round_trips import way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
@@ -36,7 +36,7 @@ _log = guarded()
 
 ATTEMPT_WAIT_S: Final = 1.0
 """Seconds for which one broker may hold a question, if another broker may be asked. The client waits longer: until the
-answer has come back; see `seriatim_api.round_trips`."""
+answer has come back; see `seriatim_api.network.round_trips`."""
 
 PATIENCE_S: Final = 0.2
 """After this many seconds and a round trip without an answer another broker is asked too. So a frozen or dead broker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import IO, Any
 
 import click
-from seriatim_api.questions import NoTerminalError, ask
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.questions import NoTerminalError, ask
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._running import run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped, key_to_text
-from seriatim_api.terminals import safe_json
+from seriatim_api.terminal.safe_text import safe_json
 
 from seriatim.cli._keys import shown_key
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import format_offset, make_offset, split_offset
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 import seriatim
 from seriatim.cli import _connect

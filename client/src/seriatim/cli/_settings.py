@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from seriatim_api.terminals import echo, safe_json
+from seriatim_api.terminal.safe_text import echo, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,14 +65,16 @@ class Settings:
     @property
     def console(self) -> Console:
         """The console for output to people. It has no colours if stdout is not a terminal, or if NO_COLOR is set."""
-        from seriatim_api.consoles import SafeConsole  # imported here because that takes longer than most commands
+        from seriatim_api.terminal.consoles import (
+            SafeConsole,
+        )  # imported here because that takes longer than most commands
 
         return SafeConsole(highlight=False)
 
     @property
     def notes(self) -> Console:
         """The console for progress and notes, on stderr."""
-        from seriatim_api.consoles import SafeConsole
+        from seriatim_api.terminal.consoles import SafeConsole
 
         return SafeConsole(stderr=True, highlight=False)
 

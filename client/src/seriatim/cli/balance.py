@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import SeriatimError
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import draw, pick

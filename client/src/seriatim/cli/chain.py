@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from seriatim_api.errors import SeriatimError
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli import _connect
 from seriatim.cli._asking import confirm_first

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from seriatim_api.errors import BadRequestError
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim import history
 from seriatim.cli._settings import Settings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from click.core import ParameterSource
 from seriatim_api.errors import CoordinatorBehindError, DeadlineExceededError, SeriatimError, UnknownGroupError
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli import _connect
 from seriatim.cli._consumer_group_settings import MODES, WordType

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from seriatim_api.errors import PositionUnknownError, PreconditionError
 from seriatim_api.key_names import escaped, key_of_name, name_to_text
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin

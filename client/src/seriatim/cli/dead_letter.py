@@ -9,7 +9,7 @@ import click
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import format_offset, parse_offset
 from seriatim_api.key_names import NO_KEY, escaped, key_to_text
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._asking import confirm
 from seriatim.cli._connect import call_admin

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 from seriatim_api.errors import PositionUnknownError, SeriatimError, StaleGroupEpochError, make_error
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli import _broadcast, consumer_group_keys
 from seriatim.cli._asking import confirm, confirm_first

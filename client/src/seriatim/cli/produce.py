@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import click
 from seriatim_api.errors import BadRequestError, MessageTooLargeError, SeriatimError
 from seriatim_api.ids import format_offset
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 import seriatim
 from seriatim.cli import _connect

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._connect import call_admin
 from seriatim.cli._settings import Settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 import seriatim
 from seriatim.cli import _broadcast, _connect, _retention

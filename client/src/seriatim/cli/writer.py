@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.safe_text import echo
 
 from seriatim.cli._asking import confirm_first
 from seriatim.cli._connect import call_admin

@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from seriatim_api.dialing import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.errors import (
     CoordinatorBehindError,
     RoutingError,
@@ -27,6 +26,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from seriatim_api.network.grpc_options import DIAL_OPTIONS, PING_OPTIONS
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2, operations_pb2_grpc, records_pb2
 

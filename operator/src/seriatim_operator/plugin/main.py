@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from seriatim_api.consoles import SafeConsole
 from seriatim_api.errors import SeriatimError
-from seriatim_api.questions import NoTerminalError, ask
-from seriatim_api.terminals import echo
+from seriatim_api.terminal.consoles import SafeConsole
+from seriatim_api.terminal.questions import NoTerminalError, ask
+from seriatim_api.terminal.safe_text import echo
 
 from ..cluster.connection import Connection, ConnectionFailedError, connect
 from ..cluster.kinds import BROKER_CLUSTER

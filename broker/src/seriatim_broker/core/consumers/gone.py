@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_api.told import Told
-from seriatim_api.told import tell as take
+from seriatim_api.reported_gaps import Told
+from seriatim_api.reported_gaps import tell as take
 
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from seriatim_api.ids import PartitionId
-from seriatim_api.told import Told
+from seriatim_api.reported_gaps import Told
 
 from ..values.events import ConsumerJoin, StartPosition
 from ..values.log import Batch

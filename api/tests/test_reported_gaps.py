@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_api import told as module
+from seriatim_api import reported_gaps as module
 from seriatim_api.ids import make_offset as at
-from seriatim_api.told import Told, tell, told_below
+from seriatim_api.reported_gaps import Told, tell, told_below
 
 
 def told_of(*gaps: Told) -> tuple[Told, ...]:

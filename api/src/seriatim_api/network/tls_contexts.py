@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Literal
 
-from seriatim_api.tls import TlsSource
+from seriatim_api.network.tls import TlsSource
 
 _CAUSES: Final = (
     ("certificate has expired", "the other side's certificate has expired"),

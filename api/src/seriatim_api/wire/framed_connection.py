@@ -13,8 +13,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from seriatim_api.frames import FrameError
-from seriatim_api.framing import FrameReader, with_prefix
+from seriatim_api.wire.frame_reader import FrameReader, with_prefix
+from seriatim_api.wire.frames import FrameError
 
 WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
 """Bytes that wait in the connection, besides those of one frame, before frames wait outside: there others can still

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_api.frames import FrameError
-from seriatim_api.framing import (
+from seriatim_api.wire.frame_reader import (
     BUFFER_SIZE_BYTES,
     KEPT_SIZE_BYTES_MAX,
     PREFIX_SIZE_BYTES,
     FrameReader,
     with_prefix,
 )
+from seriatim_api.wire.frames import FrameError
 
 LIMIT = 300_000
 

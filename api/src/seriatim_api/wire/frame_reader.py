@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from seriatim_api.frames import FrameError
+from seriatim_api.wire.frames import FrameError
 
 HELLO_SIZE_BYTES_MAX: Final = 4 << 10
 """Largest content before the hello was read: a stranger can make a broker keep only so much."""

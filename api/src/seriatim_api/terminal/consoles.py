@@ -1,4 +1,4 @@
-"""A console of rich that shows no control character of a text that others wrote (`terminals`).
+"""A console of rich that shows no control character of a text that others wrote (`safe_text`).
 
 This module needs rich, which the packages with commands install. No other module of this package imports it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from .terminals import safe_text
+from .safe_text import safe_text
 
 
 class SafeConsole(Console):
