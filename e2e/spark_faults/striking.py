@@ -44,8 +44,8 @@ def register(spark: SparkSession, directory: Path) -> str:
 
     The classes are made in this function, so that Spark's workers get their code by value.
     """
-    from seriatim_spark.sink import StreamSink
     from seriatim_spark.source import SeriatimSource
+    from seriatim_spark.writing.sink import StreamSink
 
     asked, reached, deadline_s = str(directory), REACHED, GO_DEADLINE_S
 

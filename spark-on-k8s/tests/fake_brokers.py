@@ -8,8 +8,8 @@ from datetime import datetime
 
 from seriatim_api.errors import PreconditionError, UnknownTopicError
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_spark.brokers import At, Piece, Place, Plan, Range, TopicAt
 from seriatim_spark.errors import translated
+from seriatim_spark.reading.brokers import At, Piece, Place, Plan, Range, TopicAt
 
 ROW_BYTES = 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_spark.admission import Lag, admit
+from seriatim_spark.reading.admission import Lag, admit
 
 
 def test_without_limits_everything_goes() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from seriatim_spark import applying, batch_chain
+from seriatim_spark import applying
 from seriatim_spark.applying import SCHEMA, ApplyError, TableState, merge, newest, next_state, with_settings
-from seriatim_spark.batch_chain import ChainError, Link
+from seriatim_spark.directories import batch_chain
+from seriatim_spark.directories.batch_chain import ChainError, Link
 
 NEVER = -(1 << 62)
 

@@ -11,9 +11,18 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
-from seriatim_spark import batch_chain
-from seriatim_spark.batch_chain import FOLDER, KEPT, ChainError, Link, OvertakenError, append, is_repeat, newest
-from seriatim_spark.files import DirectoryError
+from seriatim_spark.directories import batch_chain
+from seriatim_spark.directories.batch_chain import (
+    FOLDER,
+    KEPT,
+    ChainError,
+    Link,
+    OvertakenError,
+    append,
+    is_repeat,
+    newest,
+)
+from seriatim_spark.directories.files import DirectoryError
 from seriatim_spark.pipelines import micro_batches
 from seriatim_spark.pipelines.archive import begin_batch
 from seriatim_spark.pipelines.micro_batches import check_seen

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from seriatim import PartitionOffset
 from seriatim_api.errors import PositionUnknownError
-from seriatim_spark import brokers
-from seriatim_spark.brokers import RealBrokers
 from seriatim_spark.errors import ClusterError
 from seriatim_spark.options import parse, parse_target
+from seriatim_spark.reading import brokers
+from seriatim_spark.reading.brokers import RealBrokers
 
 
 class Busy:

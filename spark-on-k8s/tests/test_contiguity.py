@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_spark.contiguity import Contiguity
 from seriatim_spark.errors import ReadOrderError
+from seriatim_spark.reading.contiguity import Contiguity
 
 START, END = make_offset(1, 10), make_offset(2, 20)
 

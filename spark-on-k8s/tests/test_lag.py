@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_spark.errors import TopicReplacedError
-from seriatim_spark.lag import LagCounter
 from seriatim_spark.offsets import Offsets, TopicPlaces
+from seriatim_spark.reading.lag import LagCounter
 
 from .fake_brokers import FakeBrokers, FakePartition, FakeTopic
 

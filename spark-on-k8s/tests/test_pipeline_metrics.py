@@ -9,9 +9,9 @@ import urllib.request
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_spark.errors import OptionError
-from seriatim_spark.lag import LagCounter
 from seriatim_spark.offsets import TopicPlaces
 from seriatim_spark.pipelines.metrics import LagWatch, PipelineMetrics, address_of, served
+from seriatim_spark.reading.lag import LagCounter
 
 from tools.ports import free_port
 

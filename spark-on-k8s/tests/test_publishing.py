@@ -30,7 +30,6 @@ from seriatim_api.errors import (
     WriterOwnedError,
 )
 from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches
-from seriatim_spark import outgoing, publishing
 from seriatim_spark.errors import (
     ClusterError,
     DataLossError,
@@ -42,8 +41,9 @@ from seriatim_spark.errors import (
     WriterConflictError,
 )
 from seriatim_spark.options import Target
-from seriatim_spark.publishing import Identity, identity_of, publish, stage
-from seriatim_spark.sink_options import SinkOptions
+from seriatim_spark.writing import outgoing_rows, publishing
+from seriatim_spark.writing.publishing import Identity, identity_of, publish, stage
+from seriatim_spark.writing.sink_options import SinkOptions
 
 OPTIONS = SinkOptions(Target("h:1"), "orders", "nightly", writer_epoch=3, write_timeout_s=5.0)
 IDENTITY = Identity("nightly", "query", 7)
@@ -116,7 +116,7 @@ def rows(*values: bytes, **columns: pa.Array) -> pa.RecordBatch:
 
 
 def test_rows_of_a_task_are_staged_in_their_order(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "SLICE_ROWS", 1)
+    monkeypatch.setattr(outgoing_rows, "SLICE_ROWS", 1)
     keys = pa.array([b"k"])
     chunks = stage([rows(b"%d" % n, key=keys) for n in range(5)], OPTIONS, "nightly", 0)
     assert [values for values, _ in cluster.staged] == [[b"0"], [b"1"], [b"2"], [b"3"], [b"4"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from seriatim_spark.errors import OptionError
 from seriatim_spark.options import Target
-from seriatim_spark.sink_options import SINK_FORMS, parse_sink
+from seriatim_spark.writing.sink_options import SINK_FORMS, parse_sink
 
 LEAST = {"bootstrap": "one:7400", "topic": "orders"}
 

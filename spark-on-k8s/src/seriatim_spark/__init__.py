@@ -5,7 +5,25 @@
 
 Spark finds the format by itself if this package is installed on the driver and on each executor. `report_progress`
 makes the lag of streaming queries visible to the cluster. Each name is loaded at its first use, so that the parts that
-decide (options, offsets, plans) can be used and tested without Spark.
+decide (options, offsets, plans) can be used and tested without Spark. Rooms:
+
+    reading      from ranges of offsets to the rows of a task
+    writing      tasks stage rows, the driver publishes them
+    directories  what pipelines keep in a directory: archives, notes, maps
+    audits       are rows complete, in order and without repeats?
+    pipelines    the applications
+
+What stands outside the rooms:
+
+    source      the data source as Spark sees it
+    progress    reports to the cluster how far queries are
+    applying    the table that `apply` keeps; programs read it with `applying.read_table`
+    connection  one client for each process and cluster
+    options     the options of the reader
+    offsets     offsets, in the form of Spark's checkpoint and in the form that users write
+    columns     the columns of a row, and tables of the client as columns
+    errors      the errors that a user of the data source sees
+    container   the entry point of a container of the image `spark`
 """
 
 from __future__ import annotations
@@ -30,7 +48,7 @@ if TYPE_CHECKING:
     )
     from seriatim_spark.progress import ProgressListener, report_progress
     from seriatim_spark.source import SeriatimSource
-    from seriatim_spark.writers import OpenedWriter, open_writer
+    from seriatim_spark.writing.writers import OpenedWriter, open_writer
 
 __all__ = [
     "ClusterError",
@@ -56,8 +74,8 @@ _HOMES: Final = {
     "ProgressListener": "seriatim_spark.progress",
     "report_progress": "seriatim_spark.progress",
     "SeriatimSource": "seriatim_spark.source",
-    "OpenedWriter": "seriatim_spark.writers",
-    "open_writer": "seriatim_spark.writers",
+    "OpenedWriter": "seriatim_spark.writing.writers",
+    "open_writer": "seriatim_spark.writing.writers",
 }
 
 

@@ -27,9 +27,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from seriatim_api.key_names import key_shown
 
-from seriatim_spark import batch_chain
-from seriatim_spark.batch_chain import Link
-from seriatim_spark.files import file_system, flush_path
+from seriatim_spark.directories import batch_chain
+from seriatim_spark.directories.batch_chain import Link
+from seriatim_spark.directories.files import file_system, flush_path
 
 KEPT_S: Final = 3600.0
 """Seconds for which replaced files stay: a program that reads the table must be done by then."""

@@ -1,5 +1,5 @@
 """The options of the reader: their names, forms, limits and defaults. Pure. The options of the writer are in
-`sink_options`, which reads them with functions of this module.
+`writing.sink_options`, which reads them with functions of this module.
 
 Spark gives option names in lower case, and adds some options of its own. No option holds a secret: certificates and
 keys are paths of files, and the driver and each executor must have these files.

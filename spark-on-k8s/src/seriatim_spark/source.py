@@ -2,7 +2,7 @@
 
     spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
 
-The sink is in `sink`.
+The sink is in `writing.sink`.
 
 Spark pickles objects of these classes, runs planners in processes of their own, and runs tasks in forked workers. So
 nothing here connects before Spark calls a planner or a task. Options are checked in `schema`, because Spark hides an
@@ -29,16 +29,16 @@ from pyspark.sql.streaming.datasource import (
 from seriatim_spark import columns, options
 from seriatim_spark.errors import OptionError, SchemaMismatchError
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.outgoing import check_schema
-from seriatim_spark.planning import Unit
-from seriatim_spark.sink_options import parse_sink
+from seriatim_spark.reading.task_plan import Unit
+from seriatim_spark.writing.outgoing_rows import check_schema
+from seriatim_spark.writing.sink_options import parse_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from seriatim_spark.sink import BatchSink, StreamSink
-    from seriatim_spark.stream import StreamPlanner
+    from seriatim_spark.reading.stream_plan import StreamPlanner
+    from seriatim_spark.writing.sink import BatchSink, StreamSink
 
 
 @dataclass
@@ -79,7 +79,7 @@ class SeriatimSource(DataSource):
             OptionError: An option is wrong, or the mode would remove messages.
             SchemaMismatchError: The rows have a column that no message has.
         """
-        from seriatim_spark.sink import BatchSink
+        from seriatim_spark.writing.sink import BatchSink
 
         parsed = parse_sink(self.options, streaming=False)
         _check_written(schema, overwrite)
@@ -87,7 +87,7 @@ class SeriatimSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         """Return a sink for micro-batches. It raises the same errors as `writer`."""
-        from seriatim_spark.sink import StreamSink
+        from seriatim_spark.writing.sink import StreamSink
 
         parsed = parse_sink(self.options, streaming=True)
         _check_written(schema, overwrite)
@@ -123,7 +123,7 @@ class _TaskReader:
         Raises:
             SourceError: The range could not be read whole. Spark uses none of its rows.
         """
-        from seriatim_spark.reading import read_units
+        from seriatim_spark.reading.task import read_units
 
         return read_units(partition.units, self._options)
 
@@ -133,8 +133,8 @@ class BatchReader(_TaskReader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks."""
-        from seriatim_spark.batch import plan_batch
-        from seriatim_spark.brokers import RealBrokers
+        from seriatim_spark.reading.batch_plan import plan_batch
+        from seriatim_spark.reading.brokers import RealBrokers
 
         return [Task(units) for units in plan_batch(self._options, RealBrokers(self._options))] or [Task(())]
 
@@ -152,8 +152,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     @property
     def _planner(self) -> StreamPlanner:
         if self._made is None:
-            from seriatim_spark.brokers import RealBrokers
-            from seriatim_spark.stream import StreamPlanner
+            from seriatim_spark.reading.brokers import RealBrokers
+            from seriatim_spark.reading.stream_plan import StreamPlanner
 
             self._made = StreamPlanner(self._options, RealBrokers(self._options), time.monotonic)
         return self._made
@@ -173,7 +173,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next micro-batch ends."""
-        from seriatim_spark.stream import Limit
+        from seriatim_spark.reading.stream_plan import Limit
 
         return self._planner.latest(
             start,

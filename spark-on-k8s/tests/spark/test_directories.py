@@ -12,8 +12,8 @@ import pytest
 from seriatim import sync
 from seriatim_spark import applying
 from seriatim_spark.applying import read_table
-from seriatim_spark.batch_chain import ChainError, OvertakenError
-from seriatim_spark.files import DirectoryError
+from seriatim_spark.directories.batch_chain import ChainError, OvertakenError
+from seriatim_spark.directories.files import DirectoryError
 from seriatim_spark.pipelines import micro_batches
 from seriatim_spark.pipelines.apply import _Applying
 

@@ -14,10 +14,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark import applying, batch_chain
+from seriatim_spark import applying
 from seriatim_spark.applying import ApplyError, OrderBy, TableState
-from seriatim_spark.batch_chain import Link
-from seriatim_spark.files import remove_aside
+from seriatim_spark.directories import batch_chain
+from seriatim_spark.directories.batch_chain import Link
+from seriatim_spark.directories.files import remove_aside
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import limited, quoted, session, wait
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark import batch_chain
-from seriatim_spark.archiving import SOURCE_COLUMNS, ArchiveWriter, Reach
-from seriatim_spark.batch_chain import Link, OvertakenError
-from seriatim_spark.brokers import RealBrokers
-from seriatim_spark.files import DirectoryError, remove_aside
-from seriatim_spark.notes import note_ranges
+from seriatim_spark.directories import batch_chain
+from seriatim_spark.directories.archive_files import SOURCE_COLUMNS, ArchiveWriter, Reach
+from seriatim_spark.directories.archive_notes import note_ranges
+from seriatim_spark.directories.batch_chain import Link, OvertakenError
+from seriatim_spark.directories.files import DirectoryError, remove_aside
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.micro_batches import BatchLog, check_seen, query_of
 from seriatim_spark.pipelines.session import limited, session, wait
+from seriatim_spark.reading.brokers import RealBrokers
 
 if TYPE_CHECKING:
     import pyarrow as pa

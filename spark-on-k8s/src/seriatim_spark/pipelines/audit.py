@@ -1,7 +1,8 @@
 """`audit`: checks that the messages of a topic or an archive are complete, in order and without repeats.
 
-Tasks follow the rows of each range and leave a summary. The driver puts the ranges of a partition one behind another
-(`auditing`). For a topic it also compares the brokers' count of messages, for an archive the checksums of each file.
+Tasks follow the rows of each range and leave a summary. The driver puts the ranges of a partition one after another
+(`audits.coverage`). For a topic it also compares the brokers' count of messages, for an archive the checksums of each
+file.
 """
 
 from __future__ import annotations
@@ -14,21 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import key_shown
 
-from seriatim_spark import archiving, auditing
-from seriatim_spark.auditing import (
-    Cover,
-    CoverCheck,
-    Finding,
-    PartitionReport,
-    cover_from,
-)
-from seriatim_spark.batch import Planned, ranges_of
-from seriatim_spark.brokers import RealBrokers
-from seriatim_spark.comparing import frozen, with_brokers, with_notes
-from seriatim_spark.files import DirectoryError, file_system
-from seriatim_spark.notes import notes_of
+from seriatim_spark.audits import coverage
+from seriatim_spark.audits.coverage import Cover, CoverCheck, Finding, PartitionReport, cover_from
+from seriatim_spark.audits.expected_counts import frozen, with_brokers, with_notes
+from seriatim_spark.directories import archive_files
+from seriatim_spark.directories.archive_notes import notes_of
+from seriatim_spark.directories.files import DirectoryError, file_system
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import quoted, session
+from seriatim_spark.reading.batch_plan import Planned, ranges_of
+from seriatim_spark.reading.brokers import RealBrokers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,12 +91,12 @@ def check_file(files: Any, root: str, path: str, whole: bool = True) -> tuple[Co
     name = path.removeprefix(f"{root}/")
     try:
         with files.open_input_file(path) as source, pq.ParquetFile(source) as file:
-            footer = archiving.footer_of(file, name)
+            footer = archive_files.footer_of(file, name)
             cover = Cover(footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, source=name)
             check = CoverCheck(cover)
-            checksums = archiving.Checksums()
-            columns = tuple(dict.fromkeys((*auditing.COLUMNS, *(("key", "value") if whole else ()))))
-            for batch in archiving.batches_of(file, columns):
+            checksums = archive_files.Checksums()
+            columns = tuple(dict.fromkeys((*coverage.COLUMNS, *(("key", "value") if whole else ()))))
+            for batch in archive_files.batches_of(file, columns):
                 check.take(batch)
                 if whole:
                     checksums.take(batch)
@@ -117,7 +113,7 @@ def check_file(files: Any, root: str, path: str, whole: bool = True) -> tuple[Co
     if whole and (wrong or set(checksums.values) != set(footer.checksums)):
         text = f"{name} does not hold what was written: the checksums of {', '.join(wrong) or 'its columns'} differ"
         findings.append(Finding("checksum", *cover.where, cover.start, cover.rows, text))
-    if not name.endswith(archiving.path_of(footer, 0).rpartition("/")[2]):
+    if not name.endswith(archive_files.path_of(footer, 0).rpartition("/")[2]):
         findings.append(Finding("footer", *cover.where, cover.start, 1, f"{name} is not called as its footer says"))
     return cover, findings
 
@@ -142,13 +138,13 @@ def run(
     spark = session("audit")
     planned: Planned | None = None
     if archive is not None:
-        summaries = _summaries_of_files(spark, archive, archiving.files_of(archive), whole)
+        summaries = _summaries_of_files(spark, archive, archive_files.files_of(archive), whole)
     else:
         options = parse(source)
         brokers = RealBrokers(options)
         planned = ranges_of(options, brokers)
         source = frozen(source, planned)
-        columns = ",".join(dict.fromkeys((*PLACE_COLUMNS, *auditing.COLUMNS)))
+        columns = ",".join(dict.fromkeys((*PLACE_COLUMNS, *coverage.COLUMNS)))
         rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
         summaries = [json.loads(row["summary"]) for row in rows.mapInArrow(check_rows, "summary string").collect()]
     covers = [cover_from(one["cover"]) for one in summaries if one["cover"] is not None]
@@ -248,7 +244,7 @@ def _keys_that_go_back(rows: DataFrame, key_sequence: str) -> list[Finding]:
 
 
 def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: str) -> None:
-    counts: dict[auditing.Where, int] = {one.where: len(one.findings) for one in report}
+    counts: dict[coverage.Where, int] = {one.where: len(one.findings) for one in report}
     rows = [
         (
             cover.topic, cover.incarnation, cover.partition, cover.start, cover.end, cover.rows, cover.passed,
@@ -309,7 +305,7 @@ def as_text(report: Report) -> str:
     verdict = f"{len(found):,} findings" if found else "whole, in order, without repeats"
     if any(one.untold for one in report):
         verdict += (
-            f" (repeats were looked for among the first {auditing.PRODUCERS_MAX:,} producers of a partition only)"
+            f" (repeats were looked for among the first {coverage.PRODUCERS_MAX:,} producers of a partition only)"
         )
     return "\n".join([*table, f"{rows:,} messages in {len(report)} partitions: {verdict}"])
 

@@ -10,7 +10,7 @@ import click
 from seriatim_spark.errors import OptionError, SourceError
 from seriatim_spark.options import NAMES, duration, parse
 from seriatim_spark.pipelines.metrics import address_of
-from seriatim_spark.sink_options import SINK_FORMS, parse_sink
+from seriatim_spark.writing.sink_options import SINK_FORMS, parse_sink
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""The command line of the pipelines: one command for each. The commands that write to topics are in `copying`."""
+"""The command line of the pipelines: one command for each. The commands that write to topics are in `copy_commands`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from seriatim_spark.pipelines.command_line import failures, metrics_option, seconds, source_of, source_options
-from seriatim_spark.pipelines.copying import mirror, replay
+from seriatim_spark.pipelines.copy_commands import mirror, replay
 from seriatim_spark.pipelines.metrics import served
 
 FINDINGS_STATUS: Final = 3

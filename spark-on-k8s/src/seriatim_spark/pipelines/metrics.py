@@ -27,8 +27,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from seriatim_spark.errors import OptionError, SourceError
-from seriatim_spark.lag import LagCounter
 from seriatim_spark.offsets import Offsets
+from seriatim_spark.reading.lag import LagCounter
 
 LAG_EVERY_S: Final = 15.0
 """Seconds between two requests to brokers for the ends of partitions."""

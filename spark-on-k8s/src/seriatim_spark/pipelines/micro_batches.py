@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.fs as pafs
 
-from seriatim_spark.files import DirectoryError, file_system
+from seriatim_spark.directories.files import DirectoryError, file_system
 from seriatim_spark.offsets import from_json, to_json
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """`mirror`: copies a topic into a topic of another cluster, partition by partition, each row once and unchanged.
 
-A micro-batch is published under its number. The writer's name is the incarnation of the source. Then `mirroring` notes
+A micro-batch is published under its number. The writer's name is the incarnation of the source. Then `offset_map` notes
 which offset of the target belongs to which offset of the source.
 """
 
@@ -12,20 +12,20 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from seriatim_spark import mirroring
-from seriatim_spark.brokers import RealBrokers, TopicAt, ends_of
 from seriatim_spark.connection import connected
+from seriatim_spark.directories import offset_map
+from seriatim_spark.directories.files import file_system
+from seriatim_spark.directories.offset_map import Entry, MirrorError, OffsetMap
 from seriatim_spark.errors import UnsettledError, written
-from seriatim_spark.files import file_system
-from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap
 from seriatim_spark.offsets import from_json
 from seriatim_spark.options import ReadOptions, parse
 from seriatim_spark.pipelines.session import limited, session, wait
-from seriatim_spark.planning import Unit
-from seriatim_spark.reading import read_units
-from seriatim_spark.sink_options import SinkOptions, parse_sink
-from seriatim_spark.units import Clock, Key, Sleep, when_settled
-from seriatim_spark.writers import OpenedWriter, open_writer
+from seriatim_spark.reading.brokers import RealBrokers, TopicAt, ends_of
+from seriatim_spark.reading.task import read_units
+from seriatim_spark.reading.task_plan import Unit
+from seriatim_spark.reading.units import Clock, Key, Sleep, when_settled
+from seriatim_spark.writing.sink_options import SinkOptions, parse_sink
+from seriatim_spark.writing.writers import OpenedWriter, open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,7 +80,7 @@ class _Mirroring:
         grown = sum(_positions(ends).values()) - sum(known.values())
         published = _published(self._sink, batch)
         if grown != published and _rows_behind(self._sink, before, ends) != published:
-            raise mirroring.of_others(
+            raise offset_map.of_others(
                 f"the target has grown by {grown} messages while {published} were sent: it has messages"
             )
 
@@ -176,7 +176,7 @@ def run(
     offsets = None
     if directory is not None:
         to_ends = settled_ends(writing)
-        offsets = mirroring.load(directory, from_ends.incarnation, to_ends.incarnation)
+        offsets = offset_map.load(directory, from_ends.incarnation, to_ends.incarnation)
     opened = open_writer(sink, from_ends.incarnation)
     if offsets is not None and opened.sequence is None:
         offsets.check_alone(_positions(to_ends))

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from seriatim_spark import archiving, notes, replaying
-from seriatim_spark.brokers import ends_of
-from seriatim_spark.files import file_system
+from seriatim_spark.directories import archive_files, archive_notes, replay_plan
+from seriatim_spark.directories.files import file_system
+from seriatim_spark.directories.replay_plan import ArchivedFile, Replay, ReplayError
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.session import session, wait
-from seriatim_spark.replaying import ArchivedFile, Replay, ReplayError
-from seriatim_spark.sink_options import parse_sink
-from seriatim_spark.writers import open_writer
+from seriatim_spark.reading.brokers import ends_of
+from seriatim_spark.writing.sink_options import parse_sink
+from seriatim_spark.writing.writers import open_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,8 +93,8 @@ def of_archive(
     """
     spark = session("replay")
     opened = open_writer(sink, replay_id)
-    wanted = Replay(replay_id, archive, publication_rows, replaying.checked(_files(archive)))
-    replay = replaying.begin(checkpoint, wanted, opened.sequence is None)
+    wanted = Replay(replay_id, archive, publication_rows, replay_plan.checked(_files(archive)))
+    replay = replay_plan.begin(checkpoint, wanted, opened.sequence is None)
     sent = 0
     # The last publication is published again. It may be decided and not done. Then this call waits until it is done.
     for number in range(opened.sequence or 0, replay.publications):
@@ -115,14 +115,14 @@ def _files(archive: str) -> Iterator[ArchivedFile]:
 
     files, _ = file_system(archive)
     ends: set[tuple[str, str, int, int]] = set()
-    for path in archiving.files_of(archive):
+    for path in archive_files.files_of(archive):
         with files.open_input_file(path) as opened, pq.ParquetFile(opened) as file:
-            footer = archiving.footer_of(file, path)
+            footer = archive_files.footer_of(file, path)
         ends.add((footer.topic, footer.incarnation, footer.partition, footer.end))
         yield ArchivedFile(
             path, footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, footer.rows
         )
-    for note in notes.notes_of(archive):  # a range that holds only repeats has no file
+    for note in archive_notes.notes_of(archive):  # a range that holds only repeats has no file
         if (note.topic, note.incarnation, note.partition, note.end) not in ends and note.excuses:
             yield ArchivedFile("", note.topic, note.incarnation, note.partition, note.reached, note.end, 0)
 
@@ -135,11 +135,11 @@ def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.
     for batch in batches:
         for piece in batch.to_pylist():
             with files.open_input_file(piece["path"]) as opened, pq.ParquetFile(opened) as file:
-                footer = archiving.footer_of(file, piece["path"])
+                footer = archive_files.footer_of(file, piece["path"])
                 yield from _rows(file, footer, piece["first"], piece["last"])
 
 
-def _rows(file: Any, footer: archiving.Footer, first: int, last: int) -> Iterator[pa.RecordBatch]:
+def _rows(file: Any, footer: archive_files.Footer, first: int, last: int) -> Iterator[pa.RecordBatch]:
     """Read rows [first, last) of a file. Row groups before and behind are not read."""
     groups: list[int] = []
     before = skipped = 0
@@ -151,14 +151,14 @@ def _rows(file: Any, footer: archiving.Footer, first: int, last: int) -> Iterato
             groups.append(number)
         before += count
     at = skipped
-    for batch in file.iter_batches(archiving.ROW_GROUP_ROWS, row_groups=groups, columns=list(_READ)):
+    for batch in file.iter_batches(archive_files.ROW_GROUP_ROWS, row_groups=groups, columns=list(_READ)):
         begin, end = max(first - at, 0), min(last - at, batch.num_rows)
         at += batch.num_rows
         if begin < end:
             yield _named(batch.slice(begin, end - begin), footer)
 
 
-def _named(batch: pa.RecordBatch, footer: archiving.Footer) -> pa.RecordBatch:
+def _named(batch: pa.RecordBatch, footer: archive_files.Footer) -> pa.RecordBatch:
     import pyarrow as pa
 
     count = batch.num_rows

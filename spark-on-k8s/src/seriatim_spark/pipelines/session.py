@@ -101,7 +101,7 @@ def _counting(spark: SparkSession, source: Mapping[str, str], metrics: PipelineM
     if metrics is None:
         yield
         return
-    from seriatim_spark.pipelines.listening import MetricsListener
+    from seriatim_spark.pipelines.metrics_listener import MetricsListener
 
     listener = MetricsListener(metrics, source)
     spark.streams.addListener(listener)

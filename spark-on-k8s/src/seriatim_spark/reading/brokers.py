@@ -15,7 +15,7 @@ from seriatim_api.ids import INDEX_BITS
 from seriatim_spark.connection import connected
 from seriatim_spark.errors import translated
 from seriatim_spark.options import ReadOptions, Target
-from seriatim_spark.places import Lengths, Span
+from seriatim_spark.reading.message_counts import Lengths, Span
 
 if TYPE_CHECKING:
     from seriatim import PartitionOffset, RangePlan

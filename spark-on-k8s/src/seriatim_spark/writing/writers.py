@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from seriatim_spark.publishing import open_now
-from seriatim_spark.sink_options import parse_sink
+from seriatim_spark.writing.publishing import open_now
+from seriatim_spark.writing.sink_options import parse_sink
 
 OPEN_TIMEOUT_S = 30.0
 

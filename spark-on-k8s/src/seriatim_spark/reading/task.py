@@ -12,10 +12,10 @@ from seriatim_api.ids import format_offset
 
 from seriatim_spark.columns import BYTES_WANTED, ROWS_WANTED, BatchBuilder, Origin, Rows, size_bytes
 from seriatim_spark.connection import connected
-from seriatim_spark.contiguity import Contiguity
 from seriatim_spark.errors import translated
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.planning import Unit
+from seriatim_spark.reading.contiguity import Contiguity
+from seriatim_spark.reading.task_plan import Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_spark import notes
-from seriatim_spark.archiving import Reach
-from seriatim_spark.auditing import Cover, Finding
-from seriatim_spark.batch import ranges_of
-from seriatim_spark.brokers import Range
-from seriatim_spark.comparing import frozen, with_brokers, with_notes
-from seriatim_spark.notes import Note, note_ranges, notes_of, write_note
+from seriatim_spark.audits.coverage import Cover, Finding
+from seriatim_spark.audits.expected_counts import frozen, with_brokers, with_notes
+from seriatim_spark.directories import archive_notes
+from seriatim_spark.directories.archive_files import Reach
+from seriatim_spark.directories.archive_notes import Note, note_ranges, notes_of, write_note
 from seriatim_spark.offsets import TopicPlaces
 from seriatim_spark.options import ReadOptions, parse
+from seriatim_spark.reading.batch_plan import ranges_of
+from seriatim_spark.reading.brokers import Range
 
 from .fake_brokers import FakeBrokers, FakeClock, FakePartition, FakeTopic
 
@@ -36,7 +36,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
         assert rows > 0
         return (one.partition, one.start) in known
 
-    monkeypatch.setattr(notes, "_has_no_rows", has_no_rows)
+    monkeypatch.setattr(archive_notes, "_has_no_rows", has_no_rows)
     return known
 
 

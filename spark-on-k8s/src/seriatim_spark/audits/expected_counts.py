@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from seriatim_api.ids import INDEX_BITS, format_offset
 
-from seriatim_spark.auditing import Cover, Finding, PartitionReport, Where, excused, put_together
-from seriatim_spark.batch import Planned
-from seriatim_spark.brokers import Brokers, Range
-from seriatim_spark.notes import Note, tails_of
+from seriatim_spark.audits.coverage import Cover, Finding, PartitionReport, Where, excused, put_together
+from seriatim_spark.directories.archive_notes import Note, tails_of
 from seriatim_spark.offsets import TopicPlaces, to_json
 from seriatim_spark.options import ReadOptions
+from seriatim_spark.reading.batch_plan import Planned
+from seriatim_spark.reading.brokers import Brokers, Range
 
 Report = list[PartitionReport]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from seriatim_api.ids import format_offset
 
-from seriatim_spark.files import read_json, write_json
+from seriatim_spark.directories.files import read_json, write_json
 
 NAME: Final = "replay.json"
 VERSION: Final = 1

@@ -26,8 +26,8 @@ from seriatim_api.errors import (
 from seriatim_spark.connection import Connection, connected
 from seriatim_spark.errors import ReplayDiffersError, SinkError, written
 from seriatim_spark.options import Target
-from seriatim_spark.outgoing import Slice, goes_by_task, slices
-from seriatim_spark.sink_options import SinkOptions
+from seriatim_spark.writing.outgoing_rows import Slice, goes_by_task, slices
+from seriatim_spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

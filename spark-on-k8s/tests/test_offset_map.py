@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from seriatim_spark import mirroring
-from seriatim_spark.brokers import Place, TopicAt
+from seriatim_spark.directories import offset_map
+from seriatim_spark.directories.offset_map import Entry, MirrorError, OffsetMap, entry_of, load
 from seriatim_spark.errors import UnsettledError
-from seriatim_spark.mirroring import Entry, MirrorError, OffsetMap, entry_of, load
 from seriatim_spark.options import Target
 from seriatim_spark.pipelines import mirror
-from seriatim_spark.sink_options import SinkOptions
+from seriatim_spark.reading.brokers import Place, TopicAt
+from seriatim_spark.writing.sink_options import SinkOptions
 
 
 def entry(batch: int, position: int = 0) -> Entry:
@@ -66,8 +66,8 @@ def test_one_file_of_all_entries_is_taken_apart(tmp_path: Path) -> None:
 
 
 def test_old_entries_get_further_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mirroring, "ENTRIES_MAX", 10)
-    monkeypatch.setattr("seriatim_spark.files.flush_path", lambda *_: None)
+    monkeypatch.setattr(offset_map, "ENTRIES_MAX", 10)
+    monkeypatch.setattr("seriatim_spark.directories.files.flush_path", lambda *_: None)
     found = OffsetMap(str(tmp_path), "ab", "cd")
     for batch in range(200):
         found.note(entry(batch))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from seriatim_spark.batch import places_of
-from seriatim_spark.brokers import Brokers, Range, lengths_of
 from seriatim_spark.offsets import Offsets
-from seriatim_spark.places import UNKNOWN, Lengths
-from seriatim_spark.units import Key
+from seriatim_spark.reading.batch_plan import places_of
+from seriatim_spark.reading.brokers import Brokers, Range, lengths_of
+from seriatim_spark.reading.message_counts import UNKNOWN, Lengths
+from seriatim_spark.reading.units import Key
 
 
 class LagCounter:

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from seriatim_api.ids import INDEX_BITS, format_offset
 
-from seriatim_spark.brokers import Brokers, Place, Range, TopicAt
 from seriatim_spark.errors import OffsetsError
 from seriatim_spark.offsets import StartOrEnd, UserPlaces
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.planning import Unit
-from seriatim_spark.units import (
+from seriatim_spark.reading.brokers import Brokers, Place, Range, TopicAt
+from seriatim_spark.reading.task_plan import Unit
+from seriatim_spark.reading.units import (
     Clock,
     Key,
     Sleep,

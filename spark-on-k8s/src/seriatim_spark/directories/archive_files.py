@@ -26,7 +26,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from seriatim_api.ids import make_offset, split_offset
 
-from seriatim_spark.files import ASIDE, DirectoryError, file_system, flush_path
+from seriatim_spark.directories.files import ASIDE, DirectoryError, file_system, flush_path
 
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",

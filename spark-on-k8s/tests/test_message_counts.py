@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seriatim_api.ids import make_offset
-from seriatim_spark.places import Lengths, Span
+from seriatim_spark.reading.message_counts import Lengths, Span
 
 
 def test_in_one_segment_nothing_needs_to_be_known() -> None:

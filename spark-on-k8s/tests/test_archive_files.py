@@ -12,10 +12,10 @@ import pytest
 from seriatim import RangeTable
 from seriatim._batch import SCHEMA
 from seriatim_api.ids import make_offset
-from seriatim_spark import archiving
-from seriatim_spark.archiving import ArchiveWriter, Checksums, files_of, footer_of
 from seriatim_spark.columns import BatchBuilder, Origin, Rows
-from seriatim_spark.files import ASIDE, DirectoryError, file_system, remove_aside
+from seriatim_spark.directories import archive_files
+from seriatim_spark.directories.archive_files import ArchiveWriter, Checksums, files_of, footer_of
+from seriatim_spark.directories.files import ASIDE, DirectoryError, file_system, remove_aside
 from seriatim_spark.pipelines.audit import check_file
 
 DAY_MS = 86_400_000
@@ -26,7 +26,7 @@ def range_of(
     partition: int, start: int, count: int, time_ms: int = MORNING_MS, passed: int = 0
 ) -> list[pa.RecordBatch]:
     """A range of a partition as the source gives it, in batches of ten rows; it begins with repeats passed over."""
-    builder = BatchBuilder(archiving.SOURCE_COLUMNS)
+    builder = BatchBuilder(archive_files.SOURCE_COLUMNS)
     origin = Origin("id-1", make_offset(1, start - passed), make_offset(1, start + count))
     batches = []
     for first in range(start, start + count, 10):
@@ -185,7 +185,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     (name,) = write(tmp_path, range_of(0, 0, 30))
     path = tmp_path / name
     table = pq.read_table(path, partitioning=None)
-    metadata = {archiving.FOOTER_KEY: pq.ParquetFile(path).metadata.metadata[archiving.FOOTER_KEY]}
+    metadata = {archive_files.FOOTER_KEY: pq.ParquetFile(path).metadata.metadata[archive_files.FOOTER_KEY]}
 
     def change(changed: pa.Table) -> set[str]:
         pq.write_table(changed.replace_schema_metadata(metadata), path)

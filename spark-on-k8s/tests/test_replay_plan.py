@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_spark.notes import Note, write_note
+from seriatim_spark.directories.archive_notes import Note, write_note
+from seriatim_spark.directories.replay_plan import ArchivedFile, Replay, ReplayError, begin, checked
 from seriatim_spark.pipelines.replay import _files, read_pieces
-from seriatim_spark.replaying import ArchivedFile, Replay, ReplayError, begin, checked
 
-from .test_archiving import range_of, write
+from .test_archive_files import range_of, write
 
 
 def file(partition: int, start: int, end: int, rows: int | None = None) -> ArchivedFile:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from seriatim_spark.files import file_system, names_in, read_json, write_json
+from seriatim_spark.directories.files import file_system, names_in, read_json, write_json
 
 ENTRIES: Final = "entries"
 OLD_NAME: Final = "offsets.json"

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from seriatim_api.ids import format_offset
 
-from seriatim_spark.admission import Lag, admit
-from seriatim_spark.batch import in_the_way, incarnations_of, places_of, resolve
-from seriatim_spark.brokers import Brokers, Place, Range, TopicAt, lengths_of
 from seriatim_spark.errors import DataLossError, OffsetsError, replaced
 from seriatim_spark.offsets import Offsets, TopicPlaces, from_json, to_json
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.places import UNKNOWN, Lengths
-from seriatim_spark.planning import Unit
-from seriatim_spark.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
+from seriatim_spark.reading.admission import Lag, admit
+from seriatim_spark.reading.batch_plan import in_the_way, incarnations_of, places_of, resolve
+from seriatim_spark.reading.brokers import Brokers, Place, Range, TopicAt, lengths_of
+from seriatim_spark.reading.message_counts import UNKNOWN, Lengths
+from seriatim_spark.reading.task_plan import Unit
+from seriatim_spark.reading.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
 
 ENDS_KEPT_S: Final = 0.1
 """The answer about the ends is used for at least so long, because an idle query asks every 10 ms."""

@@ -17,13 +17,13 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 from seriatim_api.ids import INDEX_BITS, split_offset
 
-from seriatim_spark.archiving import Reach, chain_of
-from seriatim_spark.brokers import Brokers, Range
+from seriatim_spark.directories.archive_files import Reach, chain_of
+from seriatim_spark.directories.files import DirectoryError, file_system, flush_path, write_json
 from seriatim_spark.errors import DataLossError, ReadOrderError
-from seriatim_spark.files import DirectoryError, file_system, flush_path, write_json
 from seriatim_spark.offsets import Offsets
 from seriatim_spark.options import ReadOptions
-from seriatim_spark.planning import Unit
+from seriatim_spark.reading.brokers import Brokers, Range
+from seriatim_spark.reading.task_plan import Unit
 
 DIRECTORY: Final = "_ranges"
 VERSION: Final = 1
@@ -159,7 +159,7 @@ def tails_of(ranges: Sequence[Range], options: ReadOptions, brokers: Brokers) ->
 
 
 def _has_no_rows(one: Range, rows: int, options: ReadOptions) -> bool:
-    from seriatim_spark.reading import read_units
+    from seriatim_spark.reading.task import read_units
 
     asked = replace(options, columns=("offset",), fail_on_data_loss=True)
     unit = Unit(one.topic, one.partition, one.start, one.end, one.incarnation, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_spark.planning import ROWS_PER_TASK, SMALL_TASKS, Unit, pack
+from seriatim_spark.reading.task_plan import ROWS_PER_TASK, SMALL_TASKS, Unit, pack
 
 
 def units(*rows: int) -> list[Unit]:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from seriatim_spark.files import ASIDE, file_system, flush_path, names_in
+from seriatim_spark.directories.files import ASIDE, file_system, flush_path, names_in
 
 FOLDER: Final = "_batches"
 KEPT: Final = 20

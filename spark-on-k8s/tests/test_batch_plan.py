@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_spark.batch import plan_batch
-from seriatim_spark.brokers import At, TopicAt
 from seriatim_spark.errors import DataLossError, OffsetsError, SourceError, TopicReplacedError, UnsettledError
 from seriatim_spark.options import ReadOptions, parse
-from seriatim_spark.planning import Unit
+from seriatim_spark.reading.batch_plan import plan_batch
+from seriatim_spark.reading.brokers import At, TopicAt
+from seriatim_spark.reading.task_plan import Unit
 
 from .fake_brokers import FakeBrokers, FakeClock, FakePartition, FakeTopic
 

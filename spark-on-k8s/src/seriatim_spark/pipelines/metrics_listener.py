@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from seriatim_spark.brokers import RealBrokers
-from seriatim_spark.lag import LagCounter
 from seriatim_spark.options import parse
 from seriatim_spark.pipelines.metrics import LagWatch, PipelineMetrics
 from seriatim_spark.progress import offsets_of
+from seriatim_spark.reading.brokers import RealBrokers
+from seriatim_spark.reading.lag import LagCounter
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from seriatim_spark.errors import DataLossError, OffsetsError, TopicReplacedError, UnsettledError
 from seriatim_spark.options import parse
-from seriatim_spark.stream import ENDS_KEPT_S, Limit, StreamPlanner
+from seriatim_spark.reading.stream_plan import ENDS_KEPT_S, Limit, StreamPlanner
 
 from .fake_brokers import FakeBrokers, FakeClock, FakePartition, FakeTopic
 

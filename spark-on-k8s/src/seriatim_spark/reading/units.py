@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from seriatim_api.ids import format_offset
 
-from seriatim_spark.brokers import Brokers, Place, Plan, Range
 from seriatim_spark.errors import DataLossError, UnsettledError
 from seriatim_spark.options import CUT_BYTES_MIN, ReadOptions
-from seriatim_spark.planning import Unit, pack
+from seriatim_spark.reading.brokers import Brokers, Place, Plan, Range
+from seriatim_spark.reading.task_plan import Unit, pack
 
 NAMED_MAX: Final = 5
 """The most gaps that one error names."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_spark.auditing import FINDINGS_MAX, Cover, CoverCheck, Finding, cover_from, put_together
+from seriatim_spark.audits.coverage import FINDINGS_MAX, Cover, CoverCheck, Finding, cover_from, put_together
 
 A, B = b"a" * 16, b"b" * 16
 Row = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from seriatim_spark import outgoing
 from seriatim_spark.errors import RowError, SchemaMismatchError
-from seriatim_spark.outgoing import check_schema, goes_by_task, slices
+from seriatim_spark.writing import outgoing_rows
+from seriatim_spark.writing.outgoing_rows import check_schema, goes_by_task, slices
 
 
 def batch(count: int, **columns: pa.Array) -> pa.RecordBatch:
@@ -40,14 +40,14 @@ def test_other_columns_are_refused(fields: list[tuple[str, str]], told: str) -> 
 
 
 def test_small_batches_go_together_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "SLICE_ROWS", 5)
+    monkeypatch.setattr(outgoing_rows, "SLICE_ROWS", 5)
     keys = pa.array([b"a", b"b"])
     found = list(slices([batch(2, key=keys)] * 4 + [batch(0, key=keys.slice(0, 0))]))
     assert [one.table.num_rows for one in found] == [6, 2]
     assert found[0].table.column("value").to_pylist() == [b"0", b"1"] * 3
     assert found[0].partitions is None
     assert not goes_by_task(*found[0])
-    monkeypatch.setattr(outgoing, "SLICE_BYTES", 1)
+    monkeypatch.setattr(outgoing_rows, "SLICE_BYTES", 1)
     assert len(list(slices([batch(2)] * 3))) == 3
 
 

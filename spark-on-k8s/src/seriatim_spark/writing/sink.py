@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from seriatim_spark.errors import OptionError, SinkError
-from seriatim_spark.publishing import Identity, identity_of, publish, stage
-from seriatim_spark.sink_options import SinkOptions
+from seriatim_spark.writing.publishing import Identity, identity_of, publish, stage
+from seriatim_spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
