@@ -207,7 +207,7 @@ class FakeCluster:
 
     def values(self, topic: str, number: int = 0) -> list[bytes]:
         """Everything stored in a partition, in order."""
-        from seriatim._batch import decode
+        from seriatim._bodies.arrow import decode
 
         found: list[bytes] = []
         for segment in self.partition(topic, number).segments:

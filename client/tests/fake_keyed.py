@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import google_crc32c
-from seriatim import _batch
+from seriatim._bodies import arrow
 from seriatim_api import errors
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import make_offset
@@ -271,7 +271,7 @@ class FakeKeyed:
                 for row in run:
                     row.is_done = True
         rows = [row for _, run in runs for row in run]
-        body = _batch.encode([row.value for row in rows], [row.key for row in rows], [1] * len(rows)).data
+        body = arrow.encode([row.value for row in rows], [row.key for row in rows], [1] * len(rows)).data
         header = make_header(
             partition=0, message_count=len(rows), producer=bytes(16), producer_epoch=0, base_sequence=0,
             first_timestamp_ms=0, last_timestamp_ms=0, body_length=len(body), body_crc=google_crc32c.value(body),

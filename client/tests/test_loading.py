@@ -15,13 +15,13 @@ from .fake_broker import running
 LIBRARIES = ("grpc", "google.protobuf", "pyarrow", "numpy", "rich", "asyncio")
 
 NOT_FOR_SENDING = (
-    "seriatim._admin",
-    "seriatim._consumer",
-    "seriatim._consumer_group_settings",
-    "seriatim._descriptions",
+    "seriatim._admin.admin",
+    "seriatim._consuming.consumer",
+    "seriatim._values.consumer_group_settings",
+    "seriatim._admin.descriptions",
     "seriatim._ranges.records",
-    "seriatim._tls",
-    "seriatim._writer",
+    "seriatim._values.tls",
+    "seriatim._publishing.writer",
     "seriatim.history",
     "seriatim_api.dead_letters",
     "seriatim_api.network.tls",
@@ -77,7 +77,7 @@ async def test_a_program_that_only_sends_loads_nothing_else() -> None:
         assert process.returncode == 0, errors.decode()
         assert cluster.values("t") == [b"first"]
     loaded = out.decode().split()
-    assert "seriatim._producer" in loaded
+    assert "seriatim._producing.producer" in loaded
     assert sorted(set(loaded) & set(NOT_FOR_SENDING)) == []
 
 

@@ -38,13 +38,13 @@ client-last-attempt [I10 CORE]: a batch is failed only if every send attempt fai
 + if proven:
 +     self.open_producer_runs = ()
 client-keeps-sequences: a failed batch gives its sequence back
-@ seriatim._core.giving_up.give_up
+@ seriatim._core.abandonment.give_up
 - other.renumber(batch.epoch, sequence)
 + pass
 - queue.next_sequence = sequence
 + pass
 client-same-epoch: after an unknown batch a new producer epoch begins
-@ seriatim._core.giving_up._go_on_in_next_epoch
+@ seriatim._core.abandonment._go_on_in_next_epoch
 - queue.epoch += 1
 + pass
 - sequence = 0

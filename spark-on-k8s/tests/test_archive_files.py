@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from seriatim import RangeTable
-from seriatim._batch import SCHEMA
+from seriatim._bodies.arrow import SCHEMA
 from seriatim_api.ids import make_offset
 from seriatim_spark.columns import BatchBuilder, Origin, Rows
 from seriatim_spark.directories import archive_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from seriatim import RangeTable
-from seriatim._batch import HEADERS_TYPE, SCHEMA
+from seriatim._bodies.arrow import HEADERS_TYPE, SCHEMA
 from seriatim_api.ids import make_offset
 from seriatim_spark.columns import COLUMNS, DEFAULT_COLUMNS, BatchBuilder, Origin, Rows, arrow_schema, chosen, ddl
 

@@ -15,9 +15,10 @@ import grpc
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from msgspec import msgpack
-from seriatim import _batch, _dead_letters
+from seriatim._admin.dead_letters import _letter_of, _replayed
+from seriatim._bodies import arrow
 from seriatim._consuming.inbox import granted_messages, messages_of
-from seriatim._records import Message
+from seriatim._values.records import Message
 from seriatim_api import dead_letters, ids, publications, status, troubles
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, HeaderError, make_header, parse_header
 from seriatim_api.bodies import SCHEMA
@@ -71,11 +72,11 @@ def _body_seeds() -> list[bytes]:
         for compression in (None, "lz4", "zstd"):
             for columns in ((None, None, None), (keys, None, None), (keys, headers, tags)):
                 times = list(range(count))
-                body = _batch.encode(values, columns[0], times, columns[1], columns[2], cast("Any", compression))
+                body = arrow.encode(values, columns[0], times, columns[1], columns[2], cast("Any", compression))
                 found.append(_PREFIX.pack(count, body.flags) + body.data)
     for size in (3 << 20, 64 << 20):  # a key of zeros, which a few hundred bytes unpack to
         for compression in ("lz4", "zstd"):
-            body = _batch.encode([b"v"], [bytes(size)], [1], None, None, cast("Any", compression))
+            body = arrow.encode([b"v"], [bytes(size)], [1], None, None, cast("Any", compression))
             found.append(_PREFIX.pack(1, body.flags) + body.data)
     others = [
         pa.record_batch({"key": pa.array(["a", "b", "a"]).dictionary_encode()}),
@@ -121,30 +122,30 @@ def _header(body: bytes, count: int, flags: int = 0) -> bytes:
 def _received_body(data: bytes) -> None:
     count, _ = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
     body = data[_PREFIX.size :]
-    rows = _batch.decode(body, count, google_crc32c.value(body))
+    rows = arrow.decode(body, count, google_crc32c.value(body))
     for message in messages_of("topic", 0, 0, rows):
         _look_at(message)
     numbers = range(count)
     list(granted_messages("topic", 0, numbers, rows, [1] * count, [False] * count, [1] * count))
-    _batch.row_sizes(rows)
-    _batch.value_bytes(rows)
-    _batch.conform(pa.Table.from_batches([rows]), 5)
+    arrow.row_sizes(rows)
+    arrow.value_bytes(rows)
+    arrow.conform(pa.Table.from_batches([rows]), 5)
 
 
 def _look_at(message: Message) -> None:
     assert isinstance(message.value, bytes)
     for name, content in message.headers.items():
         name.encode(), len(content)
-    letter = _dead_letters._letter_of("topic", message)
+    letter = _letter_of("topic", message)
     if letter is not None:
-        _dead_letters._replayed(letter)
+        _replayed(letter)
 
 
 # ---- frames ---------------------------------------------------------------------------------------------
 
 
 def _append_seeds() -> list[bytes]:
-    body = _batch.encode([b"value"], [b"key"], [1]).data
+    body = arrow.encode([b"value"], [b"key"], [1]).data
     rows = [(AppendEntry(1, 5, True, 3), _header(body, 1, FLAG_KEYED), body)] * 2
     hello = broker_pb2.ClientHello(protocol=PROTOCOL, client="c").SerializeToString()
     return [write_append_frame(rows), b"".join(write_field(1, [hello])), write_append_frame(rows[:1])]

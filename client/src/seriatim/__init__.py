@@ -32,14 +32,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     __version__: str
-    from seriatim._admin import Admin
-    from seriatim._broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
-    from seriatim._client import Client, Opening
-    from seriatim._consumer import Consumer
-    from seriatim._consumer_group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
-    from seriatim._consuming.inbox import FetchedTable
-    from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
-    from seriatim._descriptions import (
+    from seriatim._admin.admin import Admin
+    from seriatim._admin.broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
+    from seriatim._admin.dead_letters import DeadLetter, ReplayedDeadLetter
+    from seriatim._admin.descriptions import (
         Balance,
         Broker,
         BrokerLoad,
@@ -59,19 +55,33 @@ if TYPE_CHECKING:
         TopicDescription,
         WriterDescription,
     )
-    from seriatim._errors import SendError, SendFailedError, SendUnknownError
-    from seriatim._keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
-    from seriatim._partitioner import Partitioner, partition_of_key
-    from seriatim._producer import Producer
+    from seriatim._client import Client, Opening
+    from seriatim._consuming.consumer import Consumer
+    from seriatim._consuming.inbox import FetchedTable
+    from seriatim._consuming.keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
     from seriatim._producing.backlog import FlushResult
     from seriatim._producing.deliveries import Deliveries, Delivery
+    from seriatim._producing.producer import Producer
     from seriatim._publishing.chunks import Chunk, Published, PublishedPart
-    from seriatim._ranges.reading import RangeReader, RangeTable
+    from seriatim._publishing.writer import Writer
+    from seriatim._ranges.reader import RangeReader, RangeTable
     from seriatim._ranges.records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
-    from seriatim._records import AckLevel, Assignment, Gap, GroupChange, Message, Part, Receipt, Topic, TopicSettings
-    from seriatim._settings import ConsumerSettings, ProducerSettings
-    from seriatim._tls import Tls
-    from seriatim._writer import Writer
+    from seriatim._values.consumer_group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
+    from seriatim._values.errors import SendError, SendFailedError, SendUnknownError
+    from seriatim._values.partitioner import Partitioner, partition_of_key
+    from seriatim._values.records import (
+        AckLevel,
+        Assignment,
+        Gap,
+        GroupChange,
+        Message,
+        Part,
+        Receipt,
+        Topic,
+        TopicSettings,
+    )
+    from seriatim._values.settings import ConsumerSettings, ProducerSettings
+    from seriatim._values.tls import Tls
 
 __all__ = [
     "AckLevel",
@@ -146,75 +156,75 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Admin": "seriatim._admin",
+    "Admin": "seriatim._admin.admin",
     "Client": "seriatim._client",
     "Opening": "seriatim._client",
-    "Consumer": "seriatim._consumer",
-    "GiveUp": "seriatim._keyed_consumer",
-    "KeyedBatch": "seriatim._keyed_consumer",
-    "KeyedConsumer": "seriatim._keyed_consumer",
-    "KeyedMessage": "seriatim._keyed_consumer",
-    "Retry": "seriatim._keyed_consumer",
+    "Consumer": "seriatim._consuming.consumer",
+    "GiveUp": "seriatim._consuming.keyed_consumer",
+    "KeyedBatch": "seriatim._consuming.keyed_consumer",
+    "KeyedConsumer": "seriatim._consuming.keyed_consumer",
+    "KeyedMessage": "seriatim._consuming.keyed_consumer",
+    "Retry": "seriatim._consuming.keyed_consumer",
     "FetchedTable": "seriatim._consuming.inbox",
-    "SendError": "seriatim._errors",
-    "SendFailedError": "seriatim._errors",
-    "SendUnknownError": "seriatim._errors",
-    "Partitioner": "seriatim._partitioner",
-    "partition_of_key": "seriatim._partitioner",
-    "Producer": "seriatim._producer",
+    "SendError": "seriatim._values.errors",
+    "SendFailedError": "seriatim._values.errors",
+    "SendUnknownError": "seriatim._values.errors",
+    "Partitioner": "seriatim._values.partitioner",
+    "partition_of_key": "seriatim._values.partitioner",
+    "Producer": "seriatim._producing.producer",
     "FlushResult": "seriatim._producing.backlog",
     "Deliveries": "seriatim._producing.deliveries",
     "Delivery": "seriatim._producing.deliveries",
-    "BrokerGroup": "seriatim._broker_groups",
-    "BrokerGroupMember": "seriatim._broker_groups",
-    "RestartCheck": "seriatim._broker_groups",
-    "DeadLetter": "seriatim._dead_letters",
-    "ReplayedDeadLetter": "seriatim._dead_letters",
-    "GroupKey": "seriatim._consumer_group_settings",
-    "GroupSettings": "seriatim._consumer_group_settings",
-    "KeyResult": "seriatim._consumer_group_settings",
-    "RetryPolicy": "seriatim._consumer_group_settings",
-    "AckLevel": "seriatim._records",
-    "Assignment": "seriatim._records",
-    "Balance": "seriatim._descriptions",
-    "Broker": "seriatim._descriptions",
-    "BrokerLoad": "seriatim._descriptions",
-    "HeadMove": "seriatim._descriptions",
-    "Damage": "seriatim._descriptions",
-    "QuarantinedMessage": "seriatim._descriptions",
-    "ScrubProgress": "seriatim._descriptions",
-    "Chain": "seriatim._descriptions",
-    "Cluster": "seriatim._descriptions",
-    "Gap": "seriatim._records",
-    "GroupChange": "seriatim._records",
-    "GroupDescription": "seriatim._descriptions",
-    "GroupPartition": "seriatim._descriptions",
-    "Message": "seriatim._records",
-    "MovePlan": "seriatim._descriptions",
-    "OperatedPartition": "seriatim._descriptions",
-    "PlannedMove": "seriatim._descriptions",
-    "Part": "seriatim._records",
+    "BrokerGroup": "seriatim._admin.broker_groups",
+    "BrokerGroupMember": "seriatim._admin.broker_groups",
+    "RestartCheck": "seriatim._admin.broker_groups",
+    "DeadLetter": "seriatim._admin.dead_letters",
+    "ReplayedDeadLetter": "seriatim._admin.dead_letters",
+    "GroupKey": "seriatim._values.consumer_group_settings",
+    "GroupSettings": "seriatim._values.consumer_group_settings",
+    "KeyResult": "seriatim._values.consumer_group_settings",
+    "RetryPolicy": "seriatim._values.consumer_group_settings",
+    "AckLevel": "seriatim._values.records",
+    "Assignment": "seriatim._values.records",
+    "Balance": "seriatim._admin.descriptions",
+    "Broker": "seriatim._admin.descriptions",
+    "BrokerLoad": "seriatim._admin.descriptions",
+    "HeadMove": "seriatim._admin.descriptions",
+    "Damage": "seriatim._admin.descriptions",
+    "QuarantinedMessage": "seriatim._admin.descriptions",
+    "ScrubProgress": "seriatim._admin.descriptions",
+    "Chain": "seriatim._admin.descriptions",
+    "Cluster": "seriatim._admin.descriptions",
+    "Gap": "seriatim._values.records",
+    "GroupChange": "seriatim._values.records",
+    "GroupDescription": "seriatim._admin.descriptions",
+    "GroupPartition": "seriatim._admin.descriptions",
+    "Message": "seriatim._values.records",
+    "MovePlan": "seriatim._admin.descriptions",
+    "OperatedPartition": "seriatim._admin.descriptions",
+    "PlannedMove": "seriatim._admin.descriptions",
+    "Part": "seriatim._values.records",
     "LostRange": "seriatim._ranges.records",
     "PartitionOffset": "seriatim._ranges.records",
     "RangePiece": "seriatim._ranges.records",
     "RangePlan": "seriatim._ranges.records",
     "RetainedRange": "seriatim._ranges.records",
-    "RangeReader": "seriatim._ranges.reading",
-    "RangeTable": "seriatim._ranges.reading",
-    "Receipt": "seriatim._records",
-    "Route": "seriatim._descriptions",
-    "Segment": "seriatim._descriptions",
-    "Topic": "seriatim._records",
-    "TopicDescription": "seriatim._descriptions",
-    "TopicSettings": "seriatim._records",
-    "ConsumerSettings": "seriatim._settings",
-    "ProducerSettings": "seriatim._settings",
-    "Tls": "seriatim._tls",
+    "RangeReader": "seriatim._ranges.reader",
+    "RangeTable": "seriatim._ranges.reader",
+    "Receipt": "seriatim._values.records",
+    "Route": "seriatim._admin.descriptions",
+    "Segment": "seriatim._admin.descriptions",
+    "Topic": "seriatim._values.records",
+    "TopicDescription": "seriatim._admin.descriptions",
+    "TopicSettings": "seriatim._values.records",
+    "ConsumerSettings": "seriatim._values.settings",
+    "ProducerSettings": "seriatim._values.settings",
+    "Tls": "seriatim._values.tls",
     "Chunk": "seriatim._publishing.chunks",
     "Published": "seriatim._publishing.chunks",
     "PublishedPart": "seriatim._publishing.chunks",
-    "Writer": "seriatim._writer",
-    "WriterDescription": "seriatim._descriptions",
+    "Writer": "seriatim._publishing.writer",
+    "WriterDescription": "seriatim._admin.descriptions",
 }
 
 

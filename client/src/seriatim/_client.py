@@ -21,11 +21,13 @@ from seriatim_api.errors import (
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
-from seriatim._arguments import check_callback, check_partitions, check_text, check_whole, settings_of
-from seriatim._logs import guarded
 from seriatim._ranges import QUESTION_DEADLINE_S
-from seriatim._recording import MessageIdOf, Recorder
-from seriatim._settings import (
+from seriatim._recorder import MessageIdOf, Recorder
+from seriatim._runtime.logs import guarded
+from seriatim._transport.channels import Channels
+from seriatim._transport.unary import Caller
+from seriatim._values.arguments import check_callback, check_partitions, check_text, check_whole, settings_of
+from seriatim._values.settings import (
     Compression,
     ConsumerOptions,
     ConsumerSettings,
@@ -33,24 +35,22 @@ from seriatim._settings import (
     ProducerSettings,
     Target,
 )
-from seriatim._topics import told_topic
-from seriatim._transport.channels import Channels
-from seriatim._transport.unary import Caller
+from seriatim._values.topics import told_topic
 
 if TYPE_CHECKING:
-    from seriatim._admin import Admin
-    from seriatim._consumer import Consumer
+    from seriatim._admin.admin import Admin
+    from seriatim._consuming.consumer import Consumer
+    from seriatim._consuming.keyed_consumer import KeyedConsumer
     from seriatim._core.producer import Route
-    from seriatim._keyed_consumer import KeyedConsumer
-    from seriatim._partitioner import Partitioner
-    from seriatim._producer import Producer
+    from seriatim._producing.producer import Producer
+    from seriatim._publishing.writer import Writer
     from seriatim._ranges.questions import At
-    from seriatim._ranges.reading import RangeReader
+    from seriatim._ranges.reader import RangeReader
     from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
-    from seriatim._records import Assignment, Gap, GroupChange
-    from seriatim._tls import Tls
     from seriatim._transport.append import AppendLinks
-    from seriatim._writer import Writer
+    from seriatim._values.partitioner import Partitioner
+    from seriatim._values.records import Assignment, Gap, GroupChange
+    from seriatim._values.tls import Tls
     from seriatim.history import HistoryWriter, MemoryHistory
 
 Mode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
@@ -263,10 +263,10 @@ class Client:
         """
 
         async def begin() -> Writer:
-            from seriatim._partitioner import partition_of_key
             from seriatim._publishing.staging import Stager
+            from seriatim._publishing.writer import Writer
             from seriatim._transport.append import AppendLinks
-            from seriatim._writer import Writer
+            from seriatim._values.partitioner import partition_of_key
 
             settings = ProducerSettings(
                 batch_size_bytes=STAGED_BATCH_BYTES,
@@ -586,7 +586,7 @@ class Client:
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""
-        from seriatim._admin import Admin
+        from seriatim._admin.admin import Admin
 
         return Admin(self._caller, self.read_range, self._recorder)
 
@@ -594,7 +594,7 @@ class Client:
         self, topic: str, group: str, start: Target, mode: Mode, partitions: Sequence[int] | None
     ) -> None:
         """Make the cursors of a consumer group, in that mode. If it is there on some partitions, its settings stay."""
-        from seriatim._consumer_group_settings import GroupSettings
+        from seriatim._values.consumer_group_settings import GroupSettings
 
         admin = self.admin()
         if mode == "exclusive":
@@ -634,7 +634,7 @@ class Client:
 
 
 def _load_producer() -> tuple[type[Producer], Callable[[common_pb2.Route], Route], type[AppendLinks]]:
-    from seriatim._producer import Producer
+    from seriatim._producing.producer import Producer
     from seriatim._producing.routes import route_of
     from seriatim._transport.append import AppendLinks
 
@@ -643,10 +643,10 @@ def _load_producer() -> tuple[type[Producer], Callable[[common_pb2.Route], Route
 
 def _load_consumer(mode: Mode) -> Any:
     if mode in ("key_ordered", "shared"):
-        from seriatim._keyed_consumer import KeyedConsumer
+        from seriatim._consuming.keyed_consumer import KeyedConsumer
 
         return KeyedConsumer
-    from seriatim._consumer import Consumer
+    from seriatim._consuming.consumer import Consumer
 
     return Consumer
 

@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 from seriatim_api.errors import BadRequestError
 
 import seriatim._client as asynchronous
-from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
-from seriatim._consuming import handlers
-from seriatim._producing import deliveries
-from seriatim._ranges import reading
-from seriatim._ranges.reading import RangeTable
-from seriatim._recording import MessageIdOf
-from seriatim._records import Assignment, Gap, GroupChange, Message, Part, Receipt
-from seriatim._settings import ConsumerOptions
-from seriatim._tls import Tls
-from seriatim._waiting import Closed, Held, LoopThread, calls, gives, iterates, waits
+from seriatim._admin import admin
+from seriatim._consuming import consumer, handlers, keyed_consumer
+from seriatim._loop_thread import Closed, Held, LoopThread, calls, gives, iterates, waits
+from seriatim._producing import deliveries, producer
+from seriatim._publishing import writer
+from seriatim._ranges import reader
+from seriatim._ranges.reader import RangeTable
+from seriatim._recorder import MessageIdOf
+from seriatim._values.records import Assignment, Gap, GroupChange, Message, Part, Receipt
+from seriatim._values.settings import ConsumerOptions
+from seriatim._values.tls import Tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,14 +112,14 @@ class Deliveries(Held[deliveries.Deliveries]):
         return self._thread.run_within(timeout_s, self._inner)
 
 
-class Producer(Held[_producer.Producer]):
+class Producer(Held[producer.Producer]):
     """See `seriatim.Producer`. If a KeyboardInterrupt ends `send`, the message may have been taken."""
 
-    send = gives(Delivery, _producer.Producer.send)
-    send_many = gives(Deliveries, _producer.Producer.send_many)
-    send_table = gives(Deliveries, _producer.Producer.send_table)
-    flush = waits(_producer.Producer.flush)
-    close = waits(_producer.Producer.close)
+    send = gives(Delivery, producer.Producer.send)
+    send_many = gives(Deliveries, producer.Producer.send_many)
+    send_table = gives(Deliveries, producer.Producer.send_table)
+    flush = waits(producer.Producer.flush)
+    close = waits(producer.Producer.close)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +130,7 @@ class Producer(Held[_producer.Producer]):
         self.close(None if kind is None else 0)
 
 
-class Consumer(Closed[_consumer.Consumer]):
+class Consumer(Closed[consumer.Consumer]):
     """See `seriatim.Consumer`."""
 
     @property
@@ -152,15 +153,15 @@ class Consumer(Closed[_consumer.Consumer]):
         """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return self._inner.paused
 
-    __iter__ = iterates(_consumer.Consumer.__aiter__)
-    fetch = waits(_consumer.Consumer.fetch)
-    fetch_table = waits(_consumer.Consumer.fetch_table)
-    ack = waits(_consumer.Consumer.ack)
-    ack_all = waits(_consumer.Consumer.ack_all)
-    close = waits(_consumer.Consumer.close)
+    __iter__ = iterates(consumer.Consumer.__aiter__)
+    fetch = waits(consumer.Consumer.fetch)
+    fetch_table = waits(consumer.Consumer.fetch_table)
+    ack = waits(consumer.Consumer.ack)
+    ack_all = waits(consumer.Consumer.ack_all)
+    close = waits(consumer.Consumer.close)
 
 
-class KeyedMessage(Held[_keyed_consumer.KeyedMessage]):
+class KeyedMessage(Held[keyed_consumer.KeyedMessage]):
     """A message that is being worked on: `with keyed_message as message`. See `seriatim.KeyedMessage`."""
 
     @property
@@ -179,9 +180,9 @@ class KeyedMessage(Held[_keyed_consumer.KeyedMessage]):
         """Whether an acknowledgement would still count, as far as this consumer knows."""
         return self._inner.is_current
 
-    ack = calls(_keyed_consumer.KeyedMessage.ack)
-    nack = calls(_keyed_consumer.KeyedMessage.nack)
-    extend = calls(_keyed_consumer.KeyedMessage.extend)
+    ack = calls(keyed_consumer.KeyedMessage.ack)
+    nack = calls(keyed_consumer.KeyedMessage.nack)
+    extend = calls(keyed_consumer.KeyedMessage.extend)
 
     def __enter__(self) -> Message:
         return self.message
@@ -192,10 +193,10 @@ class KeyedMessage(Held[_keyed_consumer.KeyedMessage]):
         self._thread.call(self._inner.leave, error)
 
 
-class KeyedBatch(Held[_keyed_consumer.KeyedBatch]):
+class KeyedBatch(Held[keyed_consumer.KeyedBatch]):
     """Messages of many keys that came together. See `seriatim.KeyedBatch`."""
 
-    def __init__(self, thread: LoopThread, inner: _keyed_consumer.KeyedBatch) -> None:
+    def __init__(self, thread: LoopThread, inner: keyed_consumer.KeyedBatch) -> None:
         super().__init__(thread, inner)
         self.topic = inner.topic
         self.partition = inner.partition
@@ -218,10 +219,10 @@ class KeyedBatch(Held[_keyed_consumer.KeyedBatch]):
         """The messages as the columns key, value, timestamp, headers and tag."""
         return self._thread.call(lambda: self._inner.table)
 
-    fail = calls(_keyed_consumer.KeyedBatch.fail)
+    fail = calls(keyed_consumer.KeyedBatch.fail)
 
 
-class KeyedConsumer(Closed[_keyed_consumer.KeyedConsumer]):
+class KeyedConsumer(Closed[keyed_consumer.KeyedConsumer]):
     """See `seriatim.KeyedConsumer`."""
 
     @property
@@ -270,7 +271,7 @@ class KeyedConsumer(Closed[_keyed_consumer.KeyedConsumer]):
         _check_plain(handler)
         handlers.check_handler(handler, None)
 
-        def call(batch: _keyed_consumer.KeyedBatch) -> object:
+        def call(batch: keyed_consumer.KeyedBatch) -> object:
             return handler(KeyedBatch(self._thread, batch))
 
         self._thread.run(self._inner.run_batches_in_threads(call, concurrency, timeout_s))
@@ -289,7 +290,7 @@ class KeyedConsumer(Closed[_keyed_consumer.KeyedConsumer]):
         """
         return (KeyedMessage(self._thread, item) for item in self._thread.each(aiter(self._inner)))
 
-    close = waits(_keyed_consumer.KeyedConsumer.close)
+    close = waits(keyed_consumer.KeyedConsumer.close)
 
 
 def _check_plain(handler: Callable[..., object]) -> None:
@@ -297,7 +298,7 @@ def _check_plain(handler: Callable[..., object]) -> None:
         raise BadRequestError("the synchronous client calls plain functions, and this is a coroutine function")
 
 
-class RangeReader(Closed[reading.RangeReader]):
+class RangeReader(Closed[reader.RangeReader]):
     """See `seriatim.RangeReader`."""
 
     @property
@@ -343,9 +344,9 @@ class RangeReader(Closed[reading.RangeReader]):
         while messages := self.fetch():
             yield from messages
 
-    fetch = waits(reading.RangeReader.fetch)
-    fetch_table = waits(reading.RangeReader.fetch_table)
-    close = waits(reading.RangeReader.close)
+    fetch = waits(reader.RangeReader.fetch)
+    fetch_table = waits(reader.RangeReader.fetch_table)
+    close = waits(reader.RangeReader.close)
 
     def tables(self) -> Iterator[RangeTable]:
         """The rows of each batch as an Arrow table."""
@@ -353,56 +354,56 @@ class RangeReader(Closed[reading.RangeReader]):
             yield table
 
 
-class Admin(Held[_admin.Admin]):
+class Admin(Held[admin.Admin]):
     """See `seriatim.Admin`."""
 
-    create_topic = waits(_admin.Admin.create_topic)
-    update_topic = waits(_admin.Admin.update_topic)
-    delete_topic = waits(_admin.Admin.delete_topic)
-    list_topics = waits(_admin.Admin.list_topics)
-    describe_topic = waits(_admin.Admin.describe_topic)
-    describe_chain = waits(_admin.Admin.describe_chain)
-    watch_chain = iterates(_admin.Admin.watch_chain)
+    create_topic = waits(admin.Admin.create_topic)
+    update_topic = waits(admin.Admin.update_topic)
+    delete_topic = waits(admin.Admin.delete_topic)
+    list_topics = waits(admin.Admin.list_topics)
+    describe_topic = waits(admin.Admin.describe_topic)
+    describe_chain = waits(admin.Admin.describe_chain)
+    watch_chain = iterates(admin.Admin.watch_chain)
 
-    list_writers = waits(_admin.Admin.list_writers)
-    describe_writer = waits(_admin.Admin.describe_writer)
-    delete_writer = waits(_admin.Admin.delete_writer)
+    list_writers = waits(admin.Admin.list_writers)
+    describe_writer = waits(admin.Admin.describe_writer)
+    delete_writer = waits(admin.Admin.delete_writer)
 
-    list_groups = waits(_admin.Admin.list_groups)
-    describe_group = waits(_admin.Admin.describe_group)
-    create_group = waits(_admin.Admin.create_group)
-    configure_group = waits(_admin.Admin.configure_group)
-    delete_group = waits(_admin.Admin.delete_group)
-    plan_move = waits(_admin.Admin.plan_move)
-    move_group = waits(_admin.Admin.move_group)
-    rewind_group = waits(_admin.Admin.rewind_group)
-    skip_group = waits(_admin.Admin.skip_group)
-    pause_group = waits(_admin.Admin.pause_group)
-    resume_group = waits(_admin.Admin.resume_group)
+    list_groups = waits(admin.Admin.list_groups)
+    describe_group = waits(admin.Admin.describe_group)
+    create_group = waits(admin.Admin.create_group)
+    configure_group = waits(admin.Admin.configure_group)
+    delete_group = waits(admin.Admin.delete_group)
+    plan_move = waits(admin.Admin.plan_move)
+    move_group = waits(admin.Admin.move_group)
+    rewind_group = waits(admin.Admin.rewind_group)
+    skip_group = waits(admin.Admin.skip_group)
+    pause_group = waits(admin.Admin.pause_group)
+    resume_group = waits(admin.Admin.resume_group)
 
-    group_keys = iterates(_admin.Admin.group_keys)
-    release_keys = waits(_admin.Admin.release_keys)
-    skip_keys = waits(_admin.Admin.skip_keys)
-    dead_letter_keys = waits(_admin.Admin.dead_letter_keys)
-    dead_letters = iterates(_admin.Admin.dead_letters)
-    replay_dead_letters = waits(_admin.Admin.replay_dead_letters)
-    drop_dead_letters = waits(_admin.Admin.drop_dead_letters)
+    group_keys = iterates(admin.Admin.group_keys)
+    release_keys = waits(admin.Admin.release_keys)
+    skip_keys = waits(admin.Admin.skip_keys)
+    dead_letter_keys = waits(admin.Admin.dead_letter_keys)
+    dead_letters = iterates(admin.Admin.dead_letters)
+    replay_dead_letters = waits(admin.Admin.replay_dead_letters)
+    drop_dead_letters = waits(admin.Admin.drop_dead_letters)
 
-    balance = waits(_admin.Admin.balance)
-    describe_cluster = waits(_admin.Admin.describe_cluster)
-    switch_partition = waits(_admin.Admin.switch_partition)
-    declare_dead = waits(_admin.Admin.declare_dead)
-    declare_gap = waits(_admin.Admin.declare_gap)
-    list_broker_groups = waits(_admin.Admin.list_broker_groups)
-    set_broker_group = waits(_admin.Admin.set_broker_group)
-    remove_broker_group = waits(_admin.Admin.remove_broker_group)
-    remove_member = waits(_admin.Admin.remove_member)
-    check_restart = waits(_admin.Admin.check_restart)
-    scrub = iterates(_admin.Admin.scrub)
-    read_quarantined = iterates(_admin.Admin.read_quarantined)
+    balance = waits(admin.Admin.balance)
+    describe_cluster = waits(admin.Admin.describe_cluster)
+    switch_partition = waits(admin.Admin.switch_partition)
+    declare_dead = waits(admin.Admin.declare_dead)
+    declare_gap = waits(admin.Admin.declare_gap)
+    list_broker_groups = waits(admin.Admin.list_broker_groups)
+    set_broker_group = waits(admin.Admin.set_broker_group)
+    remove_broker_group = waits(admin.Admin.remove_broker_group)
+    remove_member = waits(admin.Admin.remove_member)
+    check_restart = waits(admin.Admin.check_restart)
+    scrub = iterates(admin.Admin.scrub)
+    read_quarantined = iterates(admin.Admin.read_quarantined)
 
 
-class Writer(Closed[_writer.Writer]):
+class Writer(Closed[writer.Writer]):
     """See `seriatim.Writer`."""
 
     @property
@@ -410,11 +411,11 @@ class Writer(Closed[_writer.Writer]):
         """The epoch that `open` gave; 0: not opened."""
         return self._inner.epoch
 
-    open = waits(_writer.Writer.open)
-    stage = waits(_writer.Writer.stage)
-    stage_table = waits(_writer.Writer.stage_table)
-    publish = waits(_writer.Writer.publish)
-    close = waits(_writer.Writer.close)
+    open = waits(writer.Writer.open)
+    stage = waits(writer.Writer.stage)
+    stage_table = waits(writer.Writer.stage_table)
+    publish = waits(writer.Writer.publish)
+    close = waits(writer.Writer.close)
 
 
 class Client(Held[asynchronous.Client]):
@@ -504,7 +505,7 @@ class Client(Held[asynchronous.Client]):
     @wraps(asynchronous.Client.consumer)
     def consumer(self, *args: Any, **options: Any) -> Consumer | KeyedConsumer:
         begun: Any = self._thread.run(self._inner.consumer(*args, **options))
-        return (Consumer if isinstance(begun, _consumer.Consumer) else KeyedConsumer)(self._thread, begun)
+        return (Consumer if isinstance(begun, consumer.Consumer) else KeyedConsumer)(self._thread, begun)
 
     def admin(self) -> Admin:
         """Administration of the cluster."""

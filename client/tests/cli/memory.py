@@ -54,7 +54,7 @@ from seriatim import (
     TopicSettings,
     WriterDescription,
 )
-from seriatim._recording import Place, Recorder
+from seriatim._recorder import Place, Recorder
 from seriatim_api.errors import (
     PositionUnknownError,
     PreconditionError,

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from seriatim import _admin, _client, _group_operations
+from seriatim import _client
+from seriatim._admin import admin, group_operations
 from seriatim._transport import silence
 from seriatim.cli import main
 
@@ -33,7 +34,7 @@ COMMANDS = [
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "NOTICE_S", 0)
     monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 0.3)
-    for module in (_admin, _group_operations):
+    for module in (admin, group_operations):
         monkeypatch.setattr(module, "DEADLINE_S", 0.3)
 
 
@@ -86,7 +87,7 @@ def test_a_port_of_another_program_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(silence, "NOTICE_S", 60)
     monkeypatch.setattr(_client, "TOPIC_DEADLINE_S", 60)
-    monkeypatch.setattr(_admin, "DEADLINE_S", 60)
+    monkeypatch.setattr(admin, "DEADLINE_S", 60)
     begun = time.monotonic()
     with pytest.raises(SystemExit):
         main(["--bootstrap", web_server, *words])

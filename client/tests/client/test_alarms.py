@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from seriatim._alarms import Alarms
+from seriatim._runtime.alarms import Alarms
 
 HOUR_S = 3600.0
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim._batch import SCHEMA, conform, decode, encode, encode_record_batch
+from seriatim._bodies.arrow import SCHEMA, conform, decode, encode, encode_record_batch
 from seriatim._producing.pending import split_rows
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
 
@@ -72,7 +72,7 @@ def _crc(data: bytes) -> int:
 @pytest.mark.parametrize("columns", ["[b'k'], [1], [{'h': b''}], ['t']", "None, [1]", "[b'k'], [1], None, ['t']"])
 def test_encoding_does_not_import_pandas(columns: str) -> None:
     code = (
-        "import sys; from seriatim._batch import encode, decode;"
+        "import sys; from seriatim._bodies.arrow import encode, decode;"
         f"b = encode([b'a'], {columns}); decode(b.data, 1, b.crc).to_pylist();"
         "sys.exit('pandas' in sys.modules)"
     )

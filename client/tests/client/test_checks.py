@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from seriatim import Client, Producer, sync
-from seriatim._batch import SCHEMA, row_sizes
+from seriatim._bodies.arrow import SCHEMA, row_sizes
 from seriatim._core.distance import distance_of
 from seriatim._producing.checks import Limits, check_rows
 from seriatim._producing.pending import attached_bytes, split_rows

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from seriatim import Chunk, TopicSettings, _batch, partition_of_key
+from seriatim import Chunk, TopicSettings, partition_of_key
+from seriatim._bodies import arrow
 from seriatim._publishing.chunks import manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, _pieces, _place, table_of
-from seriatim._records import Topic
-from seriatim._settings import ProducerSettings
+from seriatim._values.records import Topic
+from seriatim._values.settings import ProducerSettings
 from seriatim_api.errors import BadRequestError, IllegalMessageError, PartitionOutOfRangeError
 from seriatim_api.publications import (
     CONTENT_BYTES,
@@ -133,7 +134,7 @@ def test_the_content_of_rows_does_not_depend_on_times_and_cuts_of_the_table() ->
     def contents(values: list[bytes], keys: list[bytes | None], time_ms: int, begin: int = 0) -> list[int]:
         table = table_of(values, keys, [time_ms] * len(values), None, None).slice(begin)
         pieces = _pieces(table, 0, "orders", partition_of_key, RowLayout(3, 1 << 20))
-        return [_batch.content_crc(piece) for _, piece, _ in pieces]
+        return [arrow.content_crc(piece) for _, piece, _ in pieces]
 
     known = contents([b"a=10", b"b"], [b"k", None], 1)
     assert contents([b"a=10", b"b"], [b"k", None], 2) == known

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim import Admin, Message
-from seriatim._dead_letters import KEY_COUNT_MAX, REPLAY_COUNT_MAX
+from seriatim._admin.dead_letters import KEY_COUNT_MAX, REPLAY_COUNT_MAX
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers, resolution_headers, resolution_value
 from seriatim_api.errors import OverloadedError, PreconditionError
 from seriatim_api.ids import make_offset

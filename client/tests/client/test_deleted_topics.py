@@ -74,7 +74,7 @@ async def test_a_producer_ends_when_its_topic_was_made_again_and_a_new_one_sends
 
 @pytest.mark.parametrize(
     ("looks", "partitions"),
-    [*(("seriatim._producing.routes.EXISTS_S", count) for count in range(4)), ("seriatim._growth.LOOK_S", 0)],
+    [*(("seriatim._producing.routes.EXISTS_S", count) for count in range(4)), ("seriatim._topic_changes.LOOK_S", 0)],
 )
 async def test_a_producer_that_sends_nothing_hears_of_it_too(
     monkeypatch: pytest.MonkeyPatch, looks: str, partitions: int
@@ -96,7 +96,7 @@ async def test_a_producer_that_sends_nothing_hears_of_it_too(
 async def test_a_producer_whose_broker_waits_for_news_asks_for_nothing_and_hears_of_it_too(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.0)
     monkeypatch.setattr("seriatim._producing.routes.EXISTS_S", 0.0)
     async with connected(2) as (cluster, client), client.producer("t") as producer:
         await until(lambda: cluster.waiting == 1)

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from seriatim import SendError, SendUnknownError
-from seriatim._producer import Producer
+from seriatim._producing.producer import Producer
 from seriatim._producing.routes import route_of
 from seriatim._publishing.staging import Stager
-from seriatim._settings import ProducerSettings
-from seriatim._topics import topic_of
 from seriatim._transport.append import AppendLinks
+from seriatim._values.settings import ProducerSettings
+from seriatim._values.topics import topic_of
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.v1 import broker_pb2, publications_pb2

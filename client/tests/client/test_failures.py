@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from seriatim import Client, Gap, SendUnknownError
-from seriatim._batch import encode
+from seriatim._bodies.arrow import encode
 from seriatim_api import errors
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import ClientFailureError
@@ -325,7 +325,7 @@ async def test_a_client_closes_all_that_it_opened_also_if_one_of_them_raises(mon
 
 
 def test_closing_the_synchronous_client_ends_a_call_of_another_thread() -> None:
-    from seriatim._waiting import LoopThread
+    from seriatim._loop_thread import LoopThread
 
     thread = LoopThread()
     begun, ended = threading.Event(), threading.Event()
@@ -349,7 +349,7 @@ def test_closing_the_synchronous_client_ends_a_call_of_another_thread() -> None:
 
 def test_an_interrupt_of_a_synchronous_iteration_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was waited for takes some turns of the loop to end. Meanwhile nothing else may ask the iteration to end."""
-    from seriatim._waiting import LoopThread
+    from seriatim._loop_thread import LoopThread
 
     begun = threading.Event()
 

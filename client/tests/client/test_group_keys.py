@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim import Admin, GroupKey
-from seriatim._recording import Recorder
+from seriatim._recorder import Recorder
 from seriatim.history import MemoryHistory
 from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.key_names import name_of_key

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 from seriatim import Admin, GroupSettings, MovePlan, PlannedMove, RetryPolicy
-from seriatim._consumer_group_settings import settings_of, settings_to_proto
-from seriatim._recording import Recorder
+from seriatim._recorder import Recorder
+from seriatim._values.consumer_group_settings import settings_of, settings_to_proto
 from seriatim.history import MemoryHistory
 from seriatim_api.errors import BadRequestError, DeadlineExceededError, PreconditionError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2

@@ -17,7 +17,7 @@ from ..fake_broker import connected, running, until
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.02)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.02)
 
 
 async def test_a_producer_uses_new_partitions_and_the_old_ones_keep_what_they_have() -> None:
@@ -34,8 +34,8 @@ async def test_a_producer_uses_new_partitions_and_the_old_ones_keep_what_they_ha
 
 
 async def test_a_producer_asks_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 60.0)
-    monkeypatch.setattr("seriatim._growth.SHARED_S", 0.0)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 60.0)
+    monkeypatch.setattr("seriatim._topic_changes.SHARED_S", 0.0)
     async with running(1) as cluster:
         record = cluster.create_topic("t", 1, message_size_bytes_max=10)
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t", linger_ms=0) as producer:
@@ -138,7 +138,7 @@ async def test_each_watch_has_its_own_error() -> None:
 async def test_many_consumers_of_a_client_ask_an_older_broker_about_as_often_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.2)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.2)
     async with running(1) as cluster:
         cluster.is_old = True
         cluster.create_topic("t", 1)
@@ -214,7 +214,7 @@ async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes
 async def test_a_client_that_waits_learns_of_new_brokers_and_asks_another_one_when_its_broker_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seriatim._growth.WAIT_S", 0.05)
+    monkeypatch.setattr("seriatim._topic_changes.WAIT_S", 0.05)
     async with connected(brokers=2) as (cluster, client), client.producer("t") as producer:
         first, second = cluster.brokers
         client._caller._addresses = {first.address: None}  # it does not know the other one yet

@@ -6,12 +6,12 @@ import time
 from typing import Any, cast
 
 import pytest
-from seriatim import Client, _growth
+from seriatim import Client, _topic_changes
 from seriatim._consuming import streams
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
-from seriatim._settings import ConsumerSettings
 from seriatim._transport.consume import ConsumeLink
+from seriatim._values.settings import ConsumerSettings
 from seriatim_api import errors
 from seriatim_api.network.round_trips import RoundTrips
 from seriatim_api.v1 import broker_pb2
@@ -231,7 +231,7 @@ async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[i
 
 
 async def test_a_consumer_does_not_go_on_in_a_topic_that_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_growth, "LOOK_S", 0.01)
+    monkeypatch.setattr(_topic_changes, "LOOK_S", 0.01)
     async with connected() as (cluster, client), client.producer("t") as producer:
         await (await producer.send(b"old"))
         async with client.consumer("t", "g") as consumer:
@@ -248,7 +248,7 @@ async def test_a_consumer_does_not_go_on_in_a_topic_that_was_made_again(monkeypa
 
 
 def test_a_session_has_a_shortest_time() -> None:
-    from seriatim._settings import ConsumerSettings
+    from seriatim._values.settings import ConsumerSettings
 
     with pytest.raises(errors.BadRequestError, match="session_ms is at least 2000"):
         ConsumerSettings(session_ms=10)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from seriatim._batch import decode, encode
-from seriatim._consumer import Consumer
-from seriatim._producer import Producer
+from seriatim._bodies.arrow import decode, encode
+from seriatim._consuming.consumer import Consumer
+from seriatim._producing.producer import Producer
 from seriatim._producing.routes import route_of
-from seriatim._settings import ConsumerSettings, ProducerSettings
-from seriatim._topics import topic_of
 from seriatim._transport.append import AppendLinks
+from seriatim._values.settings import ConsumerSettings, ProducerSettings
+from seriatim._values.topics import topic_of
 from seriatim_api import errors
 from seriatim_api.batch import make_header, parse_header
 

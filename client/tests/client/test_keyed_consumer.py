@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
-from seriatim import _keyed_consumer as keyed
 from seriatim._consuming import handlers
+from seriatim._consuming import keyed_consumer as keyed
 from seriatim._consuming.pools import PoolCalls
-from seriatim._settings import ConsumerSettings
-from seriatim._topics import topic_of
+from seriatim._values.settings import ConsumerSettings
+from seriatim._values.topics import topic_of
 from seriatim_api import errors
 from seriatim_api.v1 import records_pb2
 

@@ -6,7 +6,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from seriatim._batch import SCHEMA
+from seriatim._bodies.arrow import SCHEMA
 from seriatim._core.producer import Outcome
 from seriatim._producing.deliveries import Deliveries, Settlement
 from seriatim._producing.pending import Cut, Pending, split_rows

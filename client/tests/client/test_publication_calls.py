@@ -87,7 +87,7 @@ async def test_what_only_reads_does_not_wait_for_a_frozen_broker(monkeypatch: py
 async def test_a_writer_that_a_frozen_broker_was_to_open_is_opened_by_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seriatim._writer.ATTEMPT_DEADLINE_S", 0.2)
+    monkeypatch.setattr("seriatim._publishing.writer.ATTEMPT_DEADLINE_S", 0.2)
     async with running(2) as brokers, Client.connect([broker.address for broker in brokers]) as client:
         brokers[0].is_frozen = True
         async with client.writer("orders", "nightly") as writer:

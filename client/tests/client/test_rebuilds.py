@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from seriatim import Client, Consumer, Producer, _admin, _client
+from seriatim import Client, Consumer, Producer, _client
+from seriatim._admin import admin
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
-from seriatim._topics import is_same, topic_of
 from seriatim._transport import unary
+from seriatim._values.topics import is_same, topic_of
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
@@ -112,7 +113,7 @@ async def test_a_range_and_a_group_that_begin_wait_for_the_rebuild(
         assert len([line for line in caplog.messages if BEHIND.message in line]) == 1
         asked.behind_count = FOR_EVER
         monkeypatch.setattr(unary, "REBUILD_PAUSE_S", 60.0)  # so no question is under way at the deadline
-        monkeypatch.setattr(_admin, "DEADLINE_S", 1.0)
+        monkeypatch.setattr(admin, "DEADLINE_S", 1.0)
         with pytest.raises(CoordinatorBehindError, match="lost decisions"):
             await (begin() if kind == "group" else client.offsets("t", timeout_s=1.0))
         with pytest.raises(CoordinatorBehindError):
@@ -164,7 +165,7 @@ async def test_clients_go_on_in_a_topic_that_was_rebuilt(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule `rebuilt-is-the-same`."""
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.0)
     async with running() as cluster:
         topic = cluster.create_topic("t", 2)
         async with (
@@ -193,7 +194,7 @@ async def test_clients_go_on_in_a_topic_that_was_rebuilt(
 )
 async def test_clients_of_a_cluster_that_was_replaced_end(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The new cluster counts partitions from the same number, and has a topic of the same name."""
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.0)
+    monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.0)
     async with running() as cluster:
         topic = cluster.create_topic("t", 2)
         async with Client.connect(cluster.brokers[0].address) as client:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from seriatim import Client, _admin
+from seriatim import Client
+from seriatim._admin import admin
 from seriatim._consuming import streams
 from seriatim._transport import reasons, silence, unary
 from seriatim_api import errors
@@ -212,13 +213,13 @@ async def test_what_only_reads_is_asked_of_another_broker_when_one_is_frozen(mon
 
 async def test_what_changes_something_is_asked_of_one_broker_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unary, "READ_PATIENCE_S", 0.0)
-    monkeypatch.setattr(_admin, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(admin, "DEADLINE_S", 0.2)
     async with running(2) as cluster, Client.connect([broker.address for broker in cluster.brokers]) as client:
         cluster.brokers[0].is_frozen = True
         with pytest.raises(errors.DeadlineExceededError, match="it may have been done"):
             await client.admin().create_topic("t")
         assert not cluster.topics
-        monkeypatch.setattr(_admin, "DEADLINE_S", 10.0)
+        monkeypatch.setattr(admin, "DEADLINE_S", 10.0)
         await client.admin().create_topic("t")  # the next question begins at another one
         assert set(cluster.topics) == {"t"}
 
@@ -226,11 +227,11 @@ async def test_what_changes_something_is_asked_of_one_broker_only(monkeypatch: p
 async def test_a_broker_that_answered_before_and_froze_is_not_the_first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(2) as cluster, Client.connect([broker.address for broker in cluster.brokers]) as client:
         await client.admin().create_topic("t")
-        monkeypatch.setattr(_admin, "DEADLINE_S", 0.2)
+        monkeypatch.setattr(admin, "DEADLINE_S", 0.2)
         cluster.brokers[0].is_frozen = True
         with pytest.raises(errors.DeadlineExceededError, match="it may have been done"):
             await client.admin().create_topic("u")
-        monkeypatch.setattr(_admin, "DEADLINE_S", 10.0)
+        monkeypatch.setattr(admin, "DEADLINE_S", 10.0)
         await client.admin().create_topic("u")
         assert set(cluster.topics) == {"t", "u"}
 
@@ -243,11 +244,12 @@ def test_of_many_addresses_some_are_named() -> None:
 def test_a_program_without_logging_has_it_on_stderr() -> None:
     program = """
 import asyncio
-from seriatim import Client, _admin
+from seriatim import Client
+from seriatim._admin import admin
 from seriatim._consuming import streams
 from seriatim._transport import silence
 
-silence.NOTICE_S, _admin.DEADLINE_S = 0, 0.3
+silence.NOTICE_S, admin.DEADLINE_S = 0, 0.3
 
 async def main():
     async with Client.connect("127.0.0.1:1") as client:

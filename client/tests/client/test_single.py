@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim._batch import decode, encode, encode_record_batch, record_batch
-from seriatim._single import template
+from seriatim._bodies.arrow import decode, encode, encode_record_batch, record_batch
+from seriatim._bodies.templates import template
 from seriatim_api.batch import FLAG_KEYED
 
 BYTES = st.binary(max_size=70) | st.integers(0, 5_000).map(lambda length: bytes([length % 256]) * length)

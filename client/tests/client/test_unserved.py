@@ -140,7 +140,7 @@ async def test_a_consumer_waits_only_without_work() -> None:
 
 
 async def test_a_keyed_consumer_waits_only_if_it_asked() -> None:
-    from seriatim._consuming.keyed import KeyedSubscription
+    from seriatim._consuming.keyed_subscription import KeyedSubscription
     from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 
     core = KeyedPartitionConsumer(ConsumerConfig(), on_demand=True)

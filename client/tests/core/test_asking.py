@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seriatim._core.asking import Asking
+from seriatim._core.demand import Asking
 
 
 def test_partitions_share_what_is_wanted_and_take_turns() -> None:

@@ -10,22 +10,22 @@ from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 from seriatim_api.errors import ClientFailureError, PartitionOutOfRangeError, SeriatimError, UnknownTopicError
 from seriatim_api.v1 import common_pb2
 
-from seriatim._alarms import Alarms
-from seriatim._closing import Closing
-from seriatim._consumer_group_settings import MODES
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
 from seriatim._consuming.unserved import UnservedWatch
 from seriatim._core.consumer_types import ConsumerConfig
-from seriatim._failure import Failure, attempt
-from seriatim._growth import Growth
-from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap, GroupChange, Topic
-from seriatim._settings import ConsumerSettings, Start, Target
+from seriatim._recorder import Recorder
+from seriatim._runtime.alarms import Alarms
+from seriatim._runtime.closing import Closing
+from seriatim._runtime.failure import Failure, attempt
+from seriatim._runtime.watch import Watch
+from seriatim._topic_changes import Growth
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
-from seriatim._watching import Watch
+from seriatim._values.consumer_group_settings import MODES
+from seriatim._values.records import Assignment, Gap, GroupChange, Topic
+from seriatim._values.settings import ConsumerSettings, Start, Target
 
 S = TypeVar("S", bound=Subscribed)
 

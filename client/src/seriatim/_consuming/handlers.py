@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from seriatim_api.errors import BadRequestError, PreconditionError
 
-from seriatim._failure import described
-from seriatim._records import Message
+from seriatim._runtime.failure import described
+from seriatim._values.records import Message
 
 Handler = Callable[[Message], Awaitable[None]] | Callable[[Message], object]
 """A function that works on one message. It may be a coroutine function or a plain one."""

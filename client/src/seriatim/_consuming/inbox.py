@@ -19,8 +19,8 @@ from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import PreconditionError, SeriatimError, UnreadableBodyError
 from seriatim_api.ids import format_offset, make_offset, split_offset
 
-from seriatim import _batch
-from seriatim._records import Message
+from seriatim._bodies import arrow
+from seriatim._values.records import Message
 
 if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscription
@@ -380,7 +380,7 @@ def _first_offset(chunk: Chunk) -> int:
 
 
 def _decode(chunk: Chunk) -> Any:
-    return _batch.decode(chunk.body, chunk.header.message_count, chunk.header.body_crc)
+    return arrow.decode(chunk.body, chunk.header.message_count, chunk.header.body_crc)
 
 
 def _column(column: Any, count: int) -> Any:

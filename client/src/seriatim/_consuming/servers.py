@@ -10,11 +10,11 @@ from typing import Any, Final
 from seriatim_api.errors import CoordinatorBehindError, SeriatimError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from seriatim._consumer_group_settings import STARTS
 from seriatim._core.consumer_types import Place, Resolve
-from seriatim._logs import guarded
-from seriatim._settings import Start
+from seriatim._runtime.logs import guarded
 from seriatim._transport.unary import Caller
+from seriatim._values.consumer_group_settings import STARTS
+from seriatim._values.settings import Start
 
 QUESTION_DEADLINE_S: Final = 2.0
 

@@ -12,9 +12,9 @@ from seriatim_api.v1 import broker_pb2
 
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
-from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.consume import ConsumeLink
+from seriatim._values.settings import Credit
 
 if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscribed

@@ -14,9 +14,6 @@ from seriatim_api.ids import format_offset, make_offset, split_offset
 from seriatim_api.protocol import says_another_protocol
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from seriatim._alarms import Alarms
-from seriatim._arguments import call_back
-from seriatim._consumer_group_settings import STARTS
 from seriatim._consuming.events import core_event
 from seriatim._consuming.inbox import Chunk, Inbox
 from seriatim._consuming.servers import Servers
@@ -24,12 +21,15 @@ from seriatim._consuming.streams import Streams
 from seriatim._core import consumer_types as ct
 from seriatim._core.consumer import PartitionConsumer
 from seriatim._core.joining import ConsumerPhase, Joining
-from seriatim._failure import Failure, entry
-from seriatim._logs import guarded
-from seriatim._recording import Recorder
-from seriatim._records import Assignment, Gap, GroupChange
-from seriatim._settings import Start
+from seriatim._recorder import Recorder
+from seriatim._runtime.alarms import Alarms
+from seriatim._runtime.failure import Failure, entry
+from seriatim._runtime.logs import guarded
 from seriatim._transport.consume import ConsumeLink
+from seriatim._values.arguments import call_back
+from seriatim._values.consumer_group_settings import STARTS
+from seriatim._values.records import Assignment, Gap, GroupChange
+from seriatim._values.settings import Start
 
 _log = guarded()
 

@@ -16,9 +16,9 @@ from seriatim_api.v1 import broker_pb2
 
 from seriatim._consuming.subscription import Subscribed
 from seriatim._core.unserved import ServiceWatch, Unserved, Waiting
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
+from seriatim._runtime.watch import Watch
 from seriatim._transport.unary import Caller
-from seriatim._watching import Watch
 
 LOOK_S: Final = 5.0
 """Seconds between two looks at all partitions of a consumer."""

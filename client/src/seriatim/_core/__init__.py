@@ -6,13 +6,13 @@ No module here reads a clock, draws a random number or waits.
         send_attempts   a batch over all its send attempts: stored, not stored, or not known
         producer_runs   the batches that are on their way together, and the window
         sequences       the batches in their order, with their numbers
-        giving_up       the outcome of batches without an acknowledgement
+        abandonment     the outcome of batches without an acknowledgement
         master          route, stream, questions, complaints, back-off
     distance        how much may be on its way to a broker that is far
     joining         how a consumer finds the server of a partition, and stays joined
     consumer        order of deliveries: the server, contiguity, and what may be acknowledged
     keyed_consumer  the same where order is by key: grants and acknowledgements
-    asking          how many messages each partition is asked for
+    demand          how many messages each partition is asked for
     unserved        which partitions are served nothing, though they should be
     credit          how many bytes a broker may send on a consume stream
     ranges          how far a reader of a range is, and whether the next batch follows

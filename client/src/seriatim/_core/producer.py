@@ -10,8 +10,8 @@ has the events and the effects. After each step the caller calls again with `Tim
 
 The parts are in other modules: the knowledge about a batch over all its send attempts in `send_attempts`, the batches
 that are on their way together in `producer_runs`, order and numbers in `sequences`, the outcomes of batches without
-acknowledgement in `giving_up`, the way to the master in `master`. This module says what an event means to all of them,
-above all a reply:
+acknowledgement in `abandonment`, the way to the master in `master`. This module says what an event means to all of
+them, above all a reply:
 
 *Late answers.* `ok` of any send attempt, in any producer run, settles the batch. An error ends only the send attempt
 that it names. If it proves that this attempt was not stored, it also ends those behind it in the producer run. Only an
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from seriatim_api.errors import DeadlineExceededError, ProducerFencedError, SequenceGapError
 
-from .giving_up import answer_gap, give_up, give_up_all, give_up_overdue
+from .abandonment import answer_gap, give_up, give_up_all, give_up_overdue
 from .master import US_PER_MS, Master
 from .producer_runs import ProducerRun
 from .producer_types import (

@@ -1,14 +1,14 @@
 """The queue: all batches that are not settled, in their order, with their numbers. Pure.
 
 A number is a producer epoch and a base sequence. In a producer epoch the numbers follow one another without a hole. A
-batch keeps its number over all send attempts. Only `giving_up` changes it.
+batch keeps its number over all send attempts. Only `abandonment` changes it.
 
 *A refusal also ends the batches behind it in the producer run.* After a broker refused a batch of a producer run, it
 takes no later batch of that run. And when it truncates a batch, it truncates everything above it too. So if an answer
 proves that batch b of run r is not stored, it proves the same for each later batch of run r. No other reply is needed.
 
 It follows: if a batch is not doubtful, no batch behind it is, because each of their send attempts was behind one of its
-send attempts. (`giving_up.give_up` asserts this.)
+send attempts. (`abandonment.give_up` asserts this.)
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from seriatim._core.producer import PartitionProducer
 from seriatim._producing.backlog import Backlog
 from seriatim._producing.pending import Pending
 from seriatim._producing.turns import Served, Turns
-from seriatim._settings import ProducerSettings
 from seriatim._transport.append import AppendLink, AppendUser
+from seriatim._values.settings import ProducerSettings
 
 SMALL_SHARE: Final = 4
 """A batch is small if it is below a quarter of the full size."""

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, cast
 import pyarrow as pa
 from seriatim_api.errors import BadRequestError, IllegalMessageError, MessageTooLargeError
 
-from seriatim import _batch
-from seriatim._batch import BytesLike, Headers
+from seriatim._bodies import arrow
+from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._producing.pending import MESSAGE_OVERHEAD_BYTES, Messages, attached_bytes
 
 TIMESTAMP_MS_MIN: Final = -(1 << 63)
@@ -258,7 +258,7 @@ def _check_sizes(messages: Messages, limits: Limits) -> None:
 
 
 def check_table(table: object, key_column: str, now_ms: int) -> Any:
-    """Check a table, and return it with the columns of `_batch.SCHEMA`. `check_rows` checks the sizes.
+    """Check a table, and return it with the columns of `SCHEMA`. `check_rows` checks the sizes.
 
     Raises:
         IllegalMessageError: It is not a table; or a column is missing, unknown or of a wrong type; or a value is null.
@@ -273,11 +273,11 @@ def check_table(table: object, key_column: str, now_ms: int) -> Any:
                 f"the table has no column {key_column!r} for key_column; it has {table.column_names}"
             )
         table = table.rename_columns(["key" if name == key_column else name for name in table.column_names])
-    return _batch.conform(table, now_ms)
+    return arrow.conform(table, now_ms)
 
 
 def check_rows(rows: Any, size_bytes: int, limits: Limits) -> None:
-    """Refuse rows of `_batch.SCHEMA` if one of them is over a limit.
+    """Refuse rows of `SCHEMA` if one of them is over a limit.
 
     Args:
         rows: A record batch with at least one row.
@@ -289,6 +289,6 @@ def check_rows(rows: Any, size_bytes: int, limits: Limits) -> None:
     """
     if size_bytes <= min(limits) and rows.column(3).null_count == rows.num_rows:
         return  # all rows together are under the limits (only headers take more in a body than in Arrow's memory)
-    payload, whole = _batch.row_sizes(rows)
+    payload, whole = arrow.row_sizes(rows)
     for number in (payload.argmax(), whole.argmax()):
         _check_size(int(payload[number]), int(whole[number]), limits)

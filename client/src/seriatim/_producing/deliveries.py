@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from seriatim_api.errors import CATALOGUE, make_error
 
 from seriatim._core.producer import Outcome, ReplyError
-from seriatim._errors import SendError, SendFailedError, SendUnknownError
-from seriatim._records import Part, Receipt
+from seriatim._values.errors import SendError, SendFailedError, SendUnknownError
+from seriatim._values.records import Part, Receipt
 
 _OK: Final = Outcome.OK
 

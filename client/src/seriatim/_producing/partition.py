@@ -1,9 +1,9 @@
 """One partition of a producer: its pending messages, its core, and the core's effects.
 
 Methods that the event loop and the transport call are marked with `@entry`. If one of them raises, the whole producer
-ends (see `_failure`), and `break_off` settles the messages that are left. `break_off` must find every message, whatever
-raised. So a message is in its next place before it leaves the one before: a batch is in `_batches` before its messages
-leave `pending`, and it leaves `_batches` after its messages are settled.
+ends (see `_runtime.failure`), and `break_off` settles the messages that are left. `break_off` must find every message,
+whatever raised. So a message is in its next place before it leaves the one before: a batch is in `_batches` before its
+messages leave `pending`, and it leaves `_batches` after its messages are settled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seriatim_api.errors import DeadlineExceededError, RunRefusedError, Seriatim
 from seriatim_api.v1 import broker_pb2
 from seriatim_api.wire.frames import AppendEntry
 
-from seriatim._batch import Body
+from seriatim._bodies.arrow import Body
 from seriatim._core.distance import PARTITION_BYTES_NEAR, WINDOW_BATCHES
 from seriatim._core.producer import (
     Abandon,
@@ -41,17 +41,17 @@ from seriatim._core.producer import (
     Settled,
     Timer,
 )
-from seriatim._failure import Failure, attempt, entry
 from seriatim._producing.backlog import Backlog
 from seriatim._producing.batching import Batching
 from seriatim._producing.deliveries import Settlement, Sink
 from seriatim._producing.pending import Pending
 from seriatim._producing.routes import Routes, route_of
 from seriatim._producing.turns import Turns
-from seriatim._recording import Recorder
-from seriatim._records import AckLevel
-from seriatim._settings import ProducerSettings
+from seriatim._recorder import Recorder
+from seriatim._runtime.failure import Failure, attempt, entry
 from seriatim._transport.append import AppendLink, AppendLinks
+from seriatim._values.records import AckLevel
+from seriatim._values.settings import ProducerSettings
 
 _NOT_SENT: Final = (-1, -1)
 

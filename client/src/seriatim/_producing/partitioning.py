@@ -1,4 +1,4 @@
-"""Chooses the partition of a message: the one that is named, or its key's, or each in turn (see `_partitioner`)."""
+"""Chooses the partition of a message: the one that is named, or its key's, or each in turn (`_values.partitioner`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from seriatim_api.errors import PartitionOutOfRangeError
 
-from seriatim._partitioner import Partitioner
 from seriatim._producing.checks import check_partition
 from seriatim._producing.partition import PartitionSender
+from seriatim._values.partitioner import Partitioner
 
 
 class Partitioning:

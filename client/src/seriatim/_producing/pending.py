@@ -28,9 +28,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from seriatim._batch import HEADER_OVERHEAD_BYTES, Body, Headers, encode, encode_record_batch
+from seriatim._bodies.arrow import HEADER_OVERHEAD_BYTES, Body, Headers, encode, encode_record_batch
 from seriatim._producing.deliveries import Delivery, DeliverySlice, Sink
-from seriatim._settings import Compression
+from seriatim._values.settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
 """Bytes that a message takes in a body besides its key and value: offsets, timestamp, validity, rounded up."""

@@ -16,11 +16,11 @@ from seriatim_api.ids import partition_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._core.producer import Resolve, Route
-from seriatim._logs import guarded
-from seriatim._records import Topic
-from seriatim._topics import is_same, told_topic
+from seriatim._runtime.logs import guarded
 from seriatim._transport.append import AppendLink, AppendLinks
 from seriatim._transport.unary import Caller
+from seriatim._values.records import Topic
+from seriatim._values.topics import is_same, told_topic
 
 COMPLAINT_DEADLINE_S: Final = 2.0
 """Seconds for a complaint. A broker answers it when the chain has moved, or when this time is over."""

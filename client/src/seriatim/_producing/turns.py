@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from seriatim._alarms import Alarms
-from seriatim._failure import Failure, entry
+from seriatim._runtime.alarms import Alarms
+from seriatim._runtime.failure import Failure, entry
 
 
 class Served(Protocol):

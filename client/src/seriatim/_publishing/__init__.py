@@ -1,1 +1,6 @@
-"""Staging rows, and publishing staged rows."""
+"""Publishing: rows are staged on brokers, and then all of them are published at once.
+
+writer   the writer as users see it
+staging  stages rows on the masters of their partitions
+chunks   what was staged, and what a publication of it contains
+"""

@@ -31,21 +31,21 @@ from seriatim_api.publications import (
 )
 from seriatim_api.v1 import broker_pb2, publications_pb2, records_pb2
 
-from seriatim import _batch
-from seriatim._partitioner import Partitioner
-from seriatim._producer import BATCH_BYTES_DEFAULT, BATCH_OVERHEAD_BYTES, Producer
+from seriatim._bodies import arrow
 from seriatim._producing import checks
 from seriatim._producing.checks import Limits
 from seriatim._producing.deliveries import Deliveries
 from seriatim._producing.pending import split_rows
+from seriatim._producing.producer import BATCH_BYTES_DEFAULT, BATCH_OVERHEAD_BYTES, Producer
 from seriatim._producing.routes import route_of
 from seriatim._publishing.chunks import Chunk, Repeat
-from seriatim._records import Topic
-from seriatim._settings import ProducerSettings
-from seriatim._topics import told_topic
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
+from seriatim._values.partitioner import Partitioner
+from seriatim._values.records import Topic
+from seriatim._values.settings import ProducerSettings
+from seriatim._values.topics import told_topic
 
 QUESTION_DEADLINE_S: Final = 10.0
 
@@ -98,7 +98,7 @@ class Stager:
         pieces = _pieces(table, partition, topic.name, self._settings.partitioner, layout)
         for _, piece, size_bytes in pieces:
             checks.check_rows(piece, size_bytes, limits)
-        largest = max((int(_batch.row_sizes(piece)[0].max()) for _, piece, _ in pieces), default=0)
+        largest = max((int(arrow.row_sizes(piece)[0].max()) for _, piece, _ in pieces), default=0)
         chunk = make_chunk_id(os.urandom(CHUNK_BYTES), fits + BATCH_OVERHEAD_BYTES, largest)
         stage, stage_groups, earlier = await self._stage(writer)
         repeats = tuple(self._repeats(table, partition, topic, layout, earlier))
@@ -108,8 +108,8 @@ class Stager:
         async with self._producer(stage, chunk) as producer:
             for number, piece, _ in pieces:
                 deliveries = await producer.send_table(piece, partition=places[number])
-                content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
-                sent.append((number, _batch.value_bytes(piece), content, deliveries))
+                content = arrow.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
+                sent.append((number, arrow.value_bytes(piece), content, deliveries))
                 while checked < len(sent) and sent[checked][3].done:
                     # Rows that are not stored end the call. Otherwise it would wait for room again and again, once the
                     # delivery timeout for each `buffer_size_bytes` of rows.
@@ -155,8 +155,8 @@ class Stager:
                 continue  # the topic did not have that partition then, so these are other rows
             parts: dict[int, PartSummary] = {}
             for number, piece, _ in pieces:
-                content = _batch.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
-                part = PartSummary(topic.partition_ids[number], piece.num_rows, _batch.value_bytes(piece), content)
+                content = arrow.content_crc(piece).to_bytes(CONTENT_BYTES, "little")
+                part = PartSummary(topic.partition_ids[number], piece.num_rows, arrow.value_bytes(piece), content)
                 parts[number] = parts[number].followed_by(part) if number in parts else part
             yield Repeat(known, tuple(parts[number] for number in sorted(parts)))
 
@@ -176,7 +176,7 @@ class Stager:
         async with self._producer(stage, id_) as producer:
             sent = [
                 await producer.send_body(
-                    _batch.Body(piece, google_crc32c.value(piece), 1, now_ms, now_ms, FLAG_PUBLISH), partition
+                    arrow.Body(piece, google_crc32c.value(piece), 1, now_ms, now_ms, FLAG_PUBLISH), partition
                 )
                 for piece in pieces_of(data)
             ]
@@ -242,7 +242,7 @@ def _pieces(
     """One item for each batch to be: the partition's number, the rows, and their size."""
     pieces: list[tuple[int, Any, int]] = []
     for number, positions in _spread(table, partition, topic, partitioner, layout.partition_count):
-        part = table if len(positions) == table.num_rows else table.take(_batch.row_numbers(positions))
+        part = table if len(positions) == table.num_rows else table.take(arrow.row_numbers(positions))
         for batch in part.combine_chunks().to_batches():
             pieces += [(number, piece, size) for piece, size in split_rows(batch, layout.batch_bytes)]
     return pieces
@@ -315,5 +315,5 @@ def table_of(
     if not count:
         return pa.Table.from_batches([], SCHEMA)
     times = messages.timestamps_ms if timestamps_ms is not None else [int(time.time() * 1000)] * count
-    rows = _batch.record_batch(messages.values, messages.keys, times, messages.headers, messages.tags)
+    rows = arrow.record_batch(messages.values, messages.keys, times, messages.headers, messages.tags)
     return pa.Table.from_batches([rows])

@@ -1,4 +1,10 @@
-"""Reads ranges of partitions without a consumer group: `questions` (offsets, plans), `opening`, `reading`."""
+"""Reads ranges of partitions without a consumer group.
+
+questions  asks brokers for offsets, retained ranges and plans
+opening    finds where a range starts and ends, and makes its reader
+reader     the reader as users see it
+records    the plain values about places and ranges
+"""
 
 from typing import Final
 

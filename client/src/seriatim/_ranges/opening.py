@@ -9,14 +9,14 @@ from typing import Final
 from seriatim_api.errors import BadRequestError, OffsetOutOfRangeError
 from seriatim_api.ids import format_offset
 
-from seriatim._arguments import check_callback
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._ranges.questions import At, check_range, offsets
-from seriatim._ranges.reading import RangeReader
+from seriatim._ranges.reader import RangeReader
 from seriatim._ranges.records import LostRange, PartitionOffset
-from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
+from seriatim._values.arguments import check_callback
+from seriatim._values.settings import Credit
 
 CREDIT_BYTES: Final = 8 << 20
 CREDIT_BYTES_MIN: Final = 1 << 16

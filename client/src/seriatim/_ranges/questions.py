@@ -11,10 +11,10 @@ from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, is_legal_name, make_offse
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
-from seriatim._arguments import check_partitions
 from seriatim._ranges.records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
 from seriatim._transport.unary import Caller
-from seriatim._values import value_of
+from seriatim._values.arguments import check_partitions
+from seriatim._values.conversion import value_of
 
 At = Literal["earliest", "end"] | datetime
 """A place that exists in each partition: the first message kept, the end, or the first message at or after a time."""

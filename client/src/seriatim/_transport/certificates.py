@@ -10,8 +10,8 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.network import tls
 from seriatim_api.network.tls_contexts import TlsContexts
 
-from seriatim._logs import guarded
-from seriatim._tls import Tls
+from seriatim._runtime.logs import guarded
+from seriatim._values.tls import Tls
 
 _log = guarded()
 

@@ -23,14 +23,14 @@ from seriatim_api.network.host_lookup import HostLookup
 from seriatim_api.network.round_trips import RoundTrips
 
 from seriatim._core.credit import CreditPool
-from seriatim._home import Home
+from seriatim._runtime.home import Home
 from seriatim._transport.carriage import Carriages
 from seriatim._transport.reasons import explain
 from seriatim._transport.silence import Silence
 
 if TYPE_CHECKING:
-    from seriatim._tls import Tls
     from seriatim._transport.certificates import Certificates
+    from seriatim._values.tls import Tls
 
 StreamPurpose = Literal["append", "consume"]
 Purpose = Literal["append", "consume", "range", "ask"]

@@ -16,10 +16,10 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_api.wire.frames import FrameError, read_delivery_frame
 
 from seriatim._core.credit import CreditAccount
-from seriatim._settings import Credit
 from seriatim._transport.append import report_unexpected
 from seriatim._transport.carriage import Carriage
 from seriatim._transport.channels import Channels
+from seriatim._values.settings import Credit
 
 OPEN_DEADLINE_S: Final = 1.0
 """Seconds until a stream is up, besides the way to the broker."""

@@ -20,8 +20,8 @@ from seriatim_api.v1 import ranges_pb2
 from seriatim_api.wire.frames import FrameError, read_delivery_frame
 
 from seriatim._core.credit import CreditAccount
-from seriatim._settings import Credit
 from seriatim._transport.channels import Channels
+from seriatim._values.settings import Credit
 
 OPEN_DEADLINE_S: Final = 1.0
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
 from seriatim._transport.reasons import FOREIGN, MAY_ASK_FOR_TLS
 
 NOTICE_S: Final = 1.5

@@ -29,7 +29,7 @@ from seriatim_api.network.round_trips import way_metadata
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
 from seriatim._transport.channels import Channels
 
 _log = guarded()

@@ -15,7 +15,7 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
 from seriatim._transport.channels import WARM_MAX
 
 SPREAD_S: Final = 2.0

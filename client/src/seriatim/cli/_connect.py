@@ -13,7 +13,7 @@ from seriatim.cli._running import run, say
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
-    from seriatim._recording import Recorder
+    from seriatim._recorder import Recorder
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from seriatim_api.ids import format_offset
 
 from seriatim import Message
-from seriatim._dead_letters import DeadLetter
-from seriatim._recording import Recorder
+from seriatim._admin.dead_letters import DeadLetter
+from seriatim._recorder import Recorder
 from seriatim.cli import _connect
 from seriatim.history import HistoryWriter
 

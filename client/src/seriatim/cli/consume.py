@@ -34,8 +34,8 @@ from seriatim.history import HistoryWriter
 if TYPE_CHECKING:
     from seriatim import Admin, Consumer, KeyedConsumer, KeyedMessage, Message
     from seriatim._client import Mode
-    from seriatim._recording import Recorder
-    from seriatim._settings import Target
+    from seriatim._recorder import Recorder
+    from seriatim._values.settings import Target
 
 IDLE_S: Final = 1.0
 """If no message came in this many seconds before the user ends the command, the history says that the group had read

@@ -1,4 +1,4 @@
-"""The consumer of a consumer group in which order is by key, as users see it. `_consuming.keyed` has the grants."""
+"""The consumer of a consumer group in which order is by key, as users see it. `keyed_subscription` has the grants."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ from typing import Any, Final, Literal, cast
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import format_offset
 
-from seriatim._arguments import check_number, check_whole
 from seriatim._consuming import handlers
 from seriatim._consuming.base import ConsumerBase
 from seriatim._consuming.handlers import GiveUp, Handler, HandlerEndedError, Retry
-from seriatim._consuming.keyed import Grant, GrantFrame, HeldBatch, KeyedBatch, KeyedSubscription, WaitingGrants
+from seriatim._consuming.keyed_subscription import (
+    Grant,
+    GrantFrame,
+    HeldBatch,
+    KeyedBatch,
+    KeyedSubscription,
+    WaitingGrants,
+)
 from seriatim._consuming.pools import PoolCalls, threads
-from seriatim._core.asking import Asking
 from seriatim._core.consumer_types import ConsumerConfig
+from seriatim._core.demand import Asking
 from seriatim._core.keyed_consumer import ALL_MESSAGES
-from seriatim._logs import guarded
-from seriatim._records import Message, Topic
-from seriatim._settings import Start
+from seriatim._runtime.logs import guarded
+from seriatim._values.arguments import check_number, check_whole
+from seriatim._values.records import Message, Topic
+from seriatim._values.settings import Start
 
 CONCURRENCY_MAX: Final = 10_000
 TURN_US: Final = 1_000

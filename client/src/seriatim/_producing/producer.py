@@ -20,12 +20,9 @@ from seriatim_api.errors import (
 )
 from seriatim_api.v1 import common_pb2
 
-from seriatim import _batch
-from seriatim._batch import BytesLike, Headers
+from seriatim._bodies import arrow
+from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._core.producer import Outcome, ProducerConfig, ReplyError, Route
-from seriatim._failure import Failure, attempt
-from seriatim._growth import Growth
-from seriatim._logs import guarded
 from seriatim._producing import checks
 from seriatim._producing.backlog import Backlog, FlushResult
 from seriatim._producing.batching import Batching
@@ -36,13 +33,16 @@ from seriatim._producing.partitioning import Partitioning
 from seriatim._producing.pending import Messages, split_rows
 from seriatim._producing.routes import Routes, deleted, route_of
 from seriatim._producing.turns import Turns
-from seriatim._recording import Recorder
-from seriatim._records import Topic
-from seriatim._settings import ProducerSettings
-from seriatim._topics import is_same
+from seriatim._recorder import Recorder
+from seriatim._runtime.failure import Failure, attempt
+from seriatim._runtime.logs import guarded
+from seriatim._topic_changes import Growth
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
+from seriatim._values.records import Topic
+from seriatim._values.settings import ProducerSettings
+from seriatim._values.topics import is_same
 
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 ROOM_SHARE: Final = 16
@@ -442,7 +442,7 @@ class Producer:
             self._since_yield_bytes += size
         return deliveries
 
-    async def send_body(self, body: _batch.Body, partition: int) -> Deliveries:
+    async def send_body(self, body: arrow.Body, partition: int) -> Deliveries:
         """Take an encoded body as one batch. `Writer.publish` uses it for the pieces of a manifest.
 
         Raises:
@@ -474,7 +474,7 @@ class Producer:
         A piece has at most a near batch. To a broker that is far, several leave in one batch (`pending`).
         """
         for target, positions in groups:
-            part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
+            part = table if len(groups) == 1 else table.take(arrow.row_numbers(positions))
             base = 0
             for chunk in part.to_batches():
                 for piece, size in split_rows(chunk, self.settings.full_batch_bytes):

@@ -8,9 +8,9 @@ from typing import Final, Literal
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import operations_pb2, records_pb2
 
-from seriatim._recording import Recorder
+from seriatim._recorder import Recorder
 from seriatim._transport.unary import Caller
-from seriatim._values import value_of
+from seriatim._values.conversion import value_of
 
 DEADLINE_S: Final = 10.0
 CHECK_DEADLINE_S: Final = 8.0

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.v1 import common_pb2
 
-from seriatim._arguments import check_number, check_whole
 from seriatim._consuming.base import ConsumerBase
 from seriatim._consuming.inbox import FetchedTable, Inbox
 from seriatim._consuming.subscription import Subscription
 from seriatim._core.consumer_types import ConsumerConfig
-from seriatim._records import Message, Topic
-from seriatim._settings import Start
+from seriatim._values.arguments import check_number, check_whole
+from seriatim._values.records import Message, Topic
+from seriatim._values.settings import Start
 
 
 class Consumer(ConsumerBase[Subscription]):

@@ -15,11 +15,11 @@ from typing import Any, Final
 from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, common_pb2
 
-from seriatim._logs import guarded
-from seriatim._records import Topic
-from seriatim._topics import is_same, told_topic
+from seriatim._runtime.logs import guarded
+from seriatim._runtime.watch import Watch
 from seriatim._transport.unary import Caller
-from seriatim._watching import Watch
+from seriatim._values.records import Topic
+from seriatim._values.topics import is_same, told_topic
 
 _log = guarded()
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from seriatim_api.v1 import publications_pb2, records_pb2
 
-from seriatim._arguments import check_text
-from seriatim._broker_groups import BrokerGroupAdmin
-from seriatim._descriptions import WriterDescription
-from seriatim._values import value_of
+from seriatim._admin.broker_groups import BrokerGroupAdmin
+from seriatim._admin.descriptions import WriterDescription
+from seriatim._values.arguments import check_text
+from seriatim._values.conversion import value_of
 
 DEADLINE_S: Final = 10.0
 

@@ -18,14 +18,14 @@ from seriatim_api.ids import format_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import broker_pb2, dead_letters_pb2
 
-from seriatim._group_operations import GroupOperations
+from seriatim._admin.group_operations import GroupOperations
 
 if TYPE_CHECKING:
     from seriatim._client import Opening
-    from seriatim._ranges.reading import RangeReader
-    from seriatim._recording import Recorder
-    from seriatim._records import Message
+    from seriatim._ranges.reader import RangeReader
+    from seriatim._recorder import Recorder
     from seriatim._transport.unary import Caller
+    from seriatim._values.records import Message
 
 RESOLVED_MAX: Final = 1_000_000
 """At most so many dead letters of a partition that are done with are remembered while it is listed: about 60 MB."""
@@ -339,7 +339,7 @@ def _letter_of(topic: str, message: Message) -> DeadLetter | None:
 
 def _replayed(letter: DeadLetter) -> dead_letters_pb2.ReplayedLetter:
     """The copy of a dead letter for its consumer group: with a history that has this dead letter too."""
-    from seriatim._batch import encode
+    from seriatim._bodies.arrow import encode
 
     headers = dict(replayed_headers([*letter.headers.items(), *added_headers(letter)]))
     keys = None if letter.key is None else [letter.key]

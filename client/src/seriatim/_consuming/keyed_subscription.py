@@ -14,7 +14,7 @@ from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimErro
 from seriatim_api.ids import OFFSET_MAX, format_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from seriatim import _batch
+from seriatim._bodies import arrow
 from seriatim._consuming import handlers
 from seriatim._consuming.events import core_event
 from seriatim._consuming.handlers import Failed
@@ -22,11 +22,11 @@ from seriatim._consuming.inbox import granted_messages
 from seriatim._consuming.subscription import Shared, Subscribed
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
-from seriatim._failure import entry
-from seriatim._recording import Place
-from seriatim._records import Message
-from seriatim._settings import Start
+from seriatim._recorder import Place
+from seriatim._runtime.failure import entry
 from seriatim._transport.consume import ConsumeLink
+from seriatim._values.records import Message
+from seriatim._values.settings import Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +158,7 @@ class GrantFrame:
         """
         if self._rows is None:
             header, body = self._unread
-            self._rows = _batch.decode(body, header.message_count, header.body_crc)
+            self._rows = arrow.decode(body, header.message_count, header.body_crc)
         return self._rows
 
     def current(self) -> GrantFrame | None:

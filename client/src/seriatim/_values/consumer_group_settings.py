@@ -10,8 +10,8 @@ from seriatim_api.key_names import key_of_name, name_to_text
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, SHARED_PARKS_NO_KEY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from seriatim._arguments import takes_options
-from seriatim._values import value_of
+from seriatim._values.arguments import takes_options
+from seriatim._values.conversion import value_of
 
 GroupMode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
 BackOff = Literal["fixed", "exponential", "list"]

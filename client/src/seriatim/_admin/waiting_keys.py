@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, cast
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
 from seriatim_api.v1 import broker_pb2
 
-from seriatim._arguments import NUMBER_MAX, check_whole
-from seriatim._consumer_group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
-from seriatim._group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAUSE_S, GroupOperations
+from seriatim._admin.group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAUSE_S, GroupOperations
+from seriatim._values.arguments import NUMBER_MAX, check_whole
+from seriatim._values.consumer_group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
 
 KEYS_PER_CALL: Final = 1_000
 KEYS_PER_PAGE: Final = 500

@@ -30,18 +30,18 @@ from seriatim_api.ids import format_offset, make_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import broker_pb2, ranges_pb2
 
-from seriatim import _batch
-from seriatim._arguments import call_back
-from seriatim._closing import Closing
+from seriatim._bodies import arrow
 from seriatim._consuming.inbox import messages_of
 from seriatim._core.ranges import Loss, RangeCursor
-from seriatim._logs import guarded
 from seriatim._ranges.records import LostRange
-from seriatim._records import Message
-from seriatim._settings import Credit
+from seriatim._runtime.closing import Closing
+from seriatim._runtime.logs import guarded
 from seriatim._transport.channels import Channels
 from seriatim._transport.ranges import RangeCall
 from seriatim._transport.unary import Caller
+from seriatim._values.arguments import call_back
+from seriatim._values.records import Message
+from seriatim._values.settings import Credit
 
 ROUTE_DEADLINE_S: Final = 1.0
 PAUSE_S: Final = 0.05
@@ -362,7 +362,7 @@ class RangeReader(Closing):
             raise UnavailableError(f"{address} says that the range is complete, but it sent nothing from {where} on")
 
     def _take(self, header: BatchHeader, body: memoryview) -> _Rows | None:
-        batch = _batch.decode(body, header.message_count, header.body_crc)
+        batch = arrow.decode(body, header.message_count, header.body_crc)
         first, last = self._cursor.take(header)
         offset = make_offset(header.segment, header.base_index + first)
         if first or last < header.message_count:

@@ -1,6 +1,6 @@
 """The plain values that producers and consumers give their users: receipts, messages, and what happens to them.
 
-Each program that sends or consumes loads them. What only administration describes is in `_descriptions`.
+Each program that sends or consumes loads them. What only administration describes is in `_admin.descriptions`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from seriatim_api.ids import format_offset
 
-from seriatim._arguments import takes_options
+from seriatim._values.arguments import takes_options
 
 OutcomeName = Literal["ok", "failed", "unknown"]
 

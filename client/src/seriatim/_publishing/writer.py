@@ -20,11 +20,11 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.publications import SEQUENCE_MAX, RowLayout, content_digest_of, digest_of, write_manifest
 from seriatim_api.v1 import publications_pb2, records_pb2
 
-from seriatim._batch import BytesLike, Headers
-from seriatim._closing import Closing
+from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, table_of
-from seriatim._recording import Recorder
+from seriatim._recorder import Recorder
+from seriatim._runtime.closing import Closing
 from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:

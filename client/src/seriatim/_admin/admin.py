@@ -23,21 +23,8 @@ from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 from seriatim_api.wire.frames import read_batches
 
-from seriatim._arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
-from seriatim._consumer_group_keys import ConsumerGroupKeys
-from seriatim._consumer_group_settings import (
-    STARTS,
-    GroupMode,
-    GroupSettings,
-    RetryPolicy,
-    Spread,
-    check_delivery,
-    check_mode,
-    check_spread,
-    settings_to_proto,
-)
-from seriatim._dead_letters import DeadLetterAdmin
-from seriatim._descriptions import (
+from seriatim._admin.dead_letters import DeadLetterAdmin
+from seriatim._admin.descriptions import (
     Balance,
     Broker,
     BrokerLoad,
@@ -52,14 +39,27 @@ from seriatim._descriptions import (
     Segment,
     TopicDescription,
 )
-from seriatim._group_operations import check_one_partition, target_to_proto
-from seriatim._records import Topic, TopicSettings
-from seriatim._topics import topic_of
-from seriatim._values import value_of
-from seriatim._writers import WriterAdmin
+from seriatim._admin.group_operations import check_one_partition, target_to_proto
+from seriatim._admin.waiting_keys import ConsumerGroupKeys
+from seriatim._admin.writers import WriterAdmin
+from seriatim._values.arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
+from seriatim._values.consumer_group_settings import (
+    STARTS,
+    GroupMode,
+    GroupSettings,
+    RetryPolicy,
+    Spread,
+    check_delivery,
+    check_mode,
+    check_spread,
+    settings_to_proto,
+)
+from seriatim._values.conversion import value_of
+from seriatim._values.records import Topic, TopicSettings
+from seriatim._values.topics import topic_of
 
 if TYPE_CHECKING:
-    from seriatim._settings import Target
+    from seriatim._values.settings import Target
 
 DEADLINE_S: Final = 10.0
 """Seconds for a call that changes the cluster. To create a topic with many partitions takes seconds."""
@@ -476,7 +476,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             BadRequestError: The cluster has no such broker.
         """
-        from seriatim._batch import decode  # imported here because it loads Arrow, which no other method needs
+        from seriatim._bodies.arrow import decode  # imported here because it loads Arrow, which no other method needs
 
         request = broker_pb2.ReadQuarantinedRequest(broker=broker)
         while True:

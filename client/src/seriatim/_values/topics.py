@@ -6,8 +6,8 @@ from typing import Final
 
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from seriatim._records import Topic, TopicSettings
-from seriatim._values import value_of
+from seriatim._values.conversion import value_of
+from seriatim._values.records import Topic, TopicSettings
 
 _STATES: Final = {
     records_pb2.TOPIC_STATE_CREATING: "CREATING",

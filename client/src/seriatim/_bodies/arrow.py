@@ -19,8 +19,8 @@ from seriatim_api.errors import (
     IllegalMessageError,
 )
 
-from seriatim._settings import Compression
-from seriatim._single import Template, template
+from seriatim._bodies.templates import Template, template
+from seriatim._values.settings import Compression
 
 Headers = Mapping[str, bytes]
 """Names and values of a message's headers. Values may be any `BytesLike`."""

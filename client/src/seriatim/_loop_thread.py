@@ -18,7 +18,7 @@ from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeV
 
 from seriatim_api.errors import PreconditionError
 
-from seriatim._home import check_process
+from seriatim._runtime.home import check_process
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

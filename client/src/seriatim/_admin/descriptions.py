@@ -11,8 +11,8 @@ from typing import Literal
 
 from seriatim_api.lag import lag_messages
 
-from seriatim._consumer_group_settings import GroupSettings
-from seriatim._records import Topic
+from seriatim._values.consumer_group_settings import GroupSettings
+from seriatim._values.records import Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from seriatim_api.ids import format_offset, make_offset
 
 if TYPE_CHECKING:
-    from seriatim._consumer_group_settings import GroupKey
-    from seriatim._dead_letters import DeadLetter
+    from seriatim._admin.dead_letters import DeadLetter
     from seriatim._producing.deliveries import Settlement
     from seriatim._producing.pending import Cut
-    from seriatim._records import Message
+    from seriatim._values.consumer_group_settings import GroupKey
+    from seriatim._values.records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
     from seriatim.history._writer import PersonAct, TopicAct, Way
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
 
 _log = guarded()
 

@@ -13,9 +13,9 @@ from typing import Final, Literal, NamedTuple, TypedDict
 from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
 
-from seriatim._arguments import check_callback, check_number, check_whole, takes_options
-from seriatim._partitioner import Partitioner, partition_of_key
-from seriatim._records import AckLevel
+from seriatim._values.arguments import check_callback, check_number, check_whole, takes_options
+from seriatim._values.partitioner import Partitioner, partition_of_key
+from seriatim._values.records import AckLevel
 
 Compression = Literal["lz4", "zstd"]
 Start = Literal["earliest", "latest"]

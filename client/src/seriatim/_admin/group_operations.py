@@ -27,14 +27,14 @@ from seriatim_api.errors import (
 from seriatim_api.ids import OFFSET_MAX, make_offset
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
-from seriatim._arguments import check_partitions
-from seriatim._broker_groups import BrokerGroupAdmin
-from seriatim._consumer_group_settings import STARTS, settings_of
-from seriatim._descriptions import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
-from seriatim._values import value_of
+from seriatim._admin.broker_groups import BrokerGroupAdmin
+from seriatim._admin.descriptions import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
+from seriatim._values.arguments import check_partitions
+from seriatim._values.consumer_group_settings import STARTS, settings_of
+from seriatim._values.conversion import value_of
 
 if TYPE_CHECKING:
-    from seriatim._settings import Target
+    from seriatim._values.settings import Target
 
 DEADLINE_S: Final = 10.0
 OPERATE_DEADLINE_S: Final = 20.0

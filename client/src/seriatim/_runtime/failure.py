@@ -20,7 +20,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from seriatim_api.errors import ClientFailureError
 
-from seriatim._logs import guarded
+from seriatim._runtime.logs import guarded
 
 _log = guarded()
 
