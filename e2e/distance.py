@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from seriatim_local import LinkDelay
-from seriatim_local.delays import DELAY_S_MAX, NO_DELAY, parse_delay
+from seriatim_local.links.delays import DELAY_S_MAX, NO_DELAY, parse_delay
 
 from e2e.usage import SettingsError
 

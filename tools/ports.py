@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from seriatim_local.plan import PORT_COUNT, Address
-from seriatim_local.ports import PortRange, first_taken
+from seriatim_local.layout.plan import PORT_COUNT, Address
+from seriatim_local.layout.ports import PortRange, first_taken
 
 _reserved: list[PortRange] = []
 _ports: deque[int] = deque()

@@ -16,8 +16,8 @@ from typing import Final
 from seriatim import Client, Producer, SendError
 from seriatim_api.ids import RunId
 from seriatim_local import LocalCluster
-from seriatim_local.plan import BrokerPlan, ClusterPlan
-from seriatim_local.programs import SeriatimPrograms
+from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
+from seriatim_local.layout.programs import SeriatimPrograms
 
 from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure, percentile

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from seriatim_local import child
+from seriatim_local.processes import child
 
 from e2e.bench.program import NotMeasuredError
 

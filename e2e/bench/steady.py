@@ -14,7 +14,7 @@ from typing import Final
 
 from seriatim import Admin, Client, Delivery, Producer, SendError, TopicSettings
 from seriatim_local import LocalCluster
-from seriatim_local.delays import NO_DELAY
+from seriatim_local.links.delays import NO_DELAY
 
 from e2e.distance import read_delay
 from e2e.observe import Observer, Snapshot

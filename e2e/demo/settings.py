@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seriatim_local import LinkDelay
-from seriatim_local.delays import NO_DELAY
+from seriatim_local.links.delays import NO_DELAY
 
 from e2e.distance import read_rough_delay
 from e2e.usage import is_on, read_seed

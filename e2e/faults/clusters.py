@@ -19,8 +19,8 @@ from typing import Final, Literal
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import RunId
 from seriatim_local import BrokerPlan, ClusterPlan, LinkDelay, LocalCluster, SeriatimPrograms
-from seriatim_local.delays import NO_DELAY
-from seriatim_local.programs import find_etcd
+from seriatim_local.layout.programs import find_etcd
+from seriatim_local.links.delays import NO_DELAY
 
 from e2e.faults import trio
 from e2e.faults.namespaces import Namespaces

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from seriatim_local import LinkDelay
-from seriatim_local.delays import NO_DELAY
+from seriatim_local.links.delays import NO_DELAY
 
 from e2e.distance import read_rough_delay
 from e2e.usage import SettingsError, is_on, read_seed

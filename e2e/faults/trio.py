@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from seriatim_local import ClusterPlan
-from seriatim_local import child as child_module
-from seriatim_local.programs import find_etcd
+from seriatim_local.layout.programs import find_etcd
+from seriatim_local.processes import child as child_module
 
 MEMBER_COUNT: Final = 3
 PIDS_NAME: Final = "pids.json"
@@ -29,7 +29,7 @@ END_GRACE_S: Final = 5.0
 
 _PORTS_FROM: Final = 4
 """The ports begin so far above the cluster's base port on the coordinator's address: 4 to 9 are free (see
-`seriatim_local.plan`).
+`seriatim_local.layout.plan`).
 """
 
 

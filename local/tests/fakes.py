@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seriatim_api.ids import MemberId, RunId
-from seriatim_local.plan import BrokerPlan, ClusterPlan
+from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
 
 _BROKER = """
 import asyncio, json, pathlib, signal, sys

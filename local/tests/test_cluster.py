@@ -20,11 +20,12 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.troubles import COORDINATOR_BEHIND
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_local import Hosts, LinkDelay, LocalCluster, ports
-from seriatim_local.certificates import certificate_key
+from seriatim_local import Hosts, LinkDelay, LocalCluster
 from seriatim_local.commands import render_status
-from seriatim_local.ports import PortRange
-from seriatim_local.procfs import ProcessIdentity, identify, state_of
+from seriatim_local.death_certificates import certificate_key
+from seriatim_local.layout import ports
+from seriatim_local.layout.ports import PortRange
+from seriatim_local.processes.procfs import ProcessIdentity, identify, state_of
 from seriatim_local.state import is_running, read_state
 
 from .fakes import FakePrograms, incarnation_of

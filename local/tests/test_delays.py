@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pytest
 from seriatim_api.errors import BadRequestError
-from seriatim_local import forwarding
-from seriatim_local.delays import LATE_SHARE, LinkDelay, parse_delay
-from seriatim_local.forwarding import Connection, Direction
-from seriatim_local.plan import Address
+from seriatim_local.layout.plan import Address
+from seriatim_local.links import forwarding
+from seriatim_local.links.delays import LATE_SHARE, LinkDelay, parse_delay
+from seriatim_local.links.forwarding import Connection, Direction
 
 KERNEL_S: Final = 0.005
 """How long the kernel may take to carry bytes over the loopback interface, on a busy machine."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from seriatim_api.errors import BadRequestError, IllegalNameError
-from seriatim_local.names import paths, victims
-from seriatim_local.plan import PORT_COUNT, Address, ClusterPlan, Hosts, make_plan
+from seriatim_local.layout.names import paths, victims
+from seriatim_local.layout.plan import PORT_COUNT, Address, ClusterPlan, Hosts, make_plan
 from seriatim_local.state import DIRECTORY_DEFAULT, find_directory
 
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from seriatim_api.errors import PreconditionError
-from seriatim_local import forwarding
-from seriatim_local.plan import Address, Link
-from seriatim_local.ports import PortRange
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.layout.ports import PortRange
+from seriatim_local.links import forwarding
+from seriatim_local.links.proxy import Proxy
 
 DEADLINE_S = 10.0
 QUIET_S = 0.05

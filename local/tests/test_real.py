@@ -14,8 +14,8 @@ from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
 from seriatim_broker.adapters.passport import read_passport
 from seriatim_local import LocalCluster
-from seriatim_local.certificates import certificate_key
 from seriatim_local.control import ControlServer, find_running, request
+from seriatim_local.death_certificates import certificate_key
 
 DEADLINE_S = 20.0
 

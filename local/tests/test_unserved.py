@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.v1 import broker_pb2, common_pb2
-from seriatim_local import unserved
-from seriatim_local.unserved import Unserved, lag_without_consumer
+from seriatim_local.brokers import unserved
+from seriatim_local.brokers.unserved import Unserved, lag_without_consumer
 
 
 def row(lag: int, **more: Any) -> broker_pb2.GroupPartition:

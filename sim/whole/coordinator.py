@@ -23,7 +23,7 @@ from seriatim_broker.runtime.watermarks import sequence_of
 from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
-from seriatim_local.certificates import CertificateWriter
+from seriatim_local.death_certificates import CertificateWriter
 
 from ..faults import Options
 from ..judge import PERSON, Judge

@@ -12,8 +12,8 @@ from seriatim_broker.adapters import etcd_channel
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Put
 from seriatim_local.embedded import serve, server
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.proxy import Proxy
 
 PATHS = (("broker", "coordinator"), ("coordinator", "broker"))
 QUICK = {"grpc.keepalive_time_ms": 150, "grpc.keepalive_timeout_ms": 150, "grpc.http2.ping_timeout_ms": 150}

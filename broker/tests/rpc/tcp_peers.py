@@ -10,8 +10,8 @@ from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.link import Dialer
 from seriatim_broker.rpc.link import LinkDialer, LinkListener
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.proxy import Proxy
 
 from tools.ports import free_port
 

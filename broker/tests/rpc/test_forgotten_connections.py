@@ -17,8 +17,8 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.rpc import transport
 from seriatim_broker.rpc.limits import CHANNEL_OPTIONS, SERVER_OPTIONS
 from seriatim_broker.rpc.outbound import BrokerCalls
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.proxy import Proxy
 
 PATHS = (("a", "b"), ("b", "a"))
 QUICK = {"grpc.keepalive_time_ms": 150, "grpc.keepalive_timeout_ms": 150, "grpc.http2.ping_timeout_ms": 150}

@@ -18,8 +18,8 @@ from seriatim import Client
 from seriatim._consuming import streams
 from seriatim._transport import append, channels, ranges, tcp_carriage
 from seriatim_api.network import grpc_options
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.proxy import Proxy
 
 from ..fake_broker import FakeBroker, FakeCluster, until
 from .test_range_reader import TOPIC, RangeScript

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from seriatim import Client, TopicSettings
 from seriatim_local import LocalCluster
-from seriatim_local.plan import BrokerPlan, ClusterPlan
-from seriatim_local.programs import SeriatimPrograms
+from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
+from seriatim_local.layout.programs import SeriatimPrograms
 
 from e2e.bench.figures import Figure, narrow_table, percentile
 from e2e.bench.program import Progress, exact_loop, run

@@ -19,8 +19,8 @@ from seriatim_api.errors import TlsHandshakeError, UnavailableError
 from seriatim_local import LocalCluster
 from seriatim_local import cluster as local_cluster
 from seriatim_local import tls as local_tls
-from seriatim_local.plan import BrokerPlan, ClusterPlan
-from seriatim_local.programs import SeriatimPrograms
+from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
+from seriatim_local.layout.programs import SeriatimPrograms
 
 from .traffic import tls_of
 

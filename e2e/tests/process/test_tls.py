@@ -22,7 +22,7 @@ from seriatim_api.errors import PreconditionError, TlsHandshakeError, Unavailabl
 from seriatim_api.network.tls import TlsFiles
 from seriatim_local import LocalCluster
 from seriatim_local import tls as local_tls
-from seriatim_local.programs import find_etcd
+from seriatim_local.layout.programs import find_etcd
 
 from .traffic import tls_of, traffic
 

@@ -23,20 +23,22 @@ from seriatim_api import troubles
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError, UnavailableError
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 
-from seriatim_local import broker_groups, chains, health, names
-from seriatim_local.certificates import CertificateWriter
-from seriatim_local.delays import NO_DELAY, LinkDelay
-from seriatim_local.faults import FaultKind, FaultListener, FaultPhase, FaultRecord
-from seriatim_local.health import Health
-from seriatim_local.names import Path as LinkPath
-from seriatim_local.network import Network
-from seriatim_local.plan import COORDINATOR, LOOPBACK, ClusterPlan, make_plan
-from seriatim_local.ports import PortRange, first_taken
-from seriatim_local.process import ManagedProcess
-from seriatim_local.procfs import ProcessState, boot_id, identify
-from seriatim_local.programs import CoordinatorKind, Programs, SeriatimPrograms
-from seriatim_local.proxy import CutMode
-from seriatim_local.proxy_process import ProxyProcess
+from seriatim_local.brokers import broker_groups, health, open_segments
+from seriatim_local.brokers.health import Health
+from seriatim_local.brokers.unserved import Unserved, count_unserved
+from seriatim_local.death_certificates import CertificateWriter
+from seriatim_local.fault_records import FaultKind, FaultListener, FaultPhase, FaultRecord
+from seriatim_local.layout import names
+from seriatim_local.layout.names import Path as LinkPath
+from seriatim_local.layout.plan import COORDINATOR, LOOPBACK, ClusterPlan, make_plan
+from seriatim_local.layout.ports import PortRange, first_taken
+from seriatim_local.layout.programs import CoordinatorKind, Programs, SeriatimPrograms
+from seriatim_local.links.delays import NO_DELAY, LinkDelay
+from seriatim_local.links.network import Network
+from seriatim_local.links.proxy import CutMode
+from seriatim_local.links.proxy_process import ProxyProcess
+from seriatim_local.processes.process import ManagedProcess
+from seriatim_local.processes.procfs import ProcessState, boot_id, identify
 from seriatim_local.state import (
     ClusterState,
     DirectoryLock,
@@ -48,7 +50,6 @@ from seriatim_local.state import (
 from seriatim_local.tls import DIRECTORY_NAME as TLS_DIRECTORY_NAME
 from seriatim_local.tls import LocalTls
 from seriatim_local.tls import make as make_certificates
-from seriatim_local.unserved import Unserved, count_unserved
 
 START_DEADLINE_S: Final = 90.0
 """Until the coordinator answers, and until all brokers are ready. Python alone takes a second each on a busy core."""
@@ -738,7 +739,7 @@ class LocalCluster:
             if (process := self._running(broker.name)) is not None and process.state == "running"
         ]
         tls = None if self.tls is None else self.tls.client
-        return await chains.open_members(running, tls, topic, partition)
+        return await open_segments.open_members(running, tls, topic, partition)
 
     async def status(self) -> ClusterStatus:
         """The present state of the cluster. The call takes at most 3 s: `READY_DEADLINE_S`, and `count_unserved`."""

@@ -21,13 +21,13 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.terminal.safe_text import echo
 from seriatim_broker.process_start import prepare_process
 
-from seriatim_local.delays import parse_delay
+from seriatim_local.links.delays import parse_delay
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from seriatim_local.elsewhere import OtherCluster
+    from seriatim_local.brokers.other_clusters import OtherCluster
 
 CALL_DEADLINE_S: Final = 30.0
 DOWN_DEADLINE_S: Final = 60.0
@@ -216,9 +216,9 @@ def _show_elsewhere(directory: Path) -> bool:
     addresses = getattr(click.get_current_context().find_root().obj, "bootstrap", ())
     if not addresses:
         return False
-    from seriatim_local import elsewhere  # imports gRPC
+    from seriatim_local.brokers import other_clusters  # imports gRPC
 
-    found = elsewhere.find(addresses)
+    found = other_clusters.find(addresses)
     if found is None:
         return False
     if _wants_json():
@@ -272,7 +272,7 @@ def render_status(found: dict[str, Any]) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    from seriatim_local.unserved import Unserved  # imports asyncio
+    from seriatim_local.brokers.unserved import Unserved  # imports asyncio
 
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "pid", "run", "state", "ready", "address", "admin"):

@@ -1,7 +1,7 @@
 """The control of a running cluster. Its runner listens on a unix socket that only its user may open.
 
-A connection carries one request, as JSON lines (`lines`). The client side is synchronous, because the commands that use
-it have nothing else to do while they wait.
+A connection carries one request, as JSON lines (`json_lines`). The client side is synchronous, because the commands
+that use it have nothing else to do while they wait.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 
-from seriatim_local import lines
-from seriatim_local.chains import parse_partition
-from seriatim_local.delays import LinkDelay
-from seriatim_local.faults import FaultRecord
+from seriatim_local import json_lines
+from seriatim_local.brokers.open_segments import parse_partition
+from seriatim_local.fault_records import FaultRecord
+from seriatim_local.links.delays import LinkDelay
 from seriatim_local.state import ClusterState, is_running, read_state
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class ControlServer:
             requests: set[asyncio.Task[None]] = set()
 
             def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                request = asyncio.create_task(lines.serve(reader, writer, self._handle), name="control-request")
+                request = asyncio.create_task(json_lines.serve(reader, writer, self._handle), name="control-request")
                 requests.add(request)
                 request.add_done_callback(requests.discard)
 
-            server = await asyncio.start_unix_server(arrive, sock=listener, limit=lines.LINE_SIZE_BYTES_MAX)
+            server = await asyncio.start_unix_server(arrive, sock=listener, limit=json_lines.LINE_SIZE_BYTES_MAX)
             self._cluster.save_state(control=str(path))
             try:
                 yield path
@@ -78,7 +78,7 @@ class ControlServer:
                 await asyncio.gather(*requests, return_exceptions=True)
                 path.unlink(missing_ok=True)
 
-    async def _handle(self, command: str, arguments: lines.Arguments) -> Any:
+    async def _handle(self, command: str, arguments: json_lines.Arguments) -> Any:
         cluster, victims = self._cluster, await self._victims(arguments)
         match command:
             case "status":
@@ -130,7 +130,7 @@ class ControlServer:
             case _:
                 raise BadRequestError(f"the cluster does not know {command!r}")
 
-    async def _victims(self, arguments: lines.Arguments) -> tuple[str, ...]:
+    async def _victims(self, arguments: json_lines.Arguments) -> tuple[str, ...]:
         """The named victims, and those that have a partition's open segment at this moment."""
         found = list(arguments.get("victims", ()))
         for partition in arguments.get("masters_of", ()):
@@ -188,7 +188,7 @@ def find_running(directory: Path) -> ClusterState:
     return state
 
 
-def request(state: ClusterState, command: str, arguments: lines.Arguments, *, deadline_s: float) -> Any:
+def request(state: ClusterState, command: str, arguments: json_lines.Arguments, *, deadline_s: float) -> Any:
     """Send a request to a running cluster, and wait for its answer.
 
     Raises:
@@ -202,11 +202,11 @@ def request(state: ClusterState, command: str, arguments: lines.Arguments, *, de
             sock.connect(state.control)
             sock.sendall(json.dumps({"command": command, "arguments": arguments}).encode() + b"\n")
             with sock.makefile("rb") as file:
-                line = file.readline(lines.LINE_SIZE_BYTES_MAX)
+                line = file.readline(json_lines.LINE_SIZE_BYTES_MAX)
     except TimeoutError as error:
         raise DeadlineExceededError(f"the runner did not answer within {deadline_s:g} s") from error
     except OSError as error:
         raise UnavailableError(f"the runner cannot be reached at {state.control}: {error}") from error
     if not line.endswith(b"\n"):
         raise UnavailableError("the runner ended before it answered")
-    return lines.result_of(line)
+    return json_lines.result_of(line)

@@ -23,7 +23,7 @@ from seriatim_api.errors import PreconditionError, SeriatimError, UnavailableErr
 
 from seriatim_local.cluster import START_DEADLINE_S, LocalCluster
 from seriatim_local.control import ControlServer
-from seriatim_local.programs import CoordinatorKind
+from seriatim_local.layout.programs import CoordinatorKind
 
 LOG_NAME: Final = "runner"
 _ANSWER_DEADLINE_S: Final = 2 * START_DEADLINE_S + 30

@@ -21,7 +21,7 @@ from seriatim_broker.settings import check_address, load
 from seriatim_broker.tls import open_source, server_credentials
 
 from seriatim_local.embedded import serve
-from seriatim_local.ports import PortRange
+from seriatim_local.layout.ports import PortRange
 
 PORT_COUNT: Final = 3
 """The ports of a standalone: two brokers and the coordinator."""

@@ -21,7 +21,7 @@ from typing import Final, TextIO
 
 from seriatim_api.errors import PreconditionError
 
-from seriatim_local.procfs import ProcessIdentity, boot_id, state_of
+from seriatim_local.processes.procfs import ProcessIdentity, boot_id, state_of
 
 DIRECTORY_DEFAULT: Final = ".local/cluster"
 STATE_FILE_NAME: Final = "cluster.json"

@@ -14,8 +14,8 @@ from seriatim_api.errors import CoordinatorBehindError, SeriatimError, Unavailab
 from seriatim_api.network.grpc_options import PING_OPTIONS, PINGED_OPTIONS
 from seriatim_api.status import to_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, operations_pb2_grpc
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.proxy import Proxy
 from seriatim_operator.cluster import brokers as module
 from seriatim_operator.cluster.brokers import Brokers
 

@@ -1,4 +1,4 @@
-"""The proxy's process: `python -m seriatim_local.proxy_main DESCRIPTOR`.
+"""The proxy's process: `python -m seriatim_local.links.proxy_main DESCRIPTOR`.
 
 It carries out the requests that come over the inherited socket (`proxy_process` is the other end). It ends when that
 socket is closed.
@@ -14,18 +14,18 @@ from typing import Any
 
 from seriatim_api.errors import BadRequestError
 
-from seriatim_local import lines
-from seriatim_local.delays import LinkDelay
-from seriatim_local.plan import Address, Link
-from seriatim_local.proxy import Proxy
+from seriatim_local import json_lines
+from seriatim_local.layout.plan import Address, Link
+from seriatim_local.links.delays import LinkDelay
+from seriatim_local.links.proxy import Proxy
 
 
 async def _serve(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
-    reader, writer = await asyncio.open_connection(sock=control, limit=lines.LINE_SIZE_BYTES_MAX)
+    reader, writer = await asyncio.open_connection(sock=control, limit=json_lines.LINE_SIZE_BYTES_MAX)
     proxy: Proxy | None = None
 
-    async def handle(command: str, arguments: lines.Arguments) -> Any:
+    async def handle(command: str, arguments: json_lines.Arguments) -> Any:
         nonlocal proxy
         if command == "start" and proxy is None:
             started = Proxy([_link_in(link) for link in arguments["links"]])
@@ -49,7 +49,7 @@ async def _serve(descriptor: int) -> None:
             case _:
                 raise BadRequestError(f"the proxy does not know {command!r}")
 
-    await lines.serve(reader, writer, handle)
+    await json_lines.serve(reader, writer, handle)
     if proxy is not None:
         proxy.close()
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from seriatim_local.names import Path
-from seriatim_local.plan import Hosts
-from seriatim_local.proxy import CutMode
+from seriatim_local.layout.names import Path
+from seriatim_local.layout.plan import Hosts
+from seriatim_local.links.proxy import CutMode
 
 
 class Network(Protocol):

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from seriatim_api.errors import UnavailableError
 
-from seriatim_local import lines
-from seriatim_local.delays import LinkDelay
-from seriatim_local.plan import Link
-from seriatim_local.process import ManagedProcess
-from seriatim_local.proxy import CutMode, Path
+from seriatim_local import json_lines
+from seriatim_local.layout.plan import Link
+from seriatim_local.links.delays import LinkDelay
+from seriatim_local.links.proxy import CutMode, Path
+from seriatim_local.processes.process import ManagedProcess
 
 NAME: Final = "proxy"
 _START_DEADLINE_S: Final = 20.0
@@ -63,7 +63,7 @@ class ProxyProcess:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            argv = [sys.executable, "-m", "seriatim_local.proxy_main", str(theirs.fileno())]
+            argv = [sys.executable, "-m", "seriatim_local.links.proxy_main", str(theirs.fileno())]
             try:
                 process = ManagedProcess(
                     NAME, argv, log_path=log_path, environment=environment, on_end=on_end, pass_fds=(theirs.fileno(),)
@@ -71,7 +71,7 @@ class ProxyProcess:
             except BaseException:
                 ours.close()
                 raise
-        reader, writer = await asyncio.open_connection(sock=ours, limit=lines.LINE_SIZE_BYTES_MAX)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=json_lines.LINE_SIZE_BYTES_MAX)
         proxy = cls(process, reader, writer)
         try:
             await proxy._call("start", {"links": [_link_out(link) for link in links]}, deadline_s=_START_DEADLINE_S)
@@ -106,10 +106,12 @@ class ProxyProcess:
         self._writer.close()
         await self.process.end(grace_s=_END_GRACE_S)
 
-    async def _call(self, command: str, arguments: lines.Arguments, *, deadline_s: float = _CALL_DEADLINE_S) -> Any:
+    async def _call(
+        self, command: str, arguments: json_lines.Arguments, *, deadline_s: float = _CALL_DEADLINE_S
+    ) -> Any:
         async with self._lock:
             try:
-                return await lines.call(self._reader, self._writer, command, arguments, deadline_s=deadline_s)
+                return await json_lines.call(self._reader, self._writer, command, arguments, deadline_s=deadline_s)
             except (asyncio.CancelledError, UnavailableError):
                 self._writer.close()  # because a late answer would look like the answer to the next request
                 raise

@@ -13,7 +13,7 @@ from typing import Final
 
 from seriatim_api.errors import PreconditionError
 
-from seriatim_local.plan import PORT_COUNT, Address
+from seriatim_local.layout.plan import PORT_COUNT, Address
 
 BASE_PORT_FIRST: Final = 7000
 BASE_PORT_LAST: Final = 31900

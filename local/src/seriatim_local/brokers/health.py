@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 
-from seriatim_local.plan import Address
+from seriatim_local.layout.plan import Address
 
 _ANSWER_SIZE_BYTES_MAX = 64 << 10
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from seriatim_api.errors import DeadlineExceededError, PreconditionError
 
-from seriatim_local import child
-from seriatim_local.procfs import ProcessIdentity, ProcessState, identify, state_of
+from seriatim_local.processes import child
+from seriatim_local.processes.procfs import ProcessIdentity, ProcessState, identify, state_of
 
 _CHILD_SCRIPT: Final = str(Path(child.__file__).resolve())
 

@@ -18,7 +18,7 @@ from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.passport import read_passport
 
-from seriatim_local.plan import Address, BrokerPlan, ClusterPlan
+from seriatim_local.layout.plan import Address, BrokerPlan, ClusterPlan
 
 CoordinatorKind = Literal["embedded", "etcd"]
 

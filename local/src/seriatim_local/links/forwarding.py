@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from seriatim_local.plan import Address
+from seriatim_local.layout.plan import Address
 
 CHUNK_SIZE_BYTES: Final = 256 << 10
 """Bytes of one read. For each direction, at most so many wait in the proxy for a slower receiver."""

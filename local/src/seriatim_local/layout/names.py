@@ -9,7 +9,7 @@ from typing import Final
 
 from seriatim_api.errors import BadRequestError
 
-from seriatim_local.plan import CLIENTS, COORDINATOR, ClusterPlan
+from seriatim_local.layout.plan import CLIENTS, COORDINATOR, ClusterPlan
 
 ALL: Final = "all"
 BROKERS: Final = "brokers"

@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 from seriatim_api.errors import PreconditionError
 
-from seriatim_local.delays import LinkDelay
-from seriatim_local.forwarding import Connection
-from seriatim_local.plan import Link
+from seriatim_local.layout.plan import Link
+from seriatim_local.links.delays import LinkDelay
+from seriatim_local.links.forwarding import Connection
 
 CONNECTION_COUNT_MAX: Final = 4096
 """Limit for open connections. The proxy resets one more. Each takes two descriptors."""
