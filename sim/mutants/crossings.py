@@ -14,15 +14,15 @@ table-behind-loss [RETAIN TABLE I9]: a stub stays while readers behind a lost se
 + is_needed = kept.incomplete_table
 missing-is-noted [I1 I13 dropped-restored brokers]: a cursor of an older coordinator, in a segment that has left the
   record, says what is gone
-@ core.consumers.serving._pass_over_missing
+@ core.consumers.groups.serving._pass_over_missing
 - moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
 + moved = record.moved_to(chain.segments[0].no)
 missing-keeps-epoch [K4 I9 dropped-restored]: such a cursor stays in its group epoch
-@ core.consumers.serving._pass_over_missing
+@ core.consumers.groups.serving._pass_over_missing
 - record.moved_to(chain.segments[0].no))
 + record.moved_to(chain.segments[0].no, new_epoch=True))
 jump-tells-drop [I1 I13]: a cursor that jumps over a lost segment still says what was dropped
-@ core.consumers.crossing.jump
+@ core.consumers.cursors.crossing.jump
 - consumer_group.ledger.acked = consumer_group.cursor.start_index
 - consumer_group.ledger.take_up_dropped(consumer_group.cursor)
 + pass
@@ -35,45 +35,45 @@ first-is-named [K5 J2 keyed-gone]: a record names the message on which attempts 
 - key.aside_first if key.aside else dispatcher.first_offset(key),
 + key.aside_first if key.aside else 0,
 move-stays [VOID I11 I2 I9]: an exclusive group is not served in an earlier group epoch than the disk knows
-@ core.consumers.serving._is_behind_for_good
+@ core.consumers.groups.serving._is_behind_for_good
 - return known is not None and known.group_epoch > record.group_epoch
 + return False
 gone-is-noted [I1 I2 I13]: what was dropped or declared lost is noted until a later message counts
-@ core.consumers.granting._note_gone
+@ core.consumers.keyed.grants._note_gone
 + pass
 dropped-behind-loss [I13]: a range goes over what was dropped behind a lost segment
-@ core.consumers.ranges._over_what_was_dropped
+@ core.consumers.ranges.range_reads._over_what_was_dropped
 - first = first_kept(chain, wait.place.segment_no)
 + first = first_kept(chain)
-@ core.consumers.ranges.on_log_read
+@ core.consumers.ranges.range_reads.on_log_read
 - first_kept(chain, wait.place.segment_no)
 + first_kept(chain)
 place-is-no-drop [I1]: the chain record says how far messages are dropped, and not the cursor's place
-@ core.consumers.delivery.tell_noted_drop
+@ core.consumers.cursors.gap_reports.tell_noted_drop
   chain, ledger = partition.chain, consumer_group.ledger
 + if consumer_group.keyed is not None and place.segment_no == consumer_group.segment_no:
 +     place = place._replace(index=min(max(place.index, consumer_group.cursor.start_index), ledger.acked))
 loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are told of a drop behind a lost segment
-@ core.consumers.subscribing._welcome
+@ core.consumers.groups.subscriptions._welcome
 - end = end_of_drops(partition.chain)
-+ from ..values.positions import first_kept
++ from ...values.positions import first_kept
 + end = first_kept(partition.chain)
 new-mode-is-flagged [K4 I9]: what consumers were given before a change of mode comes again flagged
-@ core.consumers.operations._given_below
+@ core.consumers.groups.operations._given_below
 + return 0
 new-mode-keeps-note [I1 I13]: what is gone is told in the new mode too
-@ core.consumers.operations._noted
+@ core.consumers.groups.operations._noted
 + return 0, None
 empty-is-a-key [J2]: the empty key is a key, and does not mean every key
-@ core.consumers.waiting_keys._list
+@ core.consumers.keyed.waiting_keys._list
 - names = [
 + from seriatim_api.key_names import name_of_key
 + names = [
 - and event.name in (None, name)
 + and event.name in (None, name, name_of_key(b""))
 comer-is-told [I1 I13]: each consumer that comes is told of the losses and drops that are noted
-@ core.consumers.subscribing._welcome
-+ handling.join(broker, consumer_group, consumer)
+@ core.consumers.groups.subscriptions._welcome
++ outcomes.join(broker, consumer_group, consumer)
 forward-ends-with-message [J4 CORE]: the way of a message to the dead-letter topic ends when it is gone
 @ core.state.keyed.KeyedDispatcher._first_is_done
 - self.forwards.pop(key.name, None)
@@ -81,24 +81,24 @@ forward-ends-with-message [J4 CORE]: the way of a message to the dead-letter top
 + if forward is None or not forward.number or not (key.aside or key.live):
 +     self.forwards.pop(key.name, None)
 gone-lists-are-passed [I13 I1]: lists pass what is gone, also of keys that wait
-@ core.consumers.granting._pass_gone_lists
+@ core.consumers.keyed.grants._pass_gone_lists
 + pass
 gone-has-no-attempts [K5 J2]: an attempt on a message that was dropped counts nowhere
 @ core.state.keyed.KeyedDispatcher.end_run
 - return False
 + return True
 loss-told-once [TOLD]: a consumer is told of each lost message once
-@ core.consumers.gone.tell_lost
+@ core.consumers.cursors.gap_reports.tell_lost
 + tell(broker, consumer, Gap(place.segment_no, place.index, "declared lost"))
 drops-told-once [TOLD]: a consumer is told of each dropped message once
-@ core.consumers.gone.tell_dropped
+@ core.consumers.cursors.gap_reports.tell_dropped
 + tell(broker, consumer, Dropped(first, end.segment_no, end.index, messages))
 told-by-one-server [TOLD client]: what one server has told is not told again when the next one tells it
 @ seriatim._core.joining.Joining._takes_join
   known = (self._group_epoch, self.segment, self._server_epoch)
 + self._told = ()
 note-is-durable [I1 I13]: the note of a drop or a loss is on the disks
-@ core.consumers.cursors.replicate
+@ core.consumers.cursors.control_records.replicate
 - untold = ledger.dropped_from if ledger.untold_token else 0
 + untold = 0
 """)

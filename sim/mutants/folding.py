@@ -25,7 +25,7 @@ folds-with-table [I9 TABLE I13]: a segment before an incomplete one stays
 - return (segment.incomplete_table and before is not None) or not any(marks_behind)
 + return True
 stays-in-folded [I13]: a consumer group whose cursor is in a folded segment goes on
-@ core.consumers.serving._pass_over_folded
+@ core.consumers.groups.serving._pass_over_folded
 + pass
 """)
 """By name."""

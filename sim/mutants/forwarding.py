@@ -5,18 +5,18 @@ from .rows import mutations
 MUTATIONS = mutations("""
 [J4 K1 K2 I1 I9 I12 I13 CORE dead-letters]
 forwarding-ends-once: a message that has a forwarder's number ends in no other way
-@ core.consumers.forwarding._send
+@ core.consumers.keyed.dead_letters._send
   broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
 + for name, _ in keyed.sent:
 +     keyed.queue(keyed.keys[name])
 @ core.state.keyed.Key.is_held
 + return self.phase is KeyPhase.PARKED
 numbered-is-durable: a dead letter is sent only when its number is durable on every eligible member
-@ core.consumers.forwarding._ready
+@ core.consumers.keyed.dead_letters._ready
 + ready = [one for one in keyed.forwards.values() if one.number and one.row is not None]
 + return sorted(ready, key=lambda one: one.number)
 in-order-of-numbers: dead letters are sent in the order of their numbers, without gaps
-@ core.consumers.forwarding._ready
+@ core.consumers.keyed.dead_letters._ready
 - if forward.row is None or not is_durable:
 -     break
 + if forward.row is None or not is_durable:
@@ -24,7 +24,7 @@ in-order-of-numbers: dead letters are sent in the order of their numbers, withou
 - return ready
 + return ready[-1:]
 passed-is-stored: a message is passed only when its dead letter is stored
-@ core.consumers.forwarding.on_done
+@ core.consumers.keyed.dead_letters.on_done
 - sent[: event.stored_count]
 + sent
 numbers-have-a-term [letters-restored]: each term of a forwarder counts on its own
@@ -36,29 +36,29 @@ numbers-have-a-term [letters-restored]: each term of a forwarder counts on its o
 - max(self.next_number, first_number(term))
 + max(self.next_number, 1)
 lost-is-noted [letters-lost]: what is declared lost is noted for consumers that come later
-@ core.consumers.granting._note_gone
+@ core.consumers.keyed.grants._note_gone
 - if partition.chain is None or consumer_group.is_at_most_once:
 + if partition.chain is None or consumer_group.is_at_most_once or end_of_gone(partition.chain, offset)[1]:
 lost-behind-others [letters-lost]: lists in a lost segment are passed, also behind older ones
 @ core.state.keyed.KeyedDispatcher.lists_in
 + return []
 jump-is-noted [letters-lost]: a cursor that leaves a lost segment says what was lost
-@ core.consumers.crossing._untold
+@ core.consumers.cursors.crossing._untold
 - return make_offset(segment.no, cursor.start_index), (segment.base or 0) + cursor.start_index
 + return 0, 0
 forwards-are-wanted [letters-lost]: a group goes on with dead letters after a crossing that failed
-@ core.consumers.serving._place
+@ core.consumers.groups.serving._place
 - consumer_group.is_forwarding
 + consumer_group.forwards_alone
-@ core.consumers.handover.on_left
+@ core.consumers.keyed.handoff.on_left
 - forwards_alone = keyed.forwards and not consumer_group.consumers
 + forwards_alone = False
 passed-is-noted [letters-lost]: a cursor that passes a lost segment says so
-@ core.consumers.crossing._lost_between
+@ core.consumers.cursors.crossing._lost_between
 - no < segment.no < to_no
 + False
 dirty-stays: a server writes what it changed before it forgets a consumer group
-@ core.consumers.consumer_group.forget_if_unused
+@ core.consumers.cursors.consumer_group.forget_if_unused
 - (is_serving and consumer_group.ledger.dirty)
 + False
 """)

@@ -5,7 +5,7 @@ from .rows import mutations
 MUTATIONS = mutations("""
 [K1 K2 K3 K4 K5 K6 J1 J2 J5 I13 CORE keyed]
 token-and-offset: an acknowledgement counts under the token of the grant that gave the message
-@ core.consumers.handling._run_at
+@ core.consumers.keyed.outcomes._run_at
 - run = _run_of(keyed, consumer, token)
 + for name in list(keyed.singles):
 +     keyed.weigh(name)
@@ -22,7 +22,7 @@ one-entry-a-key [keyed-delayed]: a key that is delayed counts once, however many
 +     key.is_delayed = False
 +     self.queue(key)
 frames-by-size [keyed-frames]: a frame has no more messages than its bytes allow
-@ core.consumers.granting._room_bytes
+@ core.consumers.keyed.grants._room_bytes
 + return 1 << 40
 rest-is-ready [keyed-frames]: what a frame has no room for is ready again
 @ core.state.keyed.KeyedDispatcher.cut_frame
@@ -39,14 +39,14 @@ list-first: what was set aside is older than what is live
 +     self.live_count += 1
 +     return
 + if key.aside or key.phase is KeyPhase.PARKED:
-@ core.consumers.granting._first_messages
+@ core.consumers.keyed.grants._first_messages
 - if key.aside:
 + if key.aside and not key.live:
 full-first: a new server first sends all rows, which replace what was there
-@ core.consumers.cursors._send_change
+@ core.consumers.cursors.control_records._send_change
   ledger = consumer_group.ledger
 + ledger.told.update(dict.fromkeys(members))
-@ core.consumers.cursors.on_replicate_ledger
+@ core.consumers.cursors.control_records.on_replicate_ledger
 - group = message.cursor.consumer_group
 + group, change = message.cursor.consumer_group, message.change
 + known = partition.ledger_versions.get(group)
@@ -61,21 +61,21 @@ terms-grow: the tokens of the next server are higher than those of the last one
 @ core.values.events.CursorRecord.after_term
 + return self
 not-into-the-empty: nothing is handed over to a segment without messages
-@ core.consumers.handover._has_messages
+@ core.consumers.keyed.handoff._has_messages
 + return True
 exactly-the-one-named: the next server begins from the hand-over that the cursor names
-@ core.consumers.serving._handed_over
+@ core.consumers.groups.serving._handed_over
 + return partition.handovers.get(consumer_group.name)
 blind-goes-back [keyed-lost]: if its rows are lost, a consumer group goes back to the oldest message that was set aside
-@ core.consumers.serving._begin_at_oldest
+@ core.consumers.groups.serving._begin_at_oldest
 - elif record.oldest:
 + elif False:
 back-is-flagged [keyed-lost]: what comes again after a consumer group went back is flagged
-@ core.consumers.crossing.with_term
+@ core.consumers.cursors.crossing.with_term
 - return record.after_term(
 + return replace(record, repeated_to=0).after_term(
 aside-is-reserved [keyed-full]: what is granted from a list is reserved before
-@ core.consumers.granting._first_messages
+@ core.consumers.keyed.grants._first_messages
 - if no < keyed.segment_no else make_offset(no, below)
 + if True else 0
 delay-ends-with-message [keyed-waits]: a key waits no longer than its first message is there
@@ -91,20 +91,20 @@ first-is-read [keyed-waits]: a server takes the first message of a key from its 
   dispatcher.queue(key)
 + key.first = 0
 alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone tells what its lists had there
-@ core.consumers.serving._oldest_listed
+@ core.consumers.groups.serving._oldest_listed
 + return 0
 own-disk-too [keyed-slow]: a server answers for exactly the hand-over that its own disk has
-@ core.consumers.handover.on_stored
+@ core.consumers.keyed.handoff.on_stored
 - if handing.handover.segment_no == no and handing.serial == serial:
 + if handing.handover.segment_no == no:
 unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether its cursor has moved
-@ core.consumers.handover.may_be_carried_out
+@ core.consumers.keyed.handoff.may_be_carried_out
 + return False
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
-@ core.consumers.serving._is_under_way
+@ core.consumers.groups.serving._is_under_way
 + return False
 further-waits [keyed-further]: where order is by key, a group is not served at an older place
-@ core.consumers.cursors.was_further
+@ core.consumers.cursors.control_records.was_further
 + return False
 rebuilt-goes-back [keyed-further]: after a rebuild, a server that lacks the control record goes back to what was set
   aside
@@ -116,7 +116,7 @@ drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers were told stays not
 - self.untold_token = max(token, 1)
 + self.untold_token = self.dropped_from = self.dropped_position = 0
 last-confirms [+ I9 I11 keyed-halves]: a joining member has all control records when it confirms the last one
-@ core.consumers.cursors.send_all
+@ core.consumers.cursors.control_records.send_all
   plain: list[CursorState] = []
 + serial = broker.new_serial()
 - server_epoch, broker.new_serial(), version - 1
@@ -125,7 +125,7 @@ last-confirms [+ I9 I11 keyed-halves]: a joining member has all control records 
 - broker.send(
 + broker.send(
 frozen-waits: nothing changes while the state of the keys is handed over
-@ core.consumers.handling._waits
+@ core.consumers.keyed.outcomes._waits
 + return False
 given-again: what a consumer was given and said nothing about comes again flagged
 @ core.state.keyed.KeyedDispatcher.end_run
@@ -142,22 +142,22 @@ started-when-begun [keyed-rests client]: a consumer reports a message as begun w
 + for token in event.tokens:
 +     self.begin(token, now_us)
 keys-said-when-durable [keyed-parked]: what is said of keys that wait is durable on every eligible member first
-@ core.consumers.waiting_keys.go_on
+@ core.consumers.keyed.waiting_keys.go_on
   for request in waiting:
       request.serial = serial
 + on_replicated(broker, consumer_group, 1 << 62)
 settings-on-disks [crossings]: mode, policy and term base are on the disks
-@ core.consumers.cursors.replicate
+@ core.consumers.cursors.control_records.replicate
   assert record is not None
-+ from ..values.keyed import SETTINGS_DEFAULT
++ from ...values.keyed import SETTINGS_DEFAULT
 - settings=record.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
-@ core.consumers.serving._make_dispatcher
+@ core.consumers.groups.serving._make_dispatcher
 - keyed.is_begun = record.handover == NO_HAND_OVER
 + keyed.is_begun = True
 seen-key [keyed-parked]: a request means a key as the person saw it
-@ core.consumers.waiting_keys._operate_on
+@ core.consumers.keyed.waiting_keys._operate_on
   first_offset = keyed.first_offset(key)
 + seen = seen._replace(turn=key.turn, first_offset=first_offset)
 """)

@@ -22,16 +22,16 @@ tables-leave [RETAIN I9]: a stub stays in the record while readers need its prod
 - is_needed = chain.reads_table_of(before.no)
 + is_needed = False
 drops-in-silence [I1 I2]: readers are told what was dropped
-@ core.consumers.delivery.tell_dropped
+@ core.consumers.cursors.gap_reports.tell_dropped_unread
 + consumer_group.dispatcher.delivered = to_index
 untold-is-forgotten [I8 I1]: a cursor that passes a stub says what its readers were not told
-@ core.consumers.crossing._untold
+@ core.consumers.cursors.crossing._untold
 + return 0, 0
 untold-not-taken-up [I1 I2 I8 I13 crossings]: a new server tells consumers what the cursor says was dropped
 @ core.state.ledger.Ledger.take_up_dropped
 + pass
 anybody-passes [I3 I8 I11 I2 I1 I13]: only its server moves a consumer group past a stub
-@ core.consumers.serving.pass_consumer_group
+@ core.consumers.groups.serving.pass_consumer_group
 - if segment.state is SegmentState.SEALED and segment.server != broker.member:
 + following = partition.chain.after(segment.no)
 + if following is not None and segment.is_stub:

@@ -13,21 +13,21 @@ resume-durable [I12 LOSS broken-links]: after a reconnect, what a slave has in m
 + follower.durable = message.tail
 reserved-by-one [I9 I11 servers-fall]: a reservation counts only when every eligible member has confirmed it to this
   server
-@ core.consumers.serving._begin
-- subscribing.begin(broker, partition, consumer_group)
+@ core.consumers.groups.serving._begin
+- subscriptions.begin(broker, partition, consumer_group)
 + ledger.safe_acked, ledger.safe_reserved = ledger.acked, ledger.reserved
-+ subscribing.begin(broker, partition, consumer_group)
++ subscriptions.begin(broker, partition, consumer_group)
 older-server [I9 I11 late-words]: a control record of an older server is refused, also after a restart
-@ core.consumers.cursors.replaces
+@ core.consumers.cursors.control_records.replaces
 - return (new.group_epoch, new.server_epoch) >= (known.group_epoch, known.server_epoch)
 + return new.group_epoch >= known.group_epoch
-@ core.consumers.cursors._is_of_older_server
+@ core.consumers.cursors.control_records._is_of_older_server
 + segment = partition.chain.segment(no) if partition.chain is not None else None
 + return segment is not None and server_epoch < segment.server_epoch
 refusals-stay [SERVER I9 K2 K3 keyed-words]: a member that restarts refuses the servers before
 @ core.peers.right.refuse_at_start
 + pass
-@ core.consumers.cursors._is_of_older_server
+@ core.consumers.cursors.control_records._is_of_older_server
 + # a member that refuses a control record tells its sender the newer chain record, which hides this bug mostly
 + segment = partition.chain.segment(no) if partition.chain is not None else None
 + return segment is not None and server_epoch < segment.server_epoch
@@ -40,14 +40,14 @@ lease-from-receipt [SERVER slow-links]: the lease counts from the sending of the
 - link.answered_us = max(link.answered_us, message.sent_us)
 + link.answered_us = broker.now.mono_us
 no-second-look [SERVER slow-reads]: the server checks its right again after the read
-@ core.consumers.delivery.deliver_held_back
+@ core.consumers.exclusive.delivery.deliver_held_back
 - if not right.may_deliver(broker, partition, consumer_group.segment_no):
 + if False:
 eligible-at-once [I9 I11 servers-fall]: a member is listed as eligible only when it has the control records
-@ core.consumers.eligibility.on_eligible_request
+@ core.consumers.groups.eligibility.on_eligible_request
 - if disks.is_hung(broker, sender):
 -     return
-+ from ..values.chain import add_eligible
++ from ...values.chain import add_eligible
 + if held.confirmed:
 +     partition.write_chain(broker, WriteOwner.RIGHT, add_eligible(partition.chain, no, sender), no)
 +     return
@@ -85,7 +85,7 @@ any-session [broken-links]: messages of an older connection do not count
 - if link is None or not link.up or link.session != event.session:
 + if link is None or link.member is None:
 refused-unanswered [K1 K2 J1 J2 keyed-words]: a control record that is refused is not answered
-@ core.consumers.cursors._is_of_older_server
+@ core.consumers.cursors.control_records._is_of_older_server
 + segment = partition.chain.segment(no) if partition.chain is not None else None
 + return segment is not None and server_epoch < segment.server_epoch
 """)

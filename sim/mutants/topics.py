@@ -18,9 +18,9 @@ expires-without-floor [EPOCH I1 I2 I8 I11 groups-again runtime]: the removal of 
 - raised = floor.above([record for _, record in part])
 + raised = floor
 first-reads [I1 I2 I9 I11 groups-again]: if a consumer group had no consumers, its server reads the cursor again
-@ core.consumers.subscribing.join
+@ core.consumers.groups.subscriptions.join
   if is_first:
-+     activate(broker, partition, consumer_group, consumer)
++     activation.activate(broker, partition, consumer_group, consumer)
 +     return
 + if False:
 cursors-follow-growth [I1 topics-grow runtime]: the groups of a topic have cursors on new partitions before these

@@ -25,7 +25,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, split_offset
 
 from .consumer_group_counts import COUNT_NAMES, ConsumerGroupTally
-from .core.consumers.figures import ConsumerGroupFigures, figures_of
+from .core.consumers.groups.figures import ConsumerGroupFigures, figures_of
 from .core.state.consumers import ConsumerGroup
 from .core.state.partition import Partition, Partitions
 from .core.values.positions import BatchPlace, Measure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_broker.core.consumers import delivery_attempts
+from seriatim_broker.core.consumers.cursors import delivery_attempts
 from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.errors import OverloadedError
-from seriatim_broker.core.consumers import questions
+from seriatim_broker.core.consumers.groups import questions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import ConsumerMode

@@ -10,9 +10,9 @@ from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.ids import MemberId, make_offset
 from seriatim_api.lag import lag_messages
-from seriatim_broker.core.consumers import serving
-from seriatim_broker.core.consumers.fetching import TRIES_MAX
-from seriatim_broker.core.consumers.figures import figures_of
+from seriatim_broker.core.consumers.groups import serving
+from seriatim_broker.core.consumers.groups.figures import figures_of
+from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
 from seriatim_broker.core.state.keyed import Fetch
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev

@@ -13,7 +13,7 @@ from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.consumer_group_counts import ConsumerGroupTally
 from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName, _Sums
-from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures_of
+from seriatim_broker.core.consumers.groups.figures import ConsumerGroupFigures, figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import BatchPlace, Measure

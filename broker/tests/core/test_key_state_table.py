@@ -15,7 +15,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.dead_letters import group_hash
 from seriatim_api.ids import format_offset, make_offset
-from seriatim_broker.core.consumers.figures import figures_of
+from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.chain import Chain, declare_lost, trim

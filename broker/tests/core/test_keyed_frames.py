@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.consumers import fetching
+from seriatim_broker.core.consumers.keyed import earlier_messages
 from seriatim_broker.core.state.keyed import Fetch, Frame, Grant, Key, KeyedDispatcher
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
@@ -105,7 +105,7 @@ def test_a_frame_whose_consumer_left_is_not_given() -> None:
 def test_a_fetch_goes_on_with_the_first_messages_when_much_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight messages of segment 1 were set aside. Another member gives one batch in each answer."""
     batches = batches_of(1, (1,) * 8)
-    monkeypatch.setattr(fetching, "FETCHED_BYTES_MAX", 3 * batches[0].size_bytes)
+    monkeypatch.setattr(earlier_messages, "FETCHED_BYTES_MAX", 3 * batches[0].size_bytes)
     bench = KeyedServing("")
     bench.begin()
     group = bench.part.consumer_groups[GROUP]
@@ -129,7 +129,7 @@ def test_a_fetch_goes_on_with_the_first_messages_when_much_is_in_memory(monkeypa
         assert not bench.all(fx.ReadRows)
         keyed.fetches[9].asked = (M10, make_offset(1, index))
         answer = msg.CopyAnswer(P, 1, index, True, (batches[index],), None)
-        assert fetching.on_answer(bench.core.state, bench.part, group, M10, answer) == []
+        assert earlier_messages.on_answer(bench.core.state, bench.part, group, M10, answer) == []
     (read,) = [effect for effect in bench.core.state.out.effects if isinstance(effect, fx.ReadRows)]
     assert (read.offsets, len(read.batches)) == (tuple(make_offset(1, index) for index in (5, 0, 1)), 3)
     assert frame.offsets == read.offsets

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
-from seriatim_broker.core.consumers import cursors, handling, subscribing
+from seriatim_broker.core.consumers.cursors import control_records
+from seriatim_broker.core.consumers.groups import subscriptions
+from seriatim_broker.core.consumers.keyed import outcomes
 from seriatim_broker.core.state.consumers import ConsumerGroupPhase
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -192,7 +194,7 @@ def test_a_shorter_grant_forgets_nothing_that_was_given_before() -> None:
 
 
 def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handling, "FROZEN_ROWS_MAX", 2)
+    monkeypatch.setattr(outcomes, "FROZEN_ROWS_MAX", 2)
     bench = served("abc")
     first, second, third = bench.runs()
     bench.join(2)
@@ -200,7 +202,7 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
     keyed.frozen = []
     bench.do(ev.ConsumerExtend(STREAM, 2, (first.token, second.token), 1_000))
     bench.acks(first, number=1)
-    handling.thaw(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    outcomes.thaw(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
     bench.acks(second, number=2)
     bench.acks(third, number=3)
     bench.deliver()
@@ -211,7 +213,7 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
 
 
 def test_a_group_has_a_largest_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribing, "CONSUMERS_MAX", 2)
+    monkeypatch.setattr(subscriptions, "CONSUMERS_MAX", 2)
     bench = served("ab")
     bench.join(2)
     bench.join(3)
@@ -387,7 +389,7 @@ def test_all_rows_are_sent_again_only_if_they_are_missing() -> None:
     bench.hear(M01, wanted)
     assert not bench.sent(msg.ReplicateLedger, M01)
     group.phase = ConsumerGroupPhase.SERVING  # the cursor was not written; the member does not ask again
-    cursors.replicate(bench.core.state, bench.part, group)
+    control_records.replicate(bench.core.state, bench.part, group)
     bench.persist()
     (full,) = bench.sent(msg.ReplicateLedger, M01)
     assert full.change.is_full

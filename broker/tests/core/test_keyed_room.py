@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.consumers import gone, granting
+from seriatim_broker.core.consumers.cursors import gap_reports
+from seriatim_broker.core.consumers.keyed import grants
 from seriatim_broker.core.state import keyed as keyed_state
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.dispatcher import Consumer
@@ -362,7 +363,7 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
         keyed.take_in(key.name, number, make_offset(0, number))  # no segment of the chain has it
     bench.clear()
     bench.do(ev.ConsumerCredit(STREAM, 1))
-    granting.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
     assert keyed.aside_count == 20
     bench.now_us += 1
     bench.do(ev.Tick())
@@ -375,7 +376,7 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
 
 @pytest.mark.parametrize("is_parked", [True, False])
 def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest.MonkeyPatch, is_parked: bool) -> None:
-    monkeypatch.setattr(gone, "GONE_AT_ONCE_MAX", 400)
+    monkeypatch.setattr(gap_reports, "GONE_AT_ONCE_MAX", 400)
     bench = Small("ab")
     bench.serve()
     bench.join(2, stream=2)
@@ -392,7 +393,7 @@ def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest
         assert len(counts) < 5
         bench.now_us += 1
         bench.do(ev.Tick())
-        granting.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+        grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
         counts.append(keyed.aside_count)
     assert len(counts) >= 2, "other events come between two parts"
     bench.settle()

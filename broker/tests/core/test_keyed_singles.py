@@ -7,7 +7,7 @@ import tracemalloc
 from collections import deque
 from dataclasses import replace
 
-from seriatim_broker.core.consumers import granting
+from seriatim_broker.core.consumers.keyed import grants
 from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
@@ -154,6 +154,6 @@ def test_a_consumer_that_acknowledges_is_given_more_while_the_others_have_no_roo
 def test_a_run_from_a_list_has_messages_of_one_segment() -> None:
     keyed, key = KeyedDispatcher(3, Window(0, {})), Key(b"ka")
     key.aside = deque([*offsets([5, 9]), *offsets([0], 2), *offsets([1, 7], 3)])
-    assert granting._first_messages(keyed, key, 10, 5) == offsets([5, 9])
+    assert grants._first_messages(keyed, key, 10, 5) == offsets([5, 9])
     key.aside = deque(offsets([1, 4, 7], 3))
-    assert granting._first_messages(keyed, key, 10, 5) == offsets([1, 4], 3)
+    assert grants._first_messages(keyed, key, 10, 5) == offsets([1, 4], 3)

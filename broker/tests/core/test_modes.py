@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.consumers import operations
-from seriatim_broker.core.consumers.keeping import KEEP_MS
+from seriatim_broker.core.consumers.groups import operations
+from seriatim_broker.core.consumers.groups.cursor_notes import KEEP_MS
 from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev

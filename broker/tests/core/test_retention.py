@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.consumers import operations, serving
+from seriatim_broker.core.consumers.groups import operations, serving
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.control.retention import Limits, Reader
 from seriatim_broker.core.copies import producer_tables

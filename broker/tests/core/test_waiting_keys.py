@@ -8,7 +8,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.lag import lag_messages
-from seriatim_broker.core.consumers import waiting_keys
+from seriatim_broker.core.consumers.keyed import waiting_keys
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
-from .consumers import cursors, handover, progress
+from .consumers.cursors import control_records
+from .consumers.groups import progress
+from .consumers.keyed import handoff
 from .control import standing
 from .copies import copying, repair, settle
 from .dispatch import coordinator, handlers, links, partitions, quarantine, record
@@ -83,7 +85,7 @@ class BrokerCore(State):
             partition.recover(found, suspect_before_run)
             for cursor in found.cursors:  # control records of segments that the consumer group has left can go
                 if partition.cursor_in(cursor.segment_no, cursor.consumer_group) is None:
-                    cursors.drop_on_disk(self.state, partition, cursor.segment_no, cursor.consumer_group)
+                    control_records.drop_on_disk(self.state, partition, cursor.segment_no, cursor.consumer_group)
             for log in partition.logs.values():
                 if log.record.quarantined:
                     quarantine.note(self.state, log)
@@ -219,7 +221,7 @@ class BrokerCore(State):
         elif mark.kind is StoredFor.REPAIR:
             repair.on_stored(self.state, partition, mark.segment_no)
         elif mark.kind is StoredFor.HANDOVER:
-            handover.on_stored(self.state, partition, mark.segment_no, mark.serial)
+            handoff.on_stored(self.state, partition, mark.segment_no, mark.serial)
         else:
             assert mark.kind is StoredFor.CURSOR
             progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)

@@ -1,6 +1,6 @@
 """Administration of the keys of consumer groups that wait: listed, released, passed over.
 
-The server of the cursor segment does it (`core.consumers.waiting_keys`). Any broker finds it.
+The server of the cursor segment does it (`core.consumers.keyed.waiting_keys`). Any broker finds it.
 """
 
 from __future__ import annotations

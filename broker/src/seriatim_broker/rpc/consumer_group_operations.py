@@ -2,7 +2,7 @@
 
 A plan is made first: where the consumer group is, and which offset the target has now. The operation then names offsets
 and group epochs of the plan. So it does what the plan showed, or nothing. The server of each partition's cursor segment
-carries it out (`core.consumers.operations`).
+carries it out (`core.consumers.groups.operations`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.consumers.keeping import KEEP_MS
+from ..core.consumers.groups.cursor_notes import KEEP_MS
 from ..core.values.events import CursorRecord
 from ..core.values.keyed import ConsumerMode
 from ..interfaces.clock import Clock
@@ -190,7 +190,7 @@ def _is_due(record: CursorRecord, until_ms: float, away_ms: float | None) -> boo
 
     Nothing depends on when a deleted cursor goes, so the clock of this broker counts. One that is in use must stay
     (rule `earliest-clock`); `away_ms` is None if that cannot be told. Of a broadcast group, the server notes once a day
-    that the consumer is there (`core.consumers.keeping`).
+    that the consumer is there (`core.consumers.groups.cursor_notes`).
     """
     if record.deleted:
         return record.deleted_at_ms <= until_ms

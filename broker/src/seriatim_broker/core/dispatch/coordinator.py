@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import RunId
 
-from ..consumers import serving
+from ..consumers.groups import serving
 from ..copies import settle
 from ..peers import behind, right
 from ..state.broker import BrokerState

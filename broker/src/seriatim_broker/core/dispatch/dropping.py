@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from ..consumers import ranges, serving
+from ..consumers.groups import serving
+from ..consumers.ranges import range_reads
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.effects import AppendRefused, Resolved
@@ -38,6 +39,6 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
         requests.append(partition.switch.request)
     for request in requests:
         broker.out.emit(Resolved(request, None, deleted))
-    ranges.fail_all(broker, partition, deleted)
+    range_reads.fail_all(broker, partition, deleted)
     carrying.fail_all(broker, partition, deleted)
     serving.on_no_partition(broker, partition)

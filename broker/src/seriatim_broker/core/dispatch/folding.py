@@ -2,8 +2,8 @@
 
 The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`). The segment
 behind them says how many numbers are missing before it. Those numbers are never used again, and count as sealed with no
-message. A cursor in such a segment moves to the next one (`consumers.serving`). This module drops the logs of such
-segments on this member.
+message. A cursor in such a segment moves to the next one (`consumers.groups.serving`). This module drops the logs of
+such segments on this member.
 """
 
 from __future__ import annotations

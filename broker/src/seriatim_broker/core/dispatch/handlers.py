@@ -12,27 +12,21 @@ from typing import Any
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId
 
-from ..consumers import (
-    cursors,
+from ..consumers.cursors import control_records
+from ..consumers.cursors.consumer_group import forget_if_unused
+from ..consumers.exclusive import assignment, delivery, reassignment
+from ..consumers.groups import (
+    cursor_notes,
     eligibility,
-    forwarding,
-    granting,
-    handling,
-    handover,
-    keeping,
     operations,
     progress,
-    pumping,
     questions,
-    ranges,
     serving,
     sessions,
-    spreading,
     streams,
-    waiting_keys,
-    yielding,
 )
-from ..consumers.consumer_group import forget_if_unused
+from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_keys
+from ..consumers.ranges import range_reads, surveys
 from ..control import leaving, orders, retention, standing
 from ..copies import copying, gaps, producer_tables, repair, settle
 from ..peers import right
@@ -60,7 +54,7 @@ def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, m
 def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.CopyAnswer) -> None:
     copying.on_copy_answer(broker, partition, sender, message)
     repair.on_copy_answer(broker, partition, sender, message)
-    granting.on_copy_answer(broker, partition, sender, message)
+    grants.on_copy_answer(broker, partition, sender, message)
 
 
 def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.BlockAnswer) -> None:
@@ -155,12 +149,12 @@ def _log_read(broker: BrokerState, known: Partitions, event: ev.LogRead) -> None
     if event.is_damaged:
         repair.begin(broker, partition, no)
     if kind is ReadKind.RANGE:  # `from_index` is the request
-        ranges.on_log_read(broker, partition, event.serial, from_index, event.batches)
+        range_reads.on_log_read(broker, partition, event.serial, from_index, event.batches)
     elif kind is ReadKind.REPAIR:
         repair.on_log_read(broker, partition, no, event.batches)
     elif kind is ReadKind.GROUP:
         assert isinstance(who, str)
-        pumping.on_log_read(broker, partition, event.serial, who, event.batches)
+        progress.on_log_read(broker, partition, event.serial, who, event.batches)
     else:
         assert isinstance(who, MemberId)
         copying.on_log_read(broker, partition, no, who, from_index, event.batches, kind)
@@ -183,7 +177,7 @@ def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handl
 
 
 def _forwards_done(broker: BrokerState, partition: Partition, event: ev.ForwardsDone) -> None:
-    forwarding.on_done(broker, partition, event)
+    dead_letters.on_done(broker, partition, event)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is not None:
         progress.go_on(broker, partition, consumer_group)
@@ -206,9 +200,9 @@ EVENTS: dict[type, Handler] = {
     ev.LinkUp: links.on_up,
     ev.LinkDown: links.on_down,
     ev.LogRead: _log_read,
-    ev.KeysRead: _reader(granting.on_keys_read),
-    ev.RowsRead: _reader(granting.on_rows_read),
-    ev.DeadLetterRead: _reader(forwarding.on_read),
+    ev.KeysRead: _reader(grants.on_keys_read),
+    ev.RowsRead: _reader(grants.on_rows_read),
+    ev.DeadLetterRead: _reader(dead_letters.on_read),
     ev.ForwardsDone: at_known(_forwards_done),
     ev.DiskRoom: _disk_room,
     # the coordinator
@@ -231,17 +225,17 @@ EVENTS: dict[type, Handler] = {
     ev.OperateConsumerGroup: _at(operations.ask),
     ev.ListKeys: _at(waiting_keys.ask),
     ev.OperateKeys: _at(waiting_keys.ask),
-    ev.SurveyPartition: _at(ranges.survey),
-    ev.ReadRange: _at(ranges.read),
+    ev.SurveyPartition: _at(surveys.survey),
+    ev.ReadRange: _at(range_reads.read),
     ev.ConsumerJoin: _at(streams.on_join),
     ev.ConsumerLeave: _leave,
-    ev.ConsumerAck: streams.subscribed(cursors.on_ack),
-    ev.ConsumerAcks: streams.subscribed(handling.on_acks),
-    ev.ConsumerNack: streams.subscribed(handling.on_nack),
-    ev.ConsumerDemand: streams.subscribed(handling.on_demand),
-    ev.ConsumerExtend: streams.subscribed(handling.on_extend),
-    ev.ConsumerSpreadOver: streams.subscribed(spreading.on_spread_over),
-    ev.ConsumerYielded: streams.subscribed(yielding.on_yielded),
+    ev.ConsumerAck: streams.subscribed(delivery.on_ack),
+    ev.ConsumerAcks: streams.subscribed(outcomes.on_acks),
+    ev.ConsumerNack: streams.subscribed(outcomes.on_nack),
+    ev.ConsumerDemand: streams.subscribed(outcomes.on_demand),
+    ev.ConsumerExtend: streams.subscribed(outcomes.on_extend),
+    ev.ConsumerSpreadOver: streams.subscribed(assignment.on_spread_over),
+    ev.ConsumerYielded: streams.subscribed(reassignment.on_yielded),
     ev.ConsumerCredit: streams.on_credit,
     ev.ConsumerPing: streams.on_ping,
     ev.ConsumerGone: _gone,
@@ -260,13 +254,13 @@ EVENTS: dict[type, Handler] = {
     ev.MoveOpenSegment: _at(orders.on_move),
     ev.Release: _at(orders.on_release),
     ev.PassConsumerGroup: at_known(serving.pass_consumer_group),
-    ev.ForgetConsumerGroup: at_known(cursors.forget_consumer_group),
+    ev.ForgetConsumerGroup: at_known(control_records.forget_consumer_group),
     ev.FoundDamage: at_known(_found_damage),
     ev.Trim: at_known(retention.trim),
     ev.AskCopies: lambda broker, known, event: standing.ask(broker, event),
     ev.ListLogs: _list_logs,
     ev.ListLed: lambda broker, known, event: broker.out.emit(retention.list_led(broker, known, event)),
-    ev.ListCursors: lambda broker, known, event: broker.out.emit(cursors.list_groups(known, event)),
+    ev.ListCursors: lambda broker, known, event: broker.out.emit(control_records.list_groups(known, event)),
 }
 """The handler of each kind of event. Its arguments are (broker, partitions, event)."""
 
@@ -295,12 +289,12 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     m.SuspectTail: settle.on_suspect_tail,
     m.TableRequest: producer_tables.on_request,
     m.TableAnswer: _table_answer,
-    m.ReplicateCursors: cursors.on_replicate_cursors,
+    m.ReplicateCursors: control_records.on_replicate_cursors,
     m.CursorsReplicated: _cursors_replicated,
-    m.ReplicateLedger: cursors.on_replicate_ledger,
-    m.LedgerWanted: cursors.on_ledger_wanted,
-    m.HandOver: handover.on_hand_over,
-    m.HandOverKept: handover.on_kept,
+    m.ReplicateLedger: control_records.on_replicate_ledger,
+    m.LedgerWanted: control_records.on_ledger_wanted,
+    m.HandOver: handoff.on_hand_over,
+    m.HandOverKept: handoff.on_kept,
     m.EligibleRequest: eligibility.on_eligible_request,
     m.TakeOver: _take_over,
     m.ServerHeard: questions.on_server_heard,
@@ -328,17 +322,17 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.AMEND: lambda broker, partition, _: record.amend(broker, partition),
     TimerKind.BLOCKS: lambda broker, partition, _: idle_blocks.on_timer(broker, partition),
     TimerKind.CARRYING: lambda broker, partition, _: carrying.look_again(broker, partition),
-    TimerKind.RANGES: lambda broker, partition, _: ranges.look_again(broker, partition),
+    TimerKind.RANGES: lambda broker, partition, _: range_reads.look_again(broker, partition),
     TimerKind.SETTLE: settle.on_timer,
     TimerKind.COPY: copying.on_timer,
     TimerKind.REPAIR: repair.on_timer,
     TimerKind.PUMP: progress.retry,
-    TimerKind.REPLICATION: cursors.on_replication_due,
+    TimerKind.REPLICATION: control_records.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
-    TimerKind.SPREAD: yielding.on_due,
+    TimerKind.SPREAD: reassignment.on_due,
     TimerKind.KEYS: serving.on_keys_due,
-    TimerKind.KEEPING: keeping.look,
+    TimerKind.KEEPING: cursor_notes.look,
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.WAITING_KEYS: waiting_keys.on_due,
     TimerKind.QUESTIONS: lambda broker, partition, _: questions.on_due(broker, partition),

@@ -5,7 +5,7 @@ First it opens, seals, fences or drops its logs. Then it tells every part that f
 
 from __future__ import annotations
 
-from ..consumers import serving
+from ..consumers.groups import serving
 from ..copies import copying, producer_tables, settle
 from ..peers import behind, right
 from ..state.broker import BrokerState

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..consumers import cursors, eligibility, serving
+from ..consumers.cursors import control_records
+from ..consumers.groups import eligibility, serving
 from ..copies import copying, settle
 from ..peers import disks, lanes, right, updates
 from ..state.broker import BrokerState
@@ -66,7 +67,7 @@ def _tell_up(broker: BrokerState, partition: Partition, member: MemberId) -> Non
     if any(not log.active for log in partition.unsealed_logs()):
         partition.read_chain(broker)  # a newer record may have been decided meanwhile
     right.on_link_up(broker, partition, member)
-    cursors.on_link_up(broker, partition, member)
+    control_records.on_link_up(broker, partition, member)
     settle.on_link_up(broker, partition, member)
     copying.on_link_up(broker, partition, member)
 

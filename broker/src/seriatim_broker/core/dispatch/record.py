@@ -11,7 +11,8 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from ..consumers import eligibility, ranges, serving
+from ..consumers.groups import eligibility, serving
+from ..consumers.ranges import range_reads
 from ..control import retention
 from ..copies import copying, gaps, settle
 from ..peers import behind, right, updates
@@ -71,7 +72,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
     switch.on_chain_read(broker, partition, chain, revision, failed)
     serving.on_chain_read(broker, partition, failed)
     gaps.on_chain_read(broker, partition, failed)
-    ranges.on_chain_read(broker, partition, failed)
+    range_reads.on_chain_read(broker, partition, failed)
     if partition.probe_wanted is not None:
         wanted, partition.probe_wanted = partition.probe_wanted, None
         if partition.chain is not None:
@@ -146,7 +147,7 @@ def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
     partition.wanted_rights = NOTHING
     for held in partition.rights.values():
         held.joining = NOTHING
-    ranges.on_no_partition(broker, partition)
+    range_reads.on_no_partition(broker, partition)
     partition.copies = NOTHING
     serving.on_no_partition(broker, partition)
 

@@ -55,7 +55,7 @@ class Question(State):
 
 @dataclass(slots=True, eq=False)
 class Operation(State):
-    """A rewind, skip, pause, resume or change of settings; `consumers.operations` has the rules."""
+    """A rewind, skip, pause, resume or change of settings; `consumers.groups.operations` has the rules."""
 
     event: OperateConsumerGroup
     is_begun: bool = False  # its transaction was sent, and may be carried out or not
@@ -66,7 +66,7 @@ class Operation(State):
 
 @dataclass(slots=True, eq=False)
 class KeyRequest(State):
-    """A request about keys that wait; `consumers.waiting_keys` has the rules.
+    """A request about keys that wait; `consumers.keyed.waiting_keys` has the rules.
 
     Attributes:
         event: The request.

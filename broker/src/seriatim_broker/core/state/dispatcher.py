@@ -93,7 +93,7 @@ class Consumer(State):
 class Given(State):
     """The grants that gave messages that are not acknowledged yet: the index at which each one ended.
 
-    `consumers.delivery_attempts` has the rules.
+    `consumers.cursors.delivery_attempts` has the rules.
     """
 
     segment_no: int
@@ -106,7 +106,7 @@ class Given(State):
 
 @dataclass(slots=True, eq=False)
 class Yielding(State):
-    """The active consumer is to yield the partition to another one. `consumers.spreading` has the rules.
+    """The active consumer is to yield the partition to another one. `consumers.exclusive.assignment` has the rules.
 
     Attributes:
         to: The other one.

@@ -9,7 +9,7 @@ dict and not an object of its own, because objects cost more time and memory tha
 a single, and a `Grant` of its grant, as soon as anything else happens to it: a second message, a failure, an end of the
 grant without an acknowledgement.
 
-What is durable of it, the passed indexes and the records of keys, is written by `consumers.keyed_rows`.
+What is durable of it, the passed indexes and the records of keys, is written by `keyed_rows`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ the chain record is written every 10 s, as with the shortest retention, the firs
 for 340 years.
 
 The counter is that of a member run, from the beginning of the term on. Before it is used up, the server takes the next
-term (`consumers.keeping`).
+term (`consumers.groups.cursor_notes`).
 """
 
 from __future__ import annotations

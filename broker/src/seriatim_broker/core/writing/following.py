@@ -13,7 +13,7 @@ from dataclasses import replace
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId
 
-from ..consumers import pumping
+from ..consumers.groups import progress
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import Held, SegmentLog
@@ -74,7 +74,7 @@ def _take(
     commit = min(message.commit, log.tail)
     if log.advance_commit(broker, commit):
         log.advance_flushed(commit)
-        pumping.pump(broker, partition, log.no)
+        progress.pump(broker, partition, log.no)
     if message.batches:
         ack = ReplicateAck(partition.id, log.no, log.record.switch_attempt, log.tail, log.tail)
         if not log.record.flush:

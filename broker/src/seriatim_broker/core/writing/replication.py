@@ -10,7 +10,7 @@ from __future__ import annotations
 from seriatim_api.ids import MemberId
 from seriatim_api.publications import STAGE_TOPIC
 
-from ..consumers import pumping
+from ..consumers.groups import progress
 from ..peers import updates
 from ..state.broker import BrokerState
 from ..state.outbox import LogDurable
@@ -59,7 +59,7 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     if partition.carryings and (moved or log.flushed > was_flushed):
         carrying.on_commit(broker, partition)
     if moved:
-        pumping.pump(broker, partition, log.no)
+        progress.pump(broker, partition, log.no)
         if partition.quiescence is not None:
             quiescence.report_quiet(broker, partition, log)
     if log.flushed > was_flushed and log.untold_since_us is None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..state.broker import BrokerState
-from ..state.partition import Partition, Partitions
-from ..values.effects import Deliver, Pong
-from ..values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
-from . import pumping, subscribing
+from ...state.broker import BrokerState
+from ...state.partition import Partition, Partitions
+from ...values.effects import Deliver, Pong
+from ...values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
+from ..cursors.consumer_group import consumer_group_with
+from . import progress, subscriptions
+from .subscriptions import is_served
 
 
 def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
     """A consumer subscribes to a partition."""
     broker.streams.heard.setdefault(event.stream, (broker.now.mono_us, 2 * 1000 * broker.config.session_ms_max))
     broker.streams.subscriptions.setdefault(event.stream, {})[event.subscription] = event.partition
-    subscribing.join(broker, partition, event)
+    subscriptions.join(broker, partition, event)
 
 
 def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) -> Partition | None:
@@ -28,7 +30,7 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     partition = _subscribed(broker, partitions, event.stream, event.subscription)
     broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
     if partition is not None:
-        subscribing.leave(broker, partition, event.stream, event.subscription)
+        subscriptions.leave(broker, partition, event.stream, event.subscription)
     return partition
 
 
@@ -60,7 +62,7 @@ def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit
         for partition in dict.fromkeys(streams.subscriptions.get(event.stream, {}).values()):
             known = partitions.get(partition)
             if known is not None:
-                pumping.pump_all(broker, known)
+                progress.pump_all(broker, known)
 
 
 def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) -> None:
@@ -75,10 +77,10 @@ def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) ->
     subscriptions = broker.streams.subscriptions.get(event.stream, {})
     for subscription, partition in list(subscriptions.items()):
         known = partitions.get(partition)
-        consumer_group = None if known is None else subscribing.consumer_group_with(known, event.stream, subscription)
+        consumer_group = None if known is None else consumer_group_with(known, event.stream, subscription)
         if known is None or consumer_group is None:
             del subscriptions[subscription]  # its segment has ended, or the grant was revoked; the consumer knows
-        elif not subscribing.is_served(broker, known, consumer_group):
+        elif not is_served(broker, known, consumer_group):
             unserved.append(subscription)
     broker.out.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
 
@@ -93,7 +95,7 @@ def on_gone(broker: BrokerState, partitions: Partitions, event: ConsumerGone) ->
     for partition in dict.fromkeys(broker.streams.subscriptions.pop(event.stream, {}).values()):
         known = partitions.get(partition)
         if known is not None:
-            subscribing.leave(broker, known, event.stream, None)
+            subscriptions.leave(broker, known, event.stream, None)
             left.append(known)
     broker.streams.credits.pop(event.stream, None)
     broker.streams.heard.pop(event.stream, None)

@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seriatim_api import errors
-from seriatim_api.ids import split_offset
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.chain import Chain
-from ..values.effects import Joined, Revoked, SubscriptionRefused
-from ..values.events import ConsumerJoin
-from ..values.keyed import ConsumerMode
-from ..values.kinds import TimerKind
-from ..values.positions import Place, end_of_drops
-from ..values.segment import SegmentState
-from . import cursors, delivery, delivery_attempts, granting, handling, handover, spreading
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
-from .gone import tell_lost
-
-LOOKED_BACK_MAX = 100
-"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.effects import Revoked, SubscriptionRefused
+from ...values.events import ConsumerJoin
+from ...values.keyed import ConsumerMode
+from ...values.kinds import TimerKind
+from ...values.positions import Place, end_of_drops
+from ..cursors import control_records
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from ..cursors.gap_reports import lost_since, tell_lost, tell_noted_drop
+from ..exclusive import activation, assignment
+from ..keyed import grants, handoff, outcomes
 
 CONSUMERS_MAX = 10_000
 """At most so many consumers are in one consumer group on one partition: each step of the group looks at all of them."""
-
-TOKEN_COUNTER_BITS = 24
-"""The low bits of a token are a counter, and the bits above are the server epoch. So a new server repeats no token."""
 
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -59,7 +52,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         #   2. Meanwhile the consumer group is deleted, and made again by another server.
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
-        cursors.write_if_dirty(broker, partition, consumer_group)
+        control_records.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
         return
@@ -69,25 +62,16 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
             return
     if consumer_group.keyed is not None:
         _welcome(broker, partition, consumer_group, consumer)
-        granting.go_on(broker, partition, consumer_group)
+        grants.go_on(broker, partition, consumer_group)
         return
     dispatcher = consumer_group.dispatcher
     is_awaited = consumer.was_active or broker.now.mono_us >= dispatcher.returns_until_us
     if dispatcher.active is None and is_awaited:
-        activate(broker, partition, consumer_group, consumer)
+        activation.activate(broker, partition, consumer_group, consumer)
     else:
-        stand_by(broker, consumer_group, consumer)
+        activation.stand_by(broker, consumer_group, consumer)
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
-    spreading.changed(broker, partition, consumer_group)
-
-
-def consumer_group_with(partition: Partition, stream: int, subscription: int) -> ConsumerGroup | None:
-    """The consumer group of a subscription; None if the subscription has ended."""
-    for consumer_group in partition.consumer_groups.values():
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) == (stream, subscription):
-                return consumer_group
-    return None
+    assignment.changed(broker, partition, consumer_group)
 
 
 def is_served(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
@@ -117,14 +101,14 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
             _welcome(broker, partition, consumer_group, consumer)
         return
     first = next((consumer for consumer in consumer_group.consumers if consumer.was_active), None)
-    if first is None and not spreading.waits_for_return(broker, partition, consumer_group):
-        first = spreading.first(broker, consumer_group)
+    if first is None and not assignment.waits_for_return(broker, partition, consumer_group):
+        first = assignment.first(broker, consumer_group)
     if first is not None:
-        activate(broker, partition, consumer_group, first)
+        activation.activate(broker, partition, consumer_group, first)
     for consumer in consumer_group.consumers:
         if consumer is not first:
-            stand_by(broker, consumer_group, consumer)
-    spreading.changed(broker, partition, consumer_group)
+            activation.stand_by(broker, consumer_group, consumer)
+    assignment.changed(broker, partition, consumer_group)
 
 
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
@@ -145,106 +129,17 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
       2. Its cursor is moved to segment 3, and says that messages are gone from 1:0 on.
       3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is told.
     """
-    handling.join(broker, consumer_group, consumer)
-    for place in _lost_since(partition.chain, consumer_group):
+    outcomes.join(broker, consumer_group, consumer)
+    for place in lost_since(partition.chain, consumer_group):
         tell_lost(broker, consumer, place)
     start, ledger = partition.logs[consumer_group.segment_no].start, consumer_group.ledger
     assert partition.chain is not None
     end = end_of_drops(partition.chain)
     if end.segment_no >= consumer_group.segment_no:  # what is dropped above the floor is told next
         end = Place(consumer_group.segment_no, min(start, ledger.acked))
-    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, end)
+    tell_noted_drop(broker, partition, consumer_group, consumer, end)
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
-
-
-def activate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
-    """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
-    dispatcher = consumer_group.dispatcher
-    if len(consumer_group.consumers) > 1:
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
-    broker.streams.activations += 1  # over the member run, so no token comes twice in one server epoch
-    token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
-    dispatcher.grant(consumer, token, consumer_group.ledger.acked)
-    delivery_attempts.begin_grant(consumer_group)
-    tell(broker, consumer, _joined(consumer_group, active=True))
-    consumer.told = ()
-    for place in _lost_since(partition.chain, consumer_group):
-        tell_lost(broker, consumer, place)
-    place = Place(consumer_group.segment_no, dispatcher.delivered)
-    delivery.tell_noted_drop(broker, partition, consumer_group, consumer, place)
-    delivery.pump_consumer_group(broker, partition, consumer_group)
-
-
-def tell_new_gaps(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
-) -> None:
-    """A new chain record says that segments before the cursor are lost: tell those who get messages of each new gap."""
-    active = consumer_group.dispatcher.active
-    consumers = consumer_group.consumers if consumer_group.keyed is not None else [active] if active else []
-    told = [place.segment_no for place in _lost_since(known, consumer_group)] if consumers else []
-    for place in _lost_since(partition.chain, consumer_group) if consumers else ():
-        for consumer in consumers if place.segment_no not in told else ():
-            tell_lost(broker, consumer, place)
-
-
-def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
-    """The lost segments right before the first message of this segment. This server must tell of these gaps.
-
-    Empty segments between them and this segment do not end the search. If they did (I1):
-      1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.
-      2. There is nothing to acknowledge in its segment, so the consumer group crosses at once.
-      3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
-    """
-    lost: list[int] = []
-    if chain is None or consumer_group.ledger.acked:
-        return lost
-    no = consumer_group.segment_no
-    for _ in range(LOOKED_BACK_MAX):
-        segment = chain.before(no)
-        if segment is None or not segment.is_settled or (segment.state is not SegmentState.LOST and segment.sealed_len):
-            break
-        no = segment.no
-        if segment.state is SegmentState.LOST:
-            lost.append(no)
-    return lost[::-1]
-
-
-def _lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place]:
-    """The lost segments before the first message of this segment, and those of which the ledger notes a loss."""
-    lost = {no: Place(no, 0) for no in lost_before(chain, consumer_group)}
-    noted = consumer_group.ledger.dropped_from
-    if chain is None or not noted:
-        return list(lost.values())
-    begin = Place(*split_offset(noted))
-    segment = chain.from_no(begin.segment_no)
-    while segment is not None and segment.no < consumer_group.segment_no:
-        if segment.state is SegmentState.LOST:
-            lost.setdefault(segment.no, begin if segment.no == begin.segment_no else Place(segment.no, 0))
-        segment = chain.from_no(segment.no + 1)
-    return [lost[no] for no in sorted(lost)]
-
-
-def stand_by(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
-    """Tell a consumer that it is a standby."""
-    tell(broker, consumer, _joined(consumer_group, active=False))
-
-
-def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
-    token = consumer_group.dispatcher.token if active else 0
-    assert consumer_group.cursor is not None
-    return Joined(
-        active,
-        consumer_group.segment_no,
-        consumer_group.ledger.acked,
-        token,
-        consumer_group.group_epoch,
-        consumer_group.server_epoch,
-        consumer_group.cursor.paused,
-        consumer_group.cursor.begun_by,
-        consumer_group.cursor.mode,
-        at_most_once=consumer_group.cursor.at_most_once,
-    )
 
 
 def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
@@ -261,13 +156,13 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if not gone:
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
-        handling.leave(broker, partition, consumer_group, gone)
-        handover.on_left(broker, partition, consumer_group, gone)
+        outcomes.leave(broker, partition, consumer_group, gone)
+        handoff.on_left(broker, partition, consumer_group, gone)
         if consumer_group.dispatcher.active in gone:
-            cursors.write_if_dirty(broker, partition, consumer_group)
+            control_records.write_if_dirty(broker, partition, consumer_group)
             consumer_group.dispatcher.end_grant()
             if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
-                activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))
+                activation.activate(broker, partition, consumer_group, assignment.first(broker, consumer_group))
         if consumer_group.consumers and consumer_group.keyed is None:
             _without(broker, partition, consumer_group, gone)
         forget_if_unused(partition, consumer_group)
@@ -279,9 +174,9 @@ def _without(
     """Consumers of an exclusive group have gone, and others are left."""
     yielding = consumer_group.dispatcher.yielding
     if yielding is not None and yielding.to in gone:
-        spreading.end_attempt(broker, partition, consumer_group)
+        assignment.end_attempt(broker, partition, consumer_group)
     if any(consumer.was_active for consumer in gone):
         for consumer in consumer_group.consumers:
             consumer.was_standby = False  # no consumer waits for it
     if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        spreading.changed(broker, partition, consumer_group)
+        assignment.changed(broker, partition, consumer_group)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from seriatim_api.ids import MemberId, PartitionId, split_offset
+from seriatim_api.ids import MemberId, PartitionId
 
-from ..peers import updates
-from ..state import keyed_rows
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.keyed import KeyedDispatcher
-from ..state.partition import Partition
-from ..values.effects import CursorsListed
-from ..values.events import ConsumerAck, CursorRecord, ForgetConsumerGroup, ListCursors
-from ..values.kinds import StoredFor, TimerKind
-from ..values.log import (
+from ...peers import updates
+from ...state import keyed_rows
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.keyed import KeyedDispatcher
+from ...state.partition import Partition
+from ...values.effects import CursorsListed
+from ...values.events import CursorRecord, ForgetConsumerGroup, ListCursors
+from ...values.kinds import StoredFor, TimerKind
+from ...values.log import (
     NO_HAND_OVER,
     CursorState,
     DropCursor,
@@ -31,8 +31,8 @@ from ..values.log import (
     PutHandOver,
     PutLedger,
 )
-from ..values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
-from ..values.states import drop, put
+from ...values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
+from ...values.states import drop, put
 
 
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
@@ -78,29 +78,6 @@ def was_further(partition: Partition, group: str, segment_no: int, group_epoch: 
 
 
 # ---- the server -----------------------------------------------------------------------------------------
-
-
-def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> None:
-    """A consumer acknowledges all messages up to an offset. It counts only with the token of the current grant."""
-    for consumer_group in partition.consumer_groups.values():
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
-                continue
-            no, index = split_offset(event.offset)
-            current = (
-                consumer is consumer_group.dispatcher.active
-                and event.token == consumer_group.dispatcher.token
-                and no == consumer_group.segment_no
-            )
-            if (
-                not current
-                or index >= consumer_group.dispatcher.delivered
-                or consumer_group.phase is not ConsumerGroupPhase.SERVING
-            ):
-                return  # a stale token changes nothing
-            if consumer_group.ledger.acknowledge(index + 1):
-                replicate_soon(broker, partition, consumer_group)
-            return
 
 
 def replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:

@@ -12,38 +12,27 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 
-from ..peers import right
-from ..state import keyed_rows
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.partition import Partition
-from ..values.chain import Chain
-from ..values.effects import Revoked, SubscriptionRefused
-from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition, WriteOutcome
-from ..values.keyed import ConsumerMode
-from ..values.kinds import TimerKind
-from ..values.ledger_rows import has_forwards, write_forwarder
-from ..values.log import NO_HAND_OVER, CursorState, HandOverState
-from ..values.messages import PassRequest
-from ..values.positions import Place, first_kept, position_of
-from ..values.segment import Segment, SegmentState
-from ..values.states import NOTHING, put
-from ..values.tokens import TERM_MAX
-from . import (
-    crossing,
-    cursors,
-    delivery_attempts,
-    granting,
-    handling,
-    handover,
-    keeping,
-    operations,
-    progress,
-    questions,
-    subscribing,
-    waiting_keys,
-)
-from .consumer_group import consumer_group_of, forget, forget_if_unused, read_cursor, tell
+from ...peers import right
+from ...state import keyed_rows
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.partition import Partition
+from ...values.chain import Chain
+from ...values.effects import Revoked, SubscriptionRefused
+from ...values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition, WriteOutcome
+from ...values.keyed import ConsumerMode
+from ...values.kinds import TimerKind
+from ...values.ledger_rows import has_forwards, write_forwarder
+from ...values.log import NO_HAND_OVER, CursorState, HandOverState
+from ...values.messages import PassRequest
+from ...values.positions import Place, first_kept, position_of
+from ...values.segment import Segment, SegmentState
+from ...values.states import NOTHING, put
+from ...values.tokens import TERM_MAX
+from ..cursors import control_records, crossing, delivery_attempts, gap_reports
+from ..cursors.consumer_group import consumer_group_of, forget, forget_if_unused, read_cursor, tell
+from ..keyed import grants, handoff, outcomes, waiting_keys
+from . import cursor_notes, operations, progress, questions, subscriptions
 
 # ---- where the cursor is --------------------------------------------------------------------------------
 
@@ -104,7 +93,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         )
         _refuse(broker, partition, consumer_group, refusal)
         return
-    subscribing.refuse_other_modes(broker, partition, consumer_group, record.mode)
+    subscriptions.refuse_other_modes(broker, partition, consumer_group, record.mode)
     waiting_keys.refuse_other_modes(broker, consumer_group, record)
     if operations.is_unsettled(broker, partition, consumer_group, record, revision):
         questions.answer(broker, partition, consumer_group)
@@ -159,7 +148,7 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     if consumer_group.writing is not None:
         operations.on_written(broker, partition, consumer_group, event.outcome, event.revision)
     elif consumer_group.phase is ConsumerGroupPhase.SERVING:
-        keeping.on_written(broker, partition, consumer_group, event.outcome, event.revision)
+        cursor_notes.on_written(broker, partition, consumer_group, event.outcome, event.revision)
     else:
         crossing.on_written(broker, partition, consumer_group, event.outcome)
 
@@ -222,7 +211,7 @@ def _create_cursor(
         segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry, term_base=term_base
     )
     if mode is ConsumerMode.BROADCAST:
-        begun = keeping.kept(broker, begun)
+        begun = cursor_notes.kept(broker, begun)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision, is_new=True)
 
 
@@ -248,7 +237,7 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     if segment.state is SegmentState.LOST:
         crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
         return
-    if handover.was_carried_out(consumer_group, record):
+    if handoff.was_carried_out(consumer_group, record):
         crossing.end_segment(broker, partition, consumer_group)
         return
     if segment.server != broker.member:
@@ -345,7 +334,7 @@ def _renew_epoch(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
 ) -> None:
     """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
-    known = cursors.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
     oldest = known.oldest if known is not None else record.oldest
     start = known.acked if known is not None else record.start_index
     # The lists may be as old as the acknowledgements on this disk. Keys that are set aside early may be newer than the
@@ -367,14 +356,14 @@ def _begin(
 ) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     keyed = consumer_group.keyed
-    if keyed is not None and handover.is_still_served(consumer_group, record, segment):
-        if handover.may_be_carried_out(partition, consumer_group):
+    if keyed is not None and handoff.is_still_served(consumer_group, record, segment):
+        if handoff.may_be_carried_out(partition, consumer_group):
             consumer_group.phase = ConsumerGroupPhase.SERVING
-            handover.hand_over_if_done(broker, partition, consumer_group)
+            handoff.hand_over_if_done(broker, partition, consumer_group)
             return
         keyed.handover = None
         consumer_group.phase = ConsumerGroupPhase.SERVING
-        handling.thaw(broker, partition, consumer_group)
+        outcomes.thaw(broker, partition, consumer_group)
         progress.go_on(broker, partition, consumer_group)
         return
     if _is_behind_for_good(partition, consumer_group.name, segment.no, record):
@@ -386,7 +375,7 @@ def _begin(
             broker, partition, consumer_group, errors.PreconditionError(f"{text}: consume under another group name")
         )
         return
-    known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
     if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
         _begin_at_oldest(broker, partition, consumer_group, record)
         return
@@ -399,10 +388,10 @@ def _begin(
         assert partition.chain is not None
         offset = known.untold if known is not None and known.untold else ledger.dropped_from
         consumer_group.server_epoch = segment.server_epoch
-        token = granting.newest_token(broker, consumer_group)
+        token = grants.newest_token(broker, consumer_group)
         ledger.note_dropped(offset, position_of(partition.chain, offset), token)
     consumer_group.passes_alone = False
-    is_behind = segment.no <= record.repeated_to or cursors.was_further(
+    is_behind = segment.no <= record.repeated_to or control_records.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
     )
     if partition.rights[segment.no].blind or is_behind:
@@ -420,14 +409,14 @@ def _begin(
     consumer_group.drop_deliveries()
     if record.mode.is_keyed:
         _make_dispatcher(broker, partition, consumer_group, record, known)
-    subscribing.begin(broker, partition, consumer_group)
+    subscriptions.begin(broker, partition, consumer_group)
     _go_on_begun(broker, partition, consumer_group)
 
 
 def _is_behind_for_good(partition: Partition, group: str, no: int, record: CursorRecord) -> bool:
     """Whether this disk proves that the coordinator has lost something of the group that no flag on messages mends."""
     if record.mode.is_keyed:
-        return cursors.was_further(partition, group, no, record.group_epoch)
+        return control_records.was_further(partition, group, no, record.group_epoch)
     # Rule `move-stays` (I11): what a person did to an exclusive group is not undone either. Without it:
     #   1. A person rewinds the consumer group from 4:0 to 2:0, which begins group epoch 2, and is told that it is done.
     #   2. The coordinator is restored as it was before, and the servers read that the group is in group epoch 1.
@@ -538,13 +527,13 @@ def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: Cons
             return
         consumer_group.forwards_alone = False  # from now on, `keyed.forwards` keeps the consumer group here
         for consumer in consumer_group.consumers:
-            handling.claim(broker, keyed, consumer)
+            outcomes.claim(broker, keyed, consumer)
         if keyed.is_begun:
-            handling.thaw(broker, partition, consumer_group)
+            outcomes.thaw(broker, partition, consumer_group)
     # send what this disk has of the server before to every eligible member
-    cursors.replicate(broker, partition, consumer_group)
+    control_records.replicate(broker, partition, consumer_group)
     if consumer_group.name in partition.consumer_groups:
-        keeping.look(broker, partition, consumer_group.name)
+        cursor_notes.look(broker, partition, consumer_group.name)
         progress.go_on(broker, partition, consumer_group)
 
 
@@ -567,7 +556,7 @@ def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: Cu
       2. The hand-over of A arrives late. The next server begins from it.
       3. What A2 confirmed between the two comes again.
     """
-    return cursors.named_handover(partition, consumer_group.name, record)
+    return control_records.named_handover(partition, consumer_group.name, record)
 
 
 def _begin_at_oldest(
@@ -674,7 +663,7 @@ def _pass_alone(
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     ledger.acked = ledger.safe_acked = cursor.acked if cursor is not None and known else record.start_index
     ledger.take_up_dropped(record)
-    lost = subscribing.lost_before(chain, consumer_group)
+    lost = gap_reports.lost_before(chain, consumer_group)
     oldest = chain.segment(lost[0]) if lost else None
     if oldest is not None and oldest.base is not None and not ledger.dropped_from:
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
@@ -726,12 +715,12 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
         if segment is None or segment.server != broker.member or segment.server_epoch != consumer_group.server_epoch:
             _revoke(broker, partition, consumer_group, segment)
             continue
-        subscribing.tell_new_gaps(broker, partition, consumer_group, known)
+        gap_reports.tell_new_gaps(broker, partition, consumer_group, known)
         _expect_only_eligible(broker, partition, consumer_group, segment)
         if consumer_group.phase is ConsumerGroupPhase.SERVING and set(segment.eligible) - set(
             consumer_group.ledger.eligible
         ):
-            cursors.replicate(
+            control_records.replicate(
                 broker, partition, consumer_group
             )  # a new eligible member must have the newest control record
         if consumer_group.name in partition.consumer_groups:

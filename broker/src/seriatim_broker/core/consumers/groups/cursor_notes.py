@@ -12,16 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.partition import Partition
-from ..values.events import CursorRecord, WriteOutcome
-from ..values.keyed import ConsumerMode
-from ..values.kinds import TimerKind
-from ..values.tokens import TERM_MAX
-from . import crossing, cursors, operations, progress
-from .consumer_group import read_cursor
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.partition import Partition
+from ...values.events import CursorRecord, WriteOutcome
+from ...values.keyed import ConsumerMode
+from ...values.kinds import TimerKind
+from ...values.tokens import TERM_MAX
+from ..cursors import control_records, crossing
+from ..cursors.consumer_group import read_cursor
+from . import operations, progress
 
 KEEP_MS: Final = 86_400_000
 """A day: so old may the note in a cursor be before it is renewed. One transaction a day is little for the coordinator.
@@ -109,7 +110,7 @@ def _note(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         return
     consumer_group.cursor = with_next_term(consumer_group.cursor)
     consumer_group.tokens_from = broker.streams.tokens
-    cursors.replicate(broker, partition, consumer_group)  # the disks know the term base, for a rebuild
+    control_records.replicate(broker, partition, consumer_group)  # the disks know the term base, for a rebuild
 
 
 def on_written(

@@ -1,4 +1,4 @@
-"""What consumers do with messages that were granted to them key by key: acknowledge, fail, extend, leave, be silent.
+"""Outcomes of messages that were granted key by key: consumers acknowledge, fail, extend, leave, or are silent.
 
 Everything names a token and an offset, and counts only if exactly that is granted to that consumer at this moment.
 
@@ -17,16 +17,17 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.key_names import name_to_text
 
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup
-from ..state.dispatcher import Consumer
-from ..state.keyed import Grant, Key, KeyedDispatcher
-from ..state.partition import Partition
-from ..values.effects import Joined, KeepMessage, Revoked, TokensVoid
-from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
-from ..values.keyed import Exhausted
-from . import cursors, forwarding, granting
-from .consumer_group import tell
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup
+from ...state.dispatcher import Consumer
+from ...state.keyed import Grant, Key, KeyedDispatcher
+from ...state.partition import Partition
+from ...values.effects import Joined, KeepMessage, Revoked, TokensVoid
+from ...values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
+from ...values.keyed import Exhausted
+from ..cursors import control_records
+from ..cursors.consumer_group import tell
+from . import dead_letters, grants
 
 FROZEN_MAX = 10_000
 """At most so many requests of consumers wait for the end of a hand-over."""
@@ -139,8 +140,8 @@ def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     if gone:
         for run in keyed.grants_of(gone):
             end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    cursors.after_passing(broker, partition, consumer_group, keyed)
-    granting.go_on(broker, partition, consumer_group)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
+    grants.go_on(broker, partition, consumer_group)
 
 
 def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
@@ -191,12 +192,12 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     if consumer_group.ledger.untold_token:
         newest = max((token for token in event.tokens if token not in void), default=0)
         if consumer_group.ledger.told_dropped(newest):
-            cursors.replicate_soon(broker, partition, consumer_group)
+            control_records.replicate_soon(broker, partition, consumer_group)
     _tell_void(broker, consumer, void)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
     if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
-        cursors.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
-    granting.go_on(broker, partition, consumer_group, freed=consumer)
+        control_records.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
+    grants.go_on(broker, partition, consumer_group, freed=consumer)
 
 
 def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -> None:
@@ -233,7 +234,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         keyed.requeue(run.key)
         text = f"group {consumer_group.name} is at most once: the message was acknowledged, and does not come again"
         tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
-        granting.go_on(broker, partition, consumer_group)
+        grants.go_on(broker, partition, consumer_group)
         return
     if run.left > 1:
         run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
@@ -241,8 +242,8 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
         keyed.requeue(run.key)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
-    granting.go_on(broker, partition, consumer_group, freed=consumer)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
+    grants.go_on(broker, partition, consumer_group, freed=consumer)
 
 
 def _fail(
@@ -274,10 +275,10 @@ def _fail(
                 error=reason,
             )  # fmt: skip
             return
-        granting.note_full(broker, partition, consumer_group, keyed)
+        grants.note_full(broker, partition, consumer_group, keyed)
     is_dead = is_last and policy.exhausted is Exhausted.DEAD_LETTER
-    if is_dead and forwarding.may_forward(broker, partition, consumer_group):
-        forwarding.begin(broker, keyed, key, reason)
+    if is_dead and dead_letters.may_forward(broker, partition, consumer_group):
+        dead_letters.begin(broker, keyed, key, reason)
         return
     broker.out.emit(KeepMessage(partition.id, keyed.first_offset(key), delay_ms))
     keyed.requeue(key)
@@ -285,7 +286,7 @@ def _fail(
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return keyed.has_list_room(granting.room_limits(broker))
+    return keyed.has_list_room(grants.room_limits(broker))
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
@@ -311,8 +312,8 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
             keyed.set_deadline(run, deadline_us)
     _tell_void(broker, consumer, void)
     if event.grant_ms <= 0:
-        cursors.after_passing(broker, partition, consumer_group, keyed)
-        granting.go_on(broker, partition, consumer_group)
+        control_records.after_passing(broker, partition, consumer_group, keyed)
+        grants.go_on(broker, partition, consumer_group)
 
 
 def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
@@ -324,7 +325,7 @@ def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) 
     if consumer.demand is not None:
         consumer.demand = event.messages
         consumer.run_max = event.run_max or consumer.run_max
-        granting.go_on(broker, partition, consumer_group)
+        grants.go_on(broker, partition, consumer_group)
 
 
 def _asked(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
@@ -354,8 +355,8 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
     for consumer, tokens in late.items():
         if not consumer.is_absent:
             _tell_void(broker, consumer, tokens)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
-    granting.go_on(broker, partition, consumer_group)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
+    grants.go_on(broker, partition, consumer_group)
 
 
 def end_run(
@@ -397,8 +398,8 @@ def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         return  # when the hand-over is over, the grants of consumers that left end
     for run in keyed.grants_of(gone):
         end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    cursors.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
     if consumer_group.consumers:
-        granting.go_on(broker, partition, consumer_group)
+        grants.go_on(broker, partition, consumer_group)
     elif consumer_group.ledger.dirty:
-        cursors.replicate(broker, partition, consumer_group)
+        control_records.replicate(broker, partition, consumer_group)

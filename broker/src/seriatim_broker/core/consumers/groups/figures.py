@@ -7,8 +7,8 @@ from typing import NamedTuple
 from seriatim_api.ids import make_offset
 from seriatim_api.lag import lag_messages
 
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.partition import Partition
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.partition import Partition
 
 
 class ConsumerGroupFigures(NamedTuple):

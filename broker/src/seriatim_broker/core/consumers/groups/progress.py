@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..peers import disks, right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.partition import Partition
-from ..values.effects import AckConfirmed, AcksConfirmed
-from ..values.kinds import TimerKind
-from ..values.log import SafeCursor
-from ..values.states import put
-from . import granting, handling, handover, pumping, waiting_keys
-from .consumer_group import forget_if_unused, tell
+from ...peers import disks, right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.partition import Partition
+from ...values.effects import AckConfirmed, AcksConfirmed
+from ...values.kinds import TimerKind
+from ...values.log import Batch, SafeCursor
+from ...values.states import put
+from ..cursors.consumer_group import forget_if_unused, tell
+from ..exclusive import delivery, reassignment
+from ..keyed import grants, handoff, outcomes, waiting_keys
 
 
 def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
@@ -30,14 +31,14 @@ def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Deliver what was held back, read more, and cross, as far as each is possible now."""
     waiting_keys.go_on(broker, partition, consumer_group)
-    pumping.pump_consumer_group(broker, partition, consumer_group)
-    handover.cross(broker, partition, consumer_group)
+    pump_consumer_group(broker, partition, consumer_group)
+    handoff.cross(broker, partition, consumer_group)
 
 
 def on_keys_due(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """A delay or a deadline of a key may be over, or a hand-over has no answer."""
-    handling.end_late(broker, partition, consumer_group)
-    handover.cross(broker, partition, consumer_group)
+    outcomes.end_late(broker, partition, consumer_group)
+    handoff.cross(broker, partition, consumer_group)
 
 
 def _chase_replications(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -114,14 +115,14 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
     if is_safer and active is not None:
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _confirm_requests(broker, consumer_group, confirms)
-    granting.on_durable(consumer_group, serial)
+    grants.on_durable(consumer_group, serial)
     waiting_keys.on_replicated(broker, consumer_group, serial)
     keyed = consumer_group.keyed
     if keyed is not None:
         keyed.is_common = True
     if keyed is not None and not keyed.is_begun:
         keyed.is_begun = True
-        handling.thaw(broker, partition, consumer_group)
+        outcomes.thaw(broker, partition, consumer_group)
     go_on(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)
 
@@ -141,3 +142,36 @@ def _confirm_requests(
         if number > consumer.ack_confirmed:
             consumer.ack_confirmed = number
             tell(broker, consumer, AcksConfirmed(number))
+
+
+def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
+    """The commit, the right or something else changed in a segment: deliver more of it if possible."""
+    for consumer_group in list(partition.consumer_groups.values()):
+        if consumer_group.segment_no == segment_no:
+            pump_consumer_group(broker, partition, consumer_group)
+
+
+def pump_all(broker: BrokerState, partition: Partition) -> None:
+    """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
+    for consumer_group in list(partition.consumer_groups.values()):
+        pump_consumer_group(broker, partition, consumer_group)
+
+
+def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Deliver what was held back, and read more."""
+    if consumer_group.keyed is not None:
+        grants.go_on(broker, partition, consumer_group)
+    else:
+        delivery.deliver_held_back(broker, partition, consumer_group)
+        delivery.pump_consumer_group(broker, partition, consumer_group)
+        reassignment.go_on(broker, partition, consumer_group)
+
+
+def on_log_read(
+    broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
+) -> None:
+    """Batches were read for an exclusive consumer group: deliver them, and go on."""
+    delivery.on_log_read(broker, partition, serial, group, batches)
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is not None:
+        reassignment.go_on(broker, partition, consumer_group)

@@ -10,18 +10,18 @@ from dataclasses import replace
 
 from seriatim_api.ids import make_offset
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.partition import Partition
-from ..values.effects import EndOfSegment, WriteCursor
-from ..values.events import CursorRecord, WriteOutcome
-from ..values.kinds import TimerKind
-from ..values.positions import Place
-from ..values.segment import SegmentState
-from . import delivery, delivery_attempts
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.partition import Partition
+from ...values.effects import EndOfSegment, WriteCursor
+from ...values.events import CursorRecord, WriteOutcome
+from ...values.kinds import TimerKind
+from ...values.positions import Place
+from ...values.segment import SegmentState
+from . import delivery_attempts
 from .consumer_group import forget_if_unused, read_cursor, tell
-from .gone import tell_lost
+from .gap_reports import tell_dropped_unread, tell_lost
 
 
 def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -57,7 +57,7 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
         dispatcher.active is not None and dispatcher.delivered < log.start
     ):  # retention dropped messages while they were read
         dispatcher.drop_read()
-        delivery.tell_dropped(broker, partition, consumer_group, log.start)
+        tell_dropped_unread(broker, partition, consumer_group, log.start)
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)

@@ -1,4 +1,4 @@
-"""Fetching: messages that were set aside in an earlier segment come from any member that has it whole.
+"""Earlier messages: those that were set aside in an earlier segment come from any member that has it whole.
 
 Messages of a sealed segment never change, so no serving right is needed to read them. A member answers with batches, or
 that it has none. If no member answers, only the keys of these messages wait.
@@ -12,14 +12,14 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
-from ..peers import disks
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup
-from ..state.keyed import Fetch, KeyedDispatcher
-from ..state.partition import Partition
-from ..values.effects import ReadDeadLetter, ReadRows
-from ..values.kinds import TimerKind
-from ..values.messages import CopyAnswer, CopyRequest
+from ...peers import disks
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup
+from ...state.keyed import Fetch, KeyedDispatcher
+from ...state.partition import Partition
+from ...values.effects import ReadDeadLetter, ReadRows
+from ...values.kinds import TimerKind
+from ...values.messages import CopyAnswer, CopyRequest
 
 ANSWER_US: Final = 500_000
 """A member that did not answer for so long is passed over."""

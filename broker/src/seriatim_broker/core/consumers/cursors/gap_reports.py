@@ -1,4 +1,4 @@
-"""What is gone: consumers are told of all that retention dropped, or that was declared lost, here and nowhere else.
+"""Gap reports: consumers are told of all that retention dropped, or that was declared lost, here and nowhere else.
 
 A consumer remembers what it was told since it was told that it joined. So it is told only what is new.
 """
@@ -13,13 +13,15 @@ from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.reported_gaps import Told
 from seriatim_api.reported_gaps import tell as take
 
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.effects import Dropped, Gap
-from ..values.kinds import TimerKind
-from ..values.positions import Place
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.chain import Chain
+from ...values.effects import Dropped, Gap
+from ...values.kinds import TimerKind
+from ...values.positions import Place, end_of_gone, position_of
+from ...values.segment import SegmentState
 from .consumer_group import tell
 
 GONE_AT_ONCE_MAX: Final = 20_000
@@ -133,3 +135,102 @@ class GoneBudget:
         for consumer in consumers:
             for gap in told:
                 tell_dropped(self._broker, consumer, gap.first, Place(*split_offset(gap.end)), gap.messages)
+
+
+def tell_dropped_unread(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, to_index: int
+) -> None:
+    """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
+
+    Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
+    if this server or the consumer dies before a later message is acknowledged, the next consumer is told again. Without
+    it:
+      1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
+      2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
+    """
+    dispatcher = consumer_group.dispatcher
+    assert dispatcher.active is not None
+    no, index = consumer_group.segment_no, dispatcher.delivered
+    tell_dropped(broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
+    dispatcher.pass_to(to_index)
+    # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
+    broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+
+
+def tell_noted_drop(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, place: Place
+) -> None:
+    """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
+
+    The note may begin with segments that were declared lost. It is told of these as such.
+
+    Rule `unknown-is-no-number` (I1, I13): if the position is not known, the consumer is told no number. Without it:
+      1. Retention drops 2:2, and the consumer is told. It drops all of segment 1 too, and 1:37 was in a list.
+      2. The next server does not know how many messages segment 1 had. It tells of a drop from 1:37 on, of 1 message.
+      3. The client was told of 1 message there, 2:2. So it tells the application nothing of 1:37.
+    """
+    chain, ledger = partition.chain, consumer_group.ledger
+    offset, position = ledger.dropped_from, ledger.dropped_position
+    assert chain is not None
+    end = make_offset(*place)
+    while offset and end_of_gone(chain, offset)[1]:
+        following = chain.from_no(split_offset(offset)[0] + 1)
+        assert following is not None, "only a segment behind which another one is open can be lost"
+        offset, position = make_offset(following.no, 0), following.base or 0
+    is_known = position > 0 or offset == make_offset(1, 0)
+    count = position_of(chain, end) - position if is_known else 0
+    if 0 < offset < end and (count > 0 or not is_known):
+        tell_dropped(broker, consumer, offset, place, count)
+
+
+def tell_new_gaps(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
+) -> None:
+    """A new chain record says that segments before the cursor are lost: tell those who get messages of each new gap."""
+    active = consumer_group.dispatcher.active
+    consumers = consumer_group.consumers if consumer_group.keyed is not None else [active] if active else []
+    told = [place.segment_no for place in lost_since(known, consumer_group)] if consumers else []
+    for place in lost_since(partition.chain, consumer_group) if consumers else ():
+        for consumer in consumers if place.segment_no not in told else ():
+            tell_lost(broker, consumer, place)
+
+
+def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
+    """The lost segments right before the first message of this segment. This server must tell of these gaps.
+
+    Empty segments between them and this segment do not end the search. If they did (I1):
+      1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.
+      2. There is nothing to acknowledge in its segment, so the consumer group crosses at once.
+      3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
+    """
+    lost: list[int] = []
+    if chain is None or consumer_group.ledger.acked:
+        return lost
+    no = consumer_group.segment_no
+    for _ in range(LOOKED_BACK_MAX):
+        segment = chain.before(no)
+        if segment is None or not segment.is_settled or (segment.state is not SegmentState.LOST and segment.sealed_len):
+            break
+        no = segment.no
+        if segment.state is SegmentState.LOST:
+            lost.append(no)
+    return lost[::-1]
+
+
+def lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place]:
+    """The lost segments before the first message of this segment, and those of which the ledger notes a loss."""
+    lost = {no: Place(no, 0) for no in lost_before(chain, consumer_group)}
+    noted = consumer_group.ledger.dropped_from
+    if chain is None or not noted:
+        return list(lost.values())
+    begin = Place(*split_offset(noted))
+    segment = chain.from_no(begin.segment_no)
+    while segment is not None and segment.no < consumer_group.segment_no:
+        if segment.state is SegmentState.LOST:
+            lost.setdefault(segment.no, begin if segment.no == begin.segment_no else Place(segment.no, 0))
+        segment = chain.from_no(segment.no + 1)
+    return [lost[no] for no in sorted(lost)]
+
+
+LOOKED_BACK_MAX = 100
+"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""

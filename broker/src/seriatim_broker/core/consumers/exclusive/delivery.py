@@ -1,4 +1,4 @@
-"""Delivering: batches of the cursor segment go to the active consumer, one read at a time.
+"""Delivery: batches of the cursor segment go to the active consumer, one read at a time.
 
 The server delivers only below the commit, only below a durable reservation, and only while it has the serving right.
 
@@ -10,23 +10,21 @@ Rule `above-commit` (I12): consumers are served only below the commit (`SegmentL
 
 from __future__ import annotations
 
-from seriatim_api.batch import BatchHeader
-from seriatim_api.dead_letters import group_hash
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import split_offset
 
-from ..copies import producer_tables
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.effects import Batches, ReadLog, Skip
-from ..values.kinds import ReadKind, TimerKind
-from ..values.log import Batch
-from ..values.positions import Place, end_of_gone, position_of
-from ..values.producers import ProducerTable
-from . import cursors, delivery_attempts, gone
-from .consumer_group import tell
+from ...copies import producer_tables
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.effects import Batches, ReadLog, Skip
+from ...values.events import ConsumerAck
+from ...values.kinds import ReadKind, TimerKind
+from ...values.log import Batch
+from ...values.producers import ProducerTable
+from ..cursors import control_records, delivery_attempts, gap_reports
+from ..cursors.consumer_group import is_for_others, tell
 
 
 def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -46,7 +44,7 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
     if dispatcher.held_back:
         return
     if dispatcher.delivered < log.start and log.readable_below:
-        tell_dropped(broker, partition, consumer_group, log.start)
+        gap_reports.tell_dropped_unread(broker, partition, consumer_group, log.start)
     if dispatcher.delivered >= log.readable_below:
         return
     room = broker.streams.credits.get(consumer.stream, 0)
@@ -73,50 +71,6 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
             min(room, broker.config.deliver_bytes),
         )
     )
-
-
-def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, to_index: int) -> None:
-    """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
-
-    Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
-    if this server or the consumer dies before a later message is acknowledged, the next consumer is told again. Without
-    it:
-      1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
-      2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
-    """
-    dispatcher = consumer_group.dispatcher
-    assert dispatcher.active is not None
-    no, index = consumer_group.segment_no, dispatcher.delivered
-    gone.tell_dropped(broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
-    dispatcher.pass_to(to_index)
-    # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
-    broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
-
-
-def tell_noted_drop(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, place: Place
-) -> None:
-    """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
-
-    The note may begin with segments that were declared lost. It is told of these as such.
-
-    Rule `unknown-is-no-number` (I1, I13): if the position is not known, the consumer is told no number. Without it:
-      1. Retention drops 2:2, and the consumer is told. It drops all of segment 1 too, and 1:37 was in a list.
-      2. The next server does not know how many messages segment 1 had. It tells of a drop from 1:37 on, of 1 message.
-      3. The client was told of 1 message there, 2:2. So it tells the application nothing of 1:37.
-    """
-    chain, ledger = partition.chain, consumer_group.ledger
-    offset, position = ledger.dropped_from, ledger.dropped_position
-    assert chain is not None
-    end = make_offset(*place)
-    while offset and end_of_gone(chain, offset)[1]:
-        following = chain.from_no(split_offset(offset)[0] + 1)
-        assert following is not None, "only a segment behind which another one is open can be lost"
-        offset, position = make_offset(following.no, 0), following.base or 0
-    is_known = position > 0 or offset == make_offset(1, 0)
-    count = position_of(chain, end) - position if is_known else 0
-    if 0 < offset < end and (count > 0 or not is_known):
-        gone.tell_dropped(broker, consumer, offset, place, count)
 
 
 def on_log_read(
@@ -212,7 +166,7 @@ def _reserve_from(broker: BrokerState, partition: Partition, consumer_group: Con
     pace.begin(max((link.round_trip_us for link in links if link is not None), default=0))
     pace.ask(broker.now.mono_us)
     consumer_group.ledger.reserved = index + pace.times * broker.config.reservation_messages
-    cursors.replicate(broker, partition, consumer_group)
+    control_records.replicate(broker, partition, consumer_group)
 
 
 def _is_acknowledged_first(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, end: int) -> bool:
@@ -227,14 +181,8 @@ def _is_acknowledged_first(broker: BrokerState, partition: Partition, consumer_g
     if not consumer_group.is_at_most_once or end <= ledger.safe_acked:
         return True
     if ledger.acknowledge(end):
-        cursors.replicate(broker, partition, consumer_group)
+        control_records.replicate(broker, partition, consumer_group)
     return False
-
-
-def is_for_others(header: BatchHeader, group: str) -> bool:
-    """Whether a batch is only for another consumer group; see rule `for-one-group` in `granting`."""
-    for_group = header.for_group
-    return bool(for_group) and for_group != group_hash(group)
 
 
 def _skip(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, batch: Batch) -> None:
@@ -269,3 +217,26 @@ def _deliver_run(broker: BrokerState, consumer_group: ConsumerGroup, consumer: C
     broker.streams.credits[consumer.stream] = broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run
     )
+
+
+def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> None:
+    """A consumer acknowledges all messages up to an offset. It counts only with the token of the current grant."""
+    for consumer_group in partition.consumer_groups.values():
+        for consumer in consumer_group.consumers:
+            if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
+                continue
+            no, index = split_offset(event.offset)
+            current = (
+                consumer is consumer_group.dispatcher.active
+                and event.token == consumer_group.dispatcher.token
+                and no == consumer_group.segment_no
+            )
+            if (
+                not current
+                or index >= consumer_group.dispatcher.delivered
+                or consumer_group.phase is not ConsumerGroupPhase.SERVING
+            ):
+                return  # a stale token changes nothing
+            if consumer_group.ledger.acknowledge(index + 1):
+                control_records.replicate_soon(broker, partition, consumer_group)
+            return

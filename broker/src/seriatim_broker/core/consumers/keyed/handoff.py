@@ -1,4 +1,4 @@
-"""Hand-over: the state of a consumer group's keys moves to the server of the next segment, before its cursor does.
+"""Handoff: the state of a consumer group's keys moves to the server of the next segment, before its cursor does.
 
     read to the end, no key ready ──▶ frozen ──all is durable──▶ sent to the next server ──kept by all there──▶ cursor
                                          └──── the cursor did not move ◀── conflict ────────────────────────────┘
@@ -20,20 +20,21 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId
 
-from ..peers import right, updates
-from ..state import keyed_rows
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
-from ..state.dispatcher import Consumer
-from ..state.keyed import HandingOver, KeyedDispatcher
-from ..state.partition import Partition
-from ..values.events import CursorRecord
-from ..values.kinds import StoredFor, TimerKind
-from ..values.log import HandOverId, HandOverState, PutHandOver
-from ..values.messages import HandOver, HandOverKept
-from ..values.segment import Segment, SegmentState
-from ..values.states import put
-from . import crossing, cursors, handling
+from ...peers import right, updates
+from ...state import keyed_rows
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
+from ...state.dispatcher import Consumer
+from ...state.keyed import HandingOver, KeyedDispatcher
+from ...state.partition import Partition
+from ...values.events import CursorRecord
+from ...values.kinds import StoredFor, TimerKind
+from ...values.log import HandOverId, HandOverState, PutHandOver
+from ...values.messages import HandOver, HandOverKept
+from ...values.segment import Segment, SegmentState
+from ...values.states import put
+from ..cursors import control_records, crossing
+from . import outcomes
 
 RESEND_US = 200_000
 """A hand-over that was not answered for so long is sent again."""
@@ -93,7 +94,7 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
             return
         if keyed.set_some_aside(broker.config.keys_at_once):
             consumer_group.ledger.acknowledge(keyed.window.floor)
-            cursors.replicate(broker, partition, consumer_group)  # when that is durable, this is called again
+            control_records.replicate(broker, partition, consumer_group)  # when that is durable, this is called again
             return
         keyed.frozen = []
         keyed.rests_until_us = now_us + GIVE_UP_US
@@ -107,11 +108,11 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         if to is not None and not broker.is_linked(to):
             partition.read_chain(broker)  # rule `hand-over-finds-server`: it cannot say that it was replaced
         keyed.handover = None
-        handling.thaw(broker, partition, consumer_group)
+        outcomes.thaw(broker, partition, consumer_group)
         return
     broker.poll(RESEND_US, TimerKind.KEYS, partition.id, consumer_group.name)
     if consumer_group.ledger.dirty:
-        cursors.replicate(broker, partition, consumer_group)
+        control_records.replicate(broker, partition, consumer_group)
     if consumer_group.ledger.replications:
         return  # what is acknowledged must be durable first; then this is called again
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
@@ -147,7 +148,7 @@ def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
         return
     keyed.handover = None
     keyed.rests_until_us = broker.now.mono_us
-    handling.thaw(broker, partition, consumer_group)
+    outcomes.thaw(broker, partition, consumer_group)
     broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
 
 

@@ -21,12 +21,12 @@ from seriatim_api import errors
 from seriatim_api.ids import format_offset, make_offset
 from seriatim_api.publications import STAGE_TOPIC
 
-from ..copies import producer_tables
-from ..state.broker import BrokerState
-from ..state.consumers import RangeWait, RecordRead
-from ..state.partition import Partition
-from ..values.chain import Chain
-from ..values.effects import (
+from ...copies import producer_tables
+from ...state.broker import BrokerState
+from ...state.consumers import RangeWait, RecordRead
+from ...state.partition import Partition
+from ...values.chain import Chain
+from ...values.effects import (
     PartitionSurveyed,
     RangeBatches,
     RangeDropped,
@@ -37,13 +37,14 @@ from ..values.effects import (
     RangeSkip,
     ReadLog,
 )
-from ..values.events import ReadRange, SurveyPartition
-from ..values.kinds import ReadKind, TimerKind
-from ..values.log import Batch
-from ..values.positions import Place, first_kept, is_dropped
-from ..values.producers import ProducerTable
-from ..values.segment import Segment, SegmentState
-from ..values.states import drop, put
+from ...values.events import ReadRange
+from ...values.kinds import ReadKind, TimerKind
+from ...values.log import Batch
+from ...values.positions import Place, first_kept, is_dropped
+from ...values.producers import ProducerTable
+from ...values.segment import Segment, SegmentState
+from ...values.states import drop, put
+from . import surveys
 
 SEGMENTS_PER_STEP = 64
 """At most so many segments without anything to read are passed over in one step: lost, empty and read to the end."""
@@ -53,56 +54,6 @@ CHECKED_MAX: Final = 1_000
 
 RECORD_WAIT_US: Final = 1_000_000
 """A step waits at most 1 s for the chain record. A client leaves a broker that is silent for 2 s."""
-
-
-# ---- a survey: what is known of the partition here --------------------------------------------------------
-
-
-def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
-    """Tell the chain as it is known here. If the caller asks for a newer chain epoch, read it first."""
-    known = partition.chain.epoch if partition.chain is not None else 0
-    if partition.chain is not None and known >= event.epoch:
-        _tell(broker, partition, event)
-        return
-    partition.surveys = (*partition.surveys, event)
-    broker.wake(event.deadline_us, TimerKind.RANGES, partition.id)
-    partition.read_chain(broker)
-
-
-def _tell(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
-    """Tell the chain and the index below which this member may read a segment.
-
-    Rule `range-end-by-any` (RANGE): only the master of the open segment says where the partition ends. Without it:
-      1. The slave knows the commit 100. The master has acknowledged all below 120.
-      2. A job asks the slave where the partition ends, and reads to 100.
-      3. The job says that it has read everything that was sent before it began, and 20 messages are missing.
-    """
-    chain = partition.chain
-    assert chain is not None
-    no = event.segment_no or chain.open_segment.no
-    segment, log = chain.segment(no), partition.logs.get(no)
-    is_master = log is not None and log.unbroken and log.active
-    readable = _readable_below(partition, segment) if segment is not None else None
-    broker.out.emit(PartitionSurveyed(event.request, chain, readable, is_master, None))
-
-
-def _readable_below(partition: Partition, segment: Segment) -> int | None:
-    """The index below which this member may read a segment; None if it has no whole copy.
-
-    Rule `range-above-commit` (I6): a range read ends below the commit. Without it:
-      1. The master has a at index 40, and its commit is 40. A range read gives a.
-      2. A switch seals the segment at 40, and the master truncates a. The reader has a message that does not exist.
-
-    Rule `range-parts` (RANGE, I3): ranges are read from whole copies. Without it:
-      1. A member has copied 100 of the 800 messages of a sealed segment.
-      2. A reader believes that the segment ends at 100, and continues in the next one. 700 messages are missing.
-    """
-    log = partition.logs.get(segment.no)
-    if log is None or log.record.quarantined or log.record.lost:
-        return None
-    if segment.state is SegmentState.OPEN or log.record.sealed_len is None:
-        return log.readable_below
-    return log.record.sealed_len if log.is_whole else None
 
 
 # ---- a step ------------------------------------------------------------------------------------------------
@@ -222,7 +173,7 @@ def _read_from(broker: BrokerState, partition: Partition, wait: RangeWait, chain
     if is_unsettled or not (wait.event.staged or chain.settled_before(segment.no)):
         _refuse(broker, partition, wait, chain)
         return
-    readable = _readable_below(partition, segment)
+    readable = surveys.readable_below(partition, segment)
     until = wait.event.until
     until_index = until.index if until.segment_no == segment.no else None
     end = end_of(partition, chain)
@@ -260,7 +211,7 @@ def on_log_read(
         _advance(broker, partition, wait)
         return
     segment = chain.segment(wait.place.segment_no) if chain is not None else None
-    readable = _readable_below(partition, segment) if segment is not None else None
+    readable = surveys.readable_below(partition, segment) if segment is not None else None
     if not batches or chain is None or segment is None or readable is None:
         # Rule `range-nothing-is-end` (RANGE): a range does not end where a member lacks messages. The record says that
         # there are messages, so the reader asks another member. Without it:
@@ -442,7 +393,7 @@ def look_again(broker: BrokerState, partition: Partition) -> None:
     waits, partition.surveys = partition.surveys, ()
     for event in waits:
         if partition.chain is not None and partition.chain.epoch >= event.epoch and not partition.reading:
-            _tell(broker, partition, event)
+            surveys.answer(broker, partition, event)
         elif now_us >= event.deadline_us:
             unread = errors.CoordinatorUnavailableError("the chain could not be read in time")
             broker.out.emit(PartitionSurveyed(event.request, None, None, False, unread))

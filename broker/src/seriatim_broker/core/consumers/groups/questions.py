@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, Question
-from ..state.partition import Partition
-from ..switching import routes
-from ..values.effects import ConsumerGroupDescribed, ConsumerResolved
-from ..values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer
-from ..values.keyed import KeyCounts
-from ..values.kinds import SwitchReason, TimerKind
-from ..values.ledger_rows import count_keys, read_list_row
-from ..values.messages import ServerHeard
-from ..values.positions import end_of_gone
-from ..values.segment import Segment, SegmentState
-from . import cursors
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, Question
+from ...state.partition import Partition
+from ...switching import routes
+from ...values.effects import ConsumerGroupDescribed, ConsumerResolved
+from ...values.events import CursorRecord, DescribeConsumerGroup, ResolveConsumer
+from ...values.keyed import KeyCounts
+from ...values.kinds import SwitchReason, TimerKind
+from ...values.ledger_rows import count_keys, read_list_row
+from ...values.messages import ServerHeard
+from ...values.positions import end_of_gone
+from ...values.segment import Segment, SegmentState
+from ..cursors import control_records
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor
 
 Answer = ConsumerResolved | ConsumerGroupDescribed
 
@@ -253,7 +253,7 @@ def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> Ke
         return keyed.counts(acked)
     if cursor is None or not cursor.mode.is_keyed:
         return None
-    rows = cursors.rows_at_rest(partition, consumer_group.name, cursor)
+    rows = control_records.rows_at_rest(partition, consumer_group.name, cursor)
     if rows is None:
         return None
     gone, _ = _gone_at_rest(partition, consumer_group, cursor, rows)
@@ -293,7 +293,7 @@ def _gone_at_rest(
 
 def _oldest_at_rest(partition: Partition, consumer_group: ConsumerGroup, cursor: CursorRecord) -> int:
     """The oldest message in a list, as the control record on this disk or the cursor says."""
-    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     return cursor.oldest if known is None else known.oldest
 
 
@@ -305,7 +305,7 @@ def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segmen
         return None
     if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
         aside = keyed.oldest_aside
-    elif rows := cursors.rows_at_rest(partition, consumer_group.name, cursor):
+    elif rows := control_records.rows_at_rest(partition, consumer_group.name, cursor):
         _, aside = _gone_at_rest(partition, consumer_group, cursor, rows)
     else:
         aside = _oldest_at_rest(partition, consumer_group, cursor)
@@ -323,7 +323,7 @@ def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Seg
     """
     ledger = consumer_group.ledger
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
-        known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
+        known = control_records.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
         return known.acked if known is not None else 0
     return ledger.safe_acked if ledger.safe_acked >= ledger.found_acked else None
 

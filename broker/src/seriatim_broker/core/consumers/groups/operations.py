@@ -57,27 +57,24 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, format_offset, make_offset, split_offset
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
-from ..state.partition import Partition
-from ..values.chain import Chain
-from ..values.effects import ConsumerGroupOperated, Paused
-from ..values.events import (
-    REQUESTS_KEPT,
-    ConsumerGroupOperation,
-    CursorRecord,
-    OperateConsumerGroup,
-    WriteOutcome,
-)
-from ..values.keyed import ConsumerGroupSettings, KeyCounts
-from ..values.kinds import TimerKind
-from ..values.ledger_rows import count_keys
-from ..values.positions import Place, first_kept, position_of
-from ..values.segment import SegmentState
-from ..values.targets import named, place_of
-from . import crossing, cursors, delivery_attempts, handover, pumping, spreading
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
+from ...state.partition import Partition
+from ...values.chain import Chain
+from ...values.effects import ConsumerGroupOperated, Paused
+from ...values.events import REQUESTS_KEPT, ConsumerGroupOperation, CursorRecord, OperateConsumerGroup, WriteOutcome
+from ...values.keyed import ConsumerGroupSettings, KeyCounts
+from ...values.kinds import TimerKind
+from ...values.ledger_rows import count_keys
+from ...values.positions import Place, first_kept, position_of
+from ...values.segment import SegmentState
+from ...values.targets import named, place_of
+from ..cursors import control_records, crossing, delivery_attempts
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from ..exclusive import assignment
+from ..keyed import handoff
+from . import progress
 
 OPERATIONS_MAX = 8
 """At most so many operations wait for one consumer group on one partition."""
@@ -174,13 +171,13 @@ def take_up(
     was_paused = known is not None and known.paused
     consumer_group.cursor, consumer_group.cursor_revision = record, revision
     if known is not None and record.settings != known.settings:
-        cursors.replicate(broker, partition, consumer_group)  # the settings are on disks too
-        spreading.changed(broker, partition, consumer_group)
+        control_records.replicate(broker, partition, consumer_group)  # the settings are on disks too
+        assignment.changed(broker, partition, consumer_group)
     if record.paused != was_paused:
         for consumer in consumer_group.consumers:
             tell(broker, consumer, Paused(record.paused))
     if was_paused and not record.paused:
-        pumping.pump_consumer_group(broker, partition, consumer_group)
+        progress.pump_consumer_group(broker, partition, consumer_group)
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -329,9 +326,9 @@ def _check_aside(
     keyed = consumer_group.keyed
     if keyed is not None and keyed.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
         counts, oldest = keyed.counts(keyed.window.floor), keyed.oldest_aside
-    elif (rows := cursors.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
+    elif (rows := control_records.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
         counts = count_keys(rows.items(), 0)
-        known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+        known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
         oldest = known.oldest if known is not None else cursor.oldest
     is_lost = 0 < oldest < make_offset(*place)
     if not (counts.parked or counts.forwarding or is_lost):
@@ -350,7 +347,7 @@ def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
     assert cursor is not None
     if consumer_group.phase is ConsumerGroupPhase.SERVING:
         return Place(consumer_group.segment_no, consumer_group.ledger.acked)
-    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
 
@@ -365,7 +362,7 @@ def _given_below(partition: Partition, consumer_group: ConsumerGroup) -> int:
         return min(consumer_group.ledger.reserved, tail)
     if held is not None and held.blind:
         return tail
-    known = cursors.known_in_epoch(partition, consumer_group.name, no, cursor.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, no, cursor.group_epoch)
     return min(known.reserved if known is not None else 0, tail)
 
 
@@ -378,7 +375,7 @@ def _noted(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, in
     assert cursor is not None
     if consumer_group.phase is ConsumerGroupPhase.SERVING:
         return ledger.dropped_from, ledger.dropped_position
-    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     if known is None or (not known.untold and known.acked <= cursor.start_index):
         return cursor.dropped_from, cursor.dropped_position
     return known.untold, cursor.dropped_position if known.untold == cursor.dropped_from else None
@@ -504,7 +501,7 @@ def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
       3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    cursors.write_if_dirty(broker, partition, consumer_group)  # they still count if the transaction fails
+    control_records.write_if_dirty(broker, partition, consumer_group)  # they still count if the transaction fails
     consumer_group.look_again()
 
 
@@ -544,7 +541,7 @@ def on_written(
     elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
         read_cursor(broker, partition, consumer_group)
     else:
-        handover.cross(broker, partition, consumer_group)
+        handoff.cross(broker, partition, consumer_group)
 
 
 def _answer(

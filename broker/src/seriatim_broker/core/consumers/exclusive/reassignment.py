@@ -1,4 +1,4 @@
-"""Yielding: a consumer that reads a partition hands it over to the one that should read it (`spreading`).
+"""Reassignment: an active consumer hands its partition over to the one that should read it (`assignment`).
 
 The server takes no partition from a consumer that works on it. It asks the active consumer to yield:
 
@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from seriatim_api.ids import split_offset
 
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Yielding
-from ..state.ledger import Ledger
-from ..state.partition import Partition
-from ..values.effects import YieldAsked
-from ..values.events import ConsumerYielded
-from ..values.kinds import TimerKind
-from . import spreading, subscribing
-from .consumer_group import tell
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Yielding
+from ...state.ledger import Ledger
+from ...state.partition import Partition
+from ...values.effects import YieldAsked
+from ...values.events import ConsumerYielded
+from ...values.kinds import TimerKind
+from ..cursors.consumer_group import consumer_group_with, tell
+from . import activation, assignment
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
@@ -44,15 +44,15 @@ def look(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
             # time. Without it, the standbys would wait until another consumer comes or goes.
             _look_at(broker, partition, consumer_group, dispatcher.returns_until_us)
         elif consumer_group.consumers:
-            subscribing.activate(broker, partition, consumer_group, spreading.first(broker, consumer_group))
-            spreading.changed(broker, partition, consumer_group)
+            activation.activate(broker, partition, consumer_group, assignment.first(broker, consumer_group))
+            assignment.changed(broker, partition, consumer_group)
         return
-    to = spreading.better(broker, consumer_group)
+    to = assignment.better(broker, consumer_group)
     yielding = dispatcher.yielding
     if yielding is not None and (to is not yielding.to or now_us >= yielding.until_us):
         if now_us >= yielding.until_us:
             _try_later(broker, partition, consumer_group)
-        spreading.end_attempt(broker, partition, consumer_group)
+        assignment.end_attempt(broker, partition, consumer_group)
     if dispatcher.yielding is not None:
         _look_at(broker, partition, consumer_group, dispatcher.yielding.until_us)
         return
@@ -109,8 +109,8 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     broker.out.note("yielded", partition.id, group=consumer_group.name, consumer=active.name, to=to.name)
     dispatcher.take_back(yielding.below)
     dispatcher.end_grant()
-    subscribing.stand_by(broker, consumer_group, active)
-    subscribing.activate(broker, partition, consumer_group, to)
+    activation.stand_by(broker, consumer_group, active)
+    activation.activate(broker, partition, consumer_group, to)
 
 
 def _is_done(ledger: Ledger, below: int) -> bool:
@@ -125,7 +125,7 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
       2. The application of c1 is given 1:5. c1 is asked once more. Its first answer arrives, and 1:4 is acknowledged.
       3. c2 is given 1:5 as a first delivery.
     """
-    consumer_group = subscribing.consumer_group_with(partition, event.stream, event.subscription)
+    consumer_group = consumer_group_with(partition, event.stream, event.subscription)
     if consumer_group is None or consumer_group.keyed is not None:
         return
     dispatcher = consumer_group.dispatcher

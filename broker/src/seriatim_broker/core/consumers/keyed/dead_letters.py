@@ -1,4 +1,4 @@
-"""Forwarding: the first message of a key goes to the dead-letter topic after its last attempt, and the key goes on.
+"""Dead letters: the first message of a key goes to the dead-letter topic after its last attempt, and the key goes on.
 
     last attempt failed ─▶ FORWARDING ─▶ read, and copied ─▶ numbered ──durable everywhere──▶ sent ──stored──▶ passed
 
@@ -26,16 +26,17 @@ from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
-from ..state.partition import Partition
-from ..values.effects import ForwardBatches
-from ..values.events import DeadLetterRead, ForwardsDone
-from ..values.keyed import DeadLetter, producer_epoch_of, term_of_number
-from ..values.kinds import ReadKind, TimerKind
-from . import cursors, fetching
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
+from ...state.partition import Partition
+from ...values.effects import ForwardBatches
+from ...values.events import DeadLetterRead, ForwardsDone
+from ...values.keyed import DeadLetter, producer_epoch_of, term_of_number
+from ...values.kinds import ReadKind, TimerKind
+from ..cursors import control_records
+from . import earlier_messages
 
 SEND_BYTES_MAX: Final = 2 << 20
 """A request with more than one dead letter has at most so many bytes of bodies."""
@@ -151,7 +152,7 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
         origin = _origin(broker, partition, consumer_group, keyed, forward)
-        fetching.read_dead_letter(broker, partition, keyed, consumer_group.name, serial, forward.offset, origin)
+        earlier_messages.read_dead_letter(broker, partition, keyed, consumer_group.name, serial, forward.offset, origin)
         _count_bytes(broker, partition, consumer_group, keyed)
 
 
@@ -206,7 +207,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
             keyed.give_number(forward, consumer_group.term)
             keyed.window.rise()
             consumer_group.ledger.acknowledge(keyed.window.floor)
-            forward.written = cursors.replicate(broker, partition, consumer_group)
+            forward.written = control_records.replicate(broker, partition, consumer_group)
     go_on(broker, partition, consumer_group)
 
 
@@ -338,7 +339,7 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
     if event.error is None:
         keyed.send_pause_us = 0
     _count_bytes(broker, partition, consumer_group, keyed)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
 
 
 def _pass(

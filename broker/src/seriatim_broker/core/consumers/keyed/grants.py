@@ -1,4 +1,4 @@
-"""Granting: messages of a consumer group in which order is by key go to its consumers, key by key.
+"""Grants: messages of a consumer group in which order is by key go to its consumers, key by key.
 
 The server reads the keys of the cursor segment ahead, without the values. It grants the first messages of a ready key,
 a *run*, to a consumer that has room, and then reads the values of what it granted. Like all deliveries, this happens
@@ -13,25 +13,26 @@ from typing import Final
 from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
 from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, name_to_text
 
-from ..copies import producer_tables
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Consumer
-from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
-from ..state.partition import Partition
-from ..values import tokens
-from ..values.effects import Granted, ReadKeys
-from ..values.events import KeysRead, RowsRead
-from ..values.keyed import ConsumerMode, KeyColumn
-from ..values.kinds import ReadKind, TimerKind
-from ..values.messages import CopyAnswer
-from ..values.positions import Place, end_of_gone, position_of
-from ..values.producers import ProducerTable
-from ..values.segment import SegmentState
-from . import cursors, delivery, fetching, forwarding
-from .consumer_group import tell
-from .gone import GoneBudget, tell_dropped, tell_lost
+from ...copies import producer_tables
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Consumer
+from ...state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
+from ...state.partition import Partition
+from ...values import tokens
+from ...values.effects import Granted, ReadKeys
+from ...values.events import KeysRead, RowsRead
+from ...values.keyed import ConsumerMode, KeyColumn
+from ...values.kinds import ReadKind, TimerKind
+from ...values.messages import CopyAnswer
+from ...values.positions import Place, end_of_gone, position_of
+from ...values.producers import ProducerTable
+from ...values.segment import SegmentState
+from ..cursors import control_records
+from ..cursors.consumer_group import is_for_others, tell
+from ..cursors.gap_reports import GoneBudget, tell_dropped, tell_lost
+from . import dead_letters, earlier_messages
 
 DELAY_STEP_US: Final = 5_000
 """Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
@@ -73,7 +74,7 @@ def go_on(
         return
     if keyed.frozen is not None:
         return  # the state of the keys is handed over, or other members do not know yet that it was begun here
-    for serial in fetching.ask_again(broker, partition, consumer_group):
+    for serial in earlier_messages.ask_again(broker, partition, consumer_group):
         _give_back(broker, partition, consumer_group, keyed, serial)
         freed = None
     if (
@@ -92,7 +93,7 @@ def go_on(
     _grant(broker, partition, consumer_group, keyed, freed, gone)
     if gone.dropped:
         gone.tell_dropped(consumer_group.consumers, keyed.oldest_aside)
-    forwarding.go_on(broker, partition, consumer_group)
+    dead_letters.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
 
@@ -118,7 +119,7 @@ def _drop_below(
     """
     floor = keyed.window.floor
     if not keyed.drop_below(start, broker.config.keys_at_once):
-        cursors.replicate_soon(broker, partition, consumer_group)
+        control_records.replicate_soon(broker, partition, consumer_group)
         broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
         return False
     for consumer in consumer_group.consumers:
@@ -127,7 +128,7 @@ def _drop_below(
     _note_gone(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
-    cursors.replicate_soon(broker, partition, consumer_group)
+    control_records.replicate_soon(broker, partition, consumer_group)
     return True
 
 
@@ -217,7 +218,7 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
     if keyed.window.floor > consumer_group.ledger.acked:
         consumer_group.ledger.acknowledge(keyed.window.floor)
     if keyed.changed:
-        cursors.replicate_soon(broker, partition, consumer_group)
+        control_records.replicate_soon(broker, partition, consumer_group)
     if keyed.is_full:
         note_full(broker, partition, consumer_group, keyed)
     if not keyed.is_full_of(limits) and not keyed.is_short(limits):
@@ -290,13 +291,13 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
-        if before.covers(header) or delivery.is_for_others(header, group):
+        if before.covers(header) or is_for_others(header, group):
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
             keyed.average_bytes = keyed.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
     _reserve(broker, partition, consumer_group, keyed)
     go_on(broker, partition, consumer_group)
 
@@ -336,12 +337,12 @@ def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> N
 
 
 def _reserve(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
-    """Reserve all that was read, so that it can be granted; see rule `reservations` in `delivery`."""
+    """Reserve all that was read, so that it can be granted; see rule `reservations` in `exclusive.delivery`."""
     ledger = consumer_group.ledger
     ahead = broker.config.reservation_messages
     if keyed.read_index + ahead // 2 > ledger.reserved:  # early, so that no grant waits for it
         ledger.reserved = keyed.read_index + ahead
-        cursors.replicate(broker, partition, consumer_group)
+        control_records.replicate(broker, partition, consumer_group)
 
 
 # ---- granting -------------------------------------------------------------------------------------------
@@ -387,7 +388,9 @@ def _grant(
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
         room_bytes = _room_bytes(broker, consumer)
-        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets, room_bytes)
+        earlier_messages.read_rows(
+            broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets, room_bytes
+        )
     else:
         keyed.is_sated = True  # each of them is given something
 
@@ -548,7 +551,7 @@ def _pass_gone(
         gone = budget.take(key.aside, end, is_lost=is_lost)
         keyed.pass_listed(key, len(gone))
         _note_gone(broker, partition, consumer_group, first)
-        cursors.replicate_soon(broker, partition, consumer_group)
+        control_records.replicate_soon(broker, partition, consumer_group)
         others = keyed.oldest_aside  # in the same segment, so that this gap has what other keys lose there
         lost_from = others if make_offset(split_offset(first)[0], 0) <= others < first else first
         for consumer in consumer_group.consumers if is_lost else ():
@@ -652,7 +655,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
         keyed = consumer_group.keyed
         if keyed is None or not keyed.fetches:
             continue
-        for serial in fetching.on_answer(broker, partition, consumer_group, sender, message):
+        for serial in earlier_messages.on_answer(broker, partition, consumer_group, sender, message):
             _give_back(broker, partition, consumer_group, keyed, serial)
         go_on(broker, partition, consumer_group)
 
@@ -662,7 +665,7 @@ def _give_back(
 ) -> None:
     """No member has the messages now: their keys wait a moment, and others go on."""
     broker.reads.pop(serial, None)
-    if forwarding.give_back(broker, partition, consumer_group, serial):
+    if dead_letters.give_back(broker, partition, consumer_group, serial):
         return
     frame = keyed.rows.pop(serial, None)
     if frame is None:
@@ -765,7 +768,7 @@ def _set_unreadable_aside(
             note_full(broker, partition, consumer_group, keyed)
             keyed.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
             keyed.requeue(key)
-    cursors.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(broker, partition, consumer_group, keyed)
 
 
 def _acknowledge_first(
@@ -773,7 +776,7 @@ def _acknowledge_first(
 ) -> None:
     """The messages are acknowledged now, and given when that is durable. Until then the consumer gets no others.
 
-    Rule `acknowledged-first` (I9) of `delivery` counts for single messages too.
+    Rule `acknowledged-first` (I9) of `exclusive.delivery` counts for single messages too.
     """
     keyed = consumer_group.keyed
     assert keyed is not None
@@ -781,7 +784,7 @@ def _acknowledge_first(
         keyed.pass_run(run)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
-    unsent.serial = unsent.frame.consumer.rows = cursors.replicate(broker, partition, consumer_group)
+    unsent.serial = unsent.frame.consumer.rows = control_records.replicate(broker, partition, consumer_group)
     keyed.unsent.append(unsent)
 
 

@@ -12,14 +12,15 @@ from typing import Final
 
 from seriatim_api import errors
 
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.effects import Revoked
-from ..values.kinds import TimerKind
-from . import spreading, subscribing
-from .consumer_group import tell
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.effects import Revoked
+from ...values.kinds import TimerKind
+from ..cursors.consumer_group import tell
+from ..exclusive import assignment
+from . import subscriptions
 
 ROUNDS: Final = 2
 """So many checks in a row must find the consumer silent. A broker that was frozen must first read the
@@ -47,7 +48,7 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     }
     if len(silent) != consumer_group.dispatcher.silent_count:
         consumer_group.dispatcher.silent_count = len(silent)
-        spreading.changed(broker, partition, consumer_group)
+        assignment.changed(broker, partition, consumer_group)
     is_any_heard = len(silent) < len(consumer_group.consumers)
     for consumer in checked:
         if consumer not in silent or not is_any_heard:
@@ -69,4 +70,4 @@ def _give_way(broker: BrokerState, partition: Partition, consumer_group: Consume
             )
         ),
     )
-    subscribing.leave(broker, partition, silent.stream, silent.subscription)
+    subscriptions.leave(broker, partition, silent.stream, silent.subscription)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..peers import disks, right, updates
-from ..state.broker import BrokerState
-from ..state.consumers import HAS_ALL
-from ..state.partition import Partition
-from ..values.chain import Chain, add_eligible, may_join, merged
-from ..values.kinds import WriteOwner
-from ..values.messages import CursorsReplicated, EligibleRequest
-from ..values.segment import Segment, SegmentState
-from ..values.states import drop, put
-from . import cursors, handover, progress
+from ...peers import disks, right, updates
+from ...state.broker import BrokerState
+from ...state.consumers import HAS_ALL
+from ...state.partition import Partition
+from ...values.chain import Chain, add_eligible, may_join, merged
+from ...values.kinds import WriteOwner
+from ...values.messages import CursorsReplicated, EligibleRequest
+from ...values.segment import Segment, SegmentState
+from ...values.states import drop, put
+from ..cursors import control_records
+from ..keyed import handoff
+from . import progress
 
 
 def on_eligible_request(broker: BrokerState, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
@@ -44,8 +46,10 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
     if held.joining.get(sender) == HAS_ALL:
         list_joined(broker, partition)
         return
-    handover.send_all(broker, partition, sender, no)
-    held.joining = put(held.joining, sender, cursors.send_all(broker, partition, sender, no, segment.server_epoch))
+    handoff.send_all(broker, partition, sender, no)
+    held.joining = put(
+        held.joining, sender, control_records.send_all(broker, partition, sender, no, segment.server_epoch)
+    )
 
 
 def on_cursors_replicated(

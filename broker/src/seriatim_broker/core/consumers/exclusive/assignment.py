@@ -1,25 +1,25 @@
-"""Spreading: which consumer of an exclusive consumer group should read a partition.
+"""Assignment: which consumer of an exclusive consumer group should read a partition.
 
 Each server decides alone, with `seriatim_api.spreading`, among the consumers that joined here. It counts the consumers
 that read all partitions of the topic. Servers that know other consumers for a moment decide otherwise. That costs an
 even spread for a moment, and nothing else: on each partition one consumer is active, as its server says.
 
-`yielding` moves a partition from a consumer that works on it to the one that should read it.
+`reassignment` moves a partition from a consumer that works on it to the one that should read it.
 """
 
 from __future__ import annotations
 
 from seriatim_api.spreading import reader_of
 
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.effects import YieldAsked
-from ..values.events import ConsumerSpreadOver
-from ..values.kinds import TimerKind
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.effects import YieldAsked
+from ...values.events import ConsumerSpreadOver
+from ...values.kinds import TimerKind
+from ..cursors.consumer_group import tell
 from . import delivery
-from .consumer_group import tell
 
 
 def changed(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:

@@ -28,17 +28,18 @@ from seriatim_api import errors
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
-from ..peers import right
-from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
-from ..state.keyed import Key, KeyedDispatcher
-from ..state.partition import Partition
-from ..values.effects import KeysListed, KeysOperated
-from ..values.events import CursorRecord, ListKeys, OperateKeys
-from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
-from ..values.kinds import TimerKind
-from . import cursors, forwarding
-from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
+from ...peers import right
+from ...state.broker import BrokerState
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
+from ...state.keyed import Key, KeyedDispatcher
+from ...state.partition import Partition
+from ...values.effects import KeysListed, KeysOperated
+from ...values.events import CursorRecord, ListKeys, OperateKeys
+from ...values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
+from ...values.kinds import TimerKind
+from ..cursors import control_records
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor
+from . import dead_letters
 
 REQUESTS_MAX = 64
 """At most so many requests about keys wait for one consumer group on one partition."""
@@ -70,7 +71,7 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
     elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.consumers and is_first:
-        cursors.write_if_dirty(broker, partition, consumer_group)
+        control_records.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
         read_cursor(broker, partition, consumer_group)
     else:
@@ -131,7 +132,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
             request.reply = _list(keyed, request.event, consumer_group.group_epoch)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
-    serial = cursors.replicate(broker, partition, consumer_group)
+    serial = control_records.replicate(broker, partition, consumer_group)
     for request in waiting:
         request.serial = serial
 
@@ -257,14 +258,14 @@ def _operate_on(
             f"the first message of key {name_to_text(key.name)} was not read since this server began: nothing was "
             "changed; let a consumer join the group, and try again"
         )
-    if operation is KeyOperation.DEAD_LETTER and not forwarding.may_forward(broker, partition, consumer_group):
+    if operation is KeyOperation.DEAD_LETTER and not dead_letters.may_forward(broker, partition, consumer_group):
         raise errors.PreconditionError(
             f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
         )
     if operation is KeyOperation.DEAD_LETTER:
         key.turn += 1
-        forwarding.begin(broker, keyed, key, key.error or "sent by a person")
-        forwarding.go_on(broker, partition, consumer_group)
+        dead_letters.begin(broker, keyed, key, key.error or "sent by a person")
+        dead_letters.go_on(broker, partition, consumer_group)
         return False
     if operation is KeyOperation.SKIP:
         key.turn += 1

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ..state.broker import BrokerState
-from ..state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
-from ..state.dispatcher import Consumer
-from ..state.partition import Partition
-from ..values.effects import Deliver, DeliveryEvent, ReadCursor
-from ..values.states import drop, put
+from seriatim_api.batch import BatchHeader
+from seriatim_api.dead_letters import group_hash
+
+from ...state.broker import BrokerState
+from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
+from ...state.dispatcher import Consumer
+from ...state.partition import Partition
+from ...values.effects import Deliver, DeliveryEvent, ReadCursor
+from ...values.states import drop, put
 
 
 def consumer_group_of(
@@ -84,3 +87,18 @@ def forget(partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Forget what this member knows of a consumer group, but for the revision of its cursor (`left-is-known`)."""
     partition.left_revision = max(partition.left_revision, consumer_group.cursor_revision)
     partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
+
+
+def is_for_others(header: BatchHeader, group: str) -> bool:
+    """Whether a batch is only for another consumer group; see rule `for-one-group` in `keyed.grants`."""
+    for_group = header.for_group
+    return bool(for_group) and for_group != group_hash(group)
+
+
+def consumer_group_with(partition: Partition, stream: int, subscription: int) -> ConsumerGroup | None:
+    """The consumer group of a subscription; None if the subscription has ended."""
+    for consumer_group in partition.consumer_groups.values():
+        for consumer in consumer_group.consumers:
+            if (consumer.stream, consumer.subscription) == (stream, subscription):
+                return consumer_group
+    return None

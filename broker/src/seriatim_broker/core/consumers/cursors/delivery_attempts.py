@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..state.consumers import ConsumerGroup
-from ..state.dispatcher import Given
-from ..state.partition import Partition
-from ..values.states import drop, put
+from ...state.consumers import ConsumerGroup
+from ...state.dispatcher import Given
+from ...state.partition import Partition
+from ...values.states import drop, put
 
 ENDS_MAX: Final = 64
 """At most so many different ends are kept for a consumer group. If there are more, the two highest become one, at the
