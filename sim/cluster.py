@@ -9,24 +9,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord, Event
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from .faults import Options
-
-if TYPE_CHECKING:
-    from .injecting import Injector
-    from .watching import WatchedCore
-    from .world import World
-
 WALL_MS_START = 1_700_000_000_000
 """What the wall clocks of brokers show when a run begins."""
+
+COORDINATOR_TIMEOUT_US = 120_000
+"""So long a bare core waits for an answer of the coordinator."""
 
 Look = Callable[[PartitionId, Callable[[], None]], None]
 """Looks whether the topic of a partition is there, and calls the second argument if it is gone."""
@@ -35,6 +30,17 @@ Look = Callable[[PartitionId, Callable[[], None]], None]
 def checksum(seed: int, data: bytes) -> int:
     """A cheap replacement for CRC-32C: the simulation only needs that different bytes differ."""
     return zlib.crc32(data, seed)
+
+
+class Watched(Protocol):
+    """A broker's core, at which people may look."""
+
+    @property
+    def core(self) -> BrokerCore:
+        """The core itself."""
+
+    def commit_of(self, partition: PartitionId, segment_no: int) -> int:
+        """The commit of a segment, as far as this broker knows it."""
 
 
 class Process(Protocol):
@@ -61,7 +67,7 @@ class Process(Protocol):
         """Whether clients find it."""
 
     @property
-    def watched(self) -> WatchedCore | None:
+    def watched(self) -> Watched | None:
         """Its core, once it has one."""
 
     def to_mono(self, time_us: int) -> int:
@@ -87,6 +93,12 @@ class Process(Protocol):
 
     def end(self) -> None:
         """The process is no more."""
+
+
+class CoreProcess(Process, Protocol):
+    """A process that is a bare core: the world does for it what the runtime does otherwise."""
+
+    core: BrokerCore
 
 
 class Broker(Protocol):
@@ -235,12 +247,6 @@ class Cluster(Protocol):
     def look(self) -> Look | None:
         """How clients look whether their topic is there, if topics are deleted."""
 
-    def connect(self) -> None:
-        """Make the network and the coordinator; the world has a judge now."""
-
-    def injector(self, left_out: frozenset[int]) -> Injector:
-        """What makes the faults that such a cluster can meet."""
-
     def running(self) -> AbstractContextManager[None]:
         """Surrounds a run."""
 
@@ -268,17 +274,3 @@ class Cluster(Protocol):
 
     def finish(self) -> None:
         """Everything has drained: the last checks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterKind:
-    """One of the clusters that may be simulated.
-
-    Attributes:
-        draw: Draws what may go wrong, from the chance of the run, a profile (or ""), a number of batches (0: drawn),
-            and the chance by which a world gets something more than an ordinary one.
-        make: Makes the cluster of a world.
-    """
-
-    draw: Callable[[Random, str, int, Random], Options]
-    make: Callable[[World], Cluster]

@@ -19,12 +19,14 @@ from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead,
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, producer_epoch_of, term_of_number
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
-from .cluster import checksum
+from .cluster import Cluster, CoreProcess, checksum
 from .judge.forwarding import Server, letter_of, message_of
 
 if TYPE_CHECKING:
-    from .cores.brokers import Process
-    from .world import World
+    from .clients import Clients
+    from .judge import Judge
+    from .schedule import Schedule
+    from .setting import Setting
 
 ANSWER_US: Final = 400_000
 """So long a request waits for its answer."""
@@ -33,10 +35,14 @@ ANSWER_US: Final = 400_000
 class Forwards:
     """Carries dead letters, late, twice, to former masters, or not at all."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients) -> None:
+        self._setting = setting
+        self._schedule = setting.schedule
+        self._cluster = cluster
+        self._judge = judge
+        self._clients = clients
         self._run = 0
-        self.is_away = world.options.letters_away
+        self.is_away = setting.options.letters_away
         self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
         self._letters: dict[tuple[str, str, PartitionId, int], int] = {}  # by broker, group, partition and offset
@@ -46,9 +52,9 @@ class Forwards:
     @property
     def dead(self) -> PartitionId:
         """The partition of the dead letters."""
-        return self._world.partitions[-1]
+        return self._setting.partitions[-1]
 
-    def read(self, process: Process, effect: fx.ReadDeadLetter) -> None:
+    def read(self, process: CoreProcess, effect: fx.ReadDeadLetter) -> None:
         """Answer a read of one message."""
         row = None
         no, index = split_offset(effect.offset)
@@ -63,7 +69,7 @@ class Forwards:
             row = DeadLetterRow(letter.to_bytes(8, "big"), 0, is_keyed=True)
         process.deliver(DeadLetterRead(effect.serial, row))
 
-    def _letter(self, process: Process, effect: fx.ReadDeadLetter, message: int) -> int:
+    def _letter(self, process: CoreProcess, effect: fx.ReadDeadLetter, message: int) -> int:
         """The number of the dead letter of a message, as the server of a consumer group makes it now."""
         partition, group = effect.partition, effect.origin.group
         known = process.core.partitions[partition].consumer_groups[group]
@@ -77,10 +83,9 @@ class Forwards:
         forwarder = self._forwarders.setdefault(name, len(self._forwarders) + 1)
         return letter_of(forwarder, message)
 
-    def send(self, process: Process, effect: fx.ForwardBatches) -> None:
+    def send(self, process: CoreProcess, effect: fx.ForwardBatches) -> None:
         """A server sends dead letters: route them, perhaps to a broker that was the master."""
-        world = self._world
-        rule, rng = world.judge.rules.forwarding, world.schedule.rng
+        rule, rng = self._judge.rules.forwarding, self._schedule.rng
         known = process.core.partitions[effect.partition].consumer_groups[effect.consumer_group]
         server = (process.name, process.run, effect.consumer_group, known.group_epoch, known.server_epoch)
         self._servers[process.name, effect.partition, effect.consumer_group] = server
@@ -88,11 +93,11 @@ class Forwards:
         for letter in effect.letters:
             number = int.from_bytes(letter.row.body, "big")
             self._sent.setdefault((effect.producer, letter.number, message_of(number)), number)
-            if number not in world.judge.seen.fates:
-                world.judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
-        request = _Request(self, process, effect)
-        world.schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
-        history = world.judge.seen.history.get(self.dead, ())
+            if number not in self._judge.seen.fates:
+                self._judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
+        request = _Request(self._schedule, process, effect)
+        self._schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
+        history = self._judge.seen.history.get(self.dead, ())
         if not history or self.is_away or rng.random() < 0.05:
             return  # it is lost on its way
         chain = history[-1] if rng.random() < 0.8 else rng.choice(history[-4:])
@@ -101,10 +106,10 @@ class Forwards:
         if rng.random() < 0.1:
             delays.append(rng.randint(1_000, 600_000))  # it arrives twice
         for delay in delays:
-            world.schedule.after(delay, self._arrive, master, request)
+            self._schedule.after(delay, self._arrive, master, request)
 
     def _arrive(self, master: str, request: _Request) -> None:
-        target = self._world.brokers[master].process
+        target = self._cluster.brokers[master].process
         if target is None or not target.is_serving:
             request.finish(NotServingError("no process listens"))
             return
@@ -112,7 +117,7 @@ class Forwards:
         effect = request.effect
         for at, letter in enumerate(effect.letters):
             header = parse_header(letter.header(self.dead, effect.producer, checksum))
-            number = self._world.clients.ask(None, partial(self._answered, request, at, letter))
+            number = self._clients.ask(None, partial(self._answered, request, at, letter))
             target.deliver(
                 Append(
                     number, self.dead, header, letter.row.body, self._run, at == 0, AckLevel.REPLICATED_FLUSHED,
@@ -132,7 +137,7 @@ class Forwards:
 
     def _accepted(self, name: str, effect: fx.ForwardBatches, letter: DeadLetter, offset: int) -> None:
         """A master says that a dead letter is stored. It names no place if it does not know it any more."""
-        judge = self._world.judge
+        judge = self._judge
         number = int.from_bytes(letter.row.body, "big")
         judge.rules.forwarding.accepted(effect.producer, letter.number)
         if not offset:
@@ -141,13 +146,13 @@ class Forwards:
         if not judge.seen.fates[number].outcome:
             judge.settled([number], "ok", offset)
 
-    def noted(self, process: Process, note: fx.Note) -> None:
+    def noted(self, process: CoreProcess, note: fx.Note) -> None:
         """A server passes a message, because its dead letter is stored."""
         if note.name != "dead_lettered":
             return
         fields: dict[str, Any] = dict(note.fields)
         message = self._messages[note.partition, parse_offset(fields["offset"])]
-        judge = self._world.judge
+        judge = self._judge
         judge.seen.states.add("a dead letter is stored")
         offset = parse_offset(fields["offset"])
         server = self._servers[process.name, note.partition, fields["group"]]  # that sent it
@@ -159,9 +164,9 @@ class Forwards:
 class _Request:
     """One request on its way, which is answered once."""
 
-    def __init__(self, forwards: Forwards, process: Process, effect: fx.ForwardBatches) -> None:
+    def __init__(self, schedule: Schedule, process: CoreProcess, effect: fx.ForwardBatches) -> None:
         self.effect = effect
-        self._world = forwards._world  # noqa: SLF001 - of the same module
+        self._schedule = schedule
         self._process = process
         self._stored: set[int] = set()
         self._errors: dict[int, SeriatimError] = {}
@@ -195,11 +200,11 @@ class _Request:
         """The answer leaves; a few are lost."""
         if self._is_over:
             return
-        rng = self._world.schedule.rng
+        rng = self._schedule.rng
         if error is None and rng.random() < 0.1:
             return  # the answer is lost: the deadline ends it, as if nothing were known
         self._is_over = True
         count = 0 if isinstance(error, DeadlineExceededError) else self._stored_count
         effect = self.effect
         done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, count, error)
-        self._world.schedule.after(rng.randint(10, 2_000), self._process.deliver, done)
+        self._schedule.after(rng.randint(10, 2_000), self._process.deliver, done)

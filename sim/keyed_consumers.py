@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack, StartPosition
-from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.testing.simulated_bodies import key_of, messages_in
 
 from .clients import Clients
 from .consumers import BEGINNINGS, SimConsumer
 from .judge import Judge
 
-KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
-
-FORWARDED_RETRY = replace(KEYED_RETRY, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
-"""A message goes to the dead-letter topic when the application says so."""
-
 KEYED_GROUPS = ("keyed", "keyed2", "keyed3")
 """The names of the consumer groups in which order is by key."""
-
-KEYED_LIMITS: dict[str, Any] = {
-    "live_messages_max": 12,
-    "window_indexes_max": 30,
-    "aside_messages_max": 20,
-    "waiting_keys_max": 5,
-}
-"""The limits of worlds in which they are reached all the time."""
-
-
-DELAYED_LIMITS: dict[str, Any] = {**KEYED_LIMITS, "aside_messages_max": 1_000}
-"""The limits of worlds in which one key waits all the time: its list has room for all its messages."""
 
 DELAYED_KEY = b"k0"
 DELAYED_MS = 600_000

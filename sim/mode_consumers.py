@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import ConsumerDemand, ConsumerJoin, Event
 from seriatim_broker.core.values.keyed import ConsumerMode
 
@@ -17,9 +15,6 @@ from .consumers import SimConsumer
 from .judge import Judge, messages_of
 from .judge.modes import ONCE, ONCE_EXCLUSIVE, SHARED
 from .keyed_consumers import SimKeyedConsumer
-
-if TYPE_CHECKING:
-    from .world import World
 
 MODES = (SHARED, ONCE, ONCE_EXCLUSIVE)
 """The names of the groups."""
@@ -85,31 +80,3 @@ class SimOnceConsumer(SimConsumer):
 
     def _pass(self, segment: int, index: int) -> None:
         """There is nothing to acknowledge."""
-
-
-def start(world: World) -> None:
-    """Consumers of both groups come, one after another."""
-    for group in MODES if world.options.mode_consumers else ():
-        if group != ONCE_EXCLUSIVE:
-            world.judge.seen.keyed_groups.add(group)
-        for number in range(world.options.mode_consumers):
-            for partition in world.partitions:
-                delay_us = world.schedule.rng.randint(0, 300_000)
-                world.schedule.after(delay_us, add, world, group, partition, f"{group}.{number}")
-
-
-def add(world: World, group: str, partition: PartitionId, name: str = "") -> None:
-    """One consumer comes."""
-    name = name or f"{group}.{world.clients.number()}"
-    kind = SimOnceConsumer if group == ONCE_EXCLUSIVE else SimModeConsumer
-    consumer = kind(world.clients, world.judge, partition, group, name)
-    world.consumers.append(consumer)
-    consumer.start()
-
-
-def lacks(world: World, partition: PartitionId, chain: Chain, open_length: int) -> list[int]:
-    """The messages that the groups have not finished."""
-    if not world.options.mode_consumers:
-        return []
-    order = world.judge.replay(chain, open_length)
-    return [message for group in (SHARED, ONCE) for message in world.judge.rules.keyed.lacks(group, partition, order)]

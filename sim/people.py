@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.chain import Chain
@@ -23,10 +23,12 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.core.values.keyed import NOTHING_WANTED, ConsumerMode, Exhausted, WantedSettings
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
+from .clients import Clients
+from .cluster import Cluster
 from .consumers import name_of
-
-if TYPE_CHECKING:
-    from .world import World
+from .judge import Judge
+from .population import CHANGING_US, LEAVES_SHARE, Population
+from .setting import Setting
 
 ANSWER_US = 900_000
 """A person waits so long for an answer, and then asks again."""
@@ -69,8 +71,15 @@ class Wish:
 class People:
     """All persons of a world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(
+        self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients, population: Population
+    ) -> None:
+        self._setting = setting
+        self._schedule = setting.schedule
+        self._cluster = cluster
+        self._judge = judge
+        self._clients = clients
+        self._population = population
         self._waiting: list[Wish] = []
         self._is_over = False
         self._own: dict[str, WantedSettings] = {}  # of groups whose mode was changed: what they had before
@@ -78,16 +87,15 @@ class People:
     @property
     def is_busy(self) -> bool:
         """Whether a person waits for an answer, or a consumer group is paused or gets another mode."""
-        return bool(self._waiting) or bool(self._world.changing) or bool(self.paused())
+        return bool(self._waiting) or bool(self._population.changing) or bool(self.paused())
 
     def act(self, rng: random.Random) -> None:
         """A person starts one operation on a consumer group."""
-        world = self._world
-        partition = rng.choice(world.partitions)
-        groups = [*world.groups, *world.keyed_groups, *world.keyed_groups]
+        partition = rng.choice(self._setting.partitions)
+        groups = [*self._population.groups, *self._population.keyed_groups, *self._population.keyed_groups]
         group = name_of(rng.choice(groups)) if groups else ""
-        record, _ = world.coordinator.records.cursor(partition, group)
-        chain, _ = world.coordinator.records.chain(partition)
+        record, _ = self._cluster.coordinator.records.cursor(partition, group)
+        chain, _ = self._cluster.coordinator.records.chain(partition)
         if record is None or record.deleted or chain is None:
             return
         if rng.random() < 0.3:
@@ -106,7 +114,7 @@ class People:
 
     def move_back(self, partition: PartitionId, group: str, rng: random.Random) -> None:
         """A person rewinds a consumer group to the beginning of its cursor segment, and asks once."""
-        record, _ = self._world.coordinator.records.cursor(partition, name_of(group))
+        record, _ = self._cluster.coordinator.records.cursor(partition, name_of(group))
         if record is not None and not record.deleted:
             wish = Wish(
                 partition, name_of(group), ConsumerGroupOperation.REWIND, rng.randbytes(16), 0, record.segment_no, 0, 0,
@@ -114,16 +122,50 @@ class People:
             )  # fmt: skip
             self._begin(wish, rng)
 
-    def change_mode(self, group: str, then: Callable[[], None]) -> None:
+    def change_mode(self, rng: random.Random) -> None:
+        """All consumers of a group end; people give it another mode and its own one again; then as many come."""
+        population = self._population
+        mine = (
+            population.keyed_groups
+            if self._setting.options.spread_consumers
+            else (*population.groups, *population.keyed_groups)
+        )
+        labels = sorted(
+            {one.group for one in population.consumers if one.alive and one.group in mine} - population.changing
+        )
+        if not labels:
+            return
+        group = rng.choice(labels)
+        self._schedule.tell("FAULT", f"all consumers of {group} end, and its mode changes")
+        population.changing.add(group)
+        for consumer in population.consumers:
+            if consumer.alive and consumer.group == group:
+                end = consumer.leave if rng.random() < LEAVES_SHARE else consumer.crash
+                end()
+                population.replace_consumer(group, consumer.partition)
+        self._change_modes(name_of(group), partial(population.changing.discard, group))
+
+    def begin_again(self, group: str, partition: PartitionId) -> bool:
+        """A consumer asked for another mode than its group has. It is begun again if people have changed the mode.
+
+        A partition that was added while they changed it may have got the mode of that time: they change it back.
+        """
+        if group not in self._population.changing and not self._change_back(partition, name_of(group)):
+            return False
+        self._judge.seen.states.add("consumer begun again after a change of the mode")
+        self._schedule.after(CHANGING_US, self._population.replace_consumer, group, partition)
+        return True
+
+    def _change_modes(self, group: str, then: Callable[[], None]) -> None:
         """A consumer group without consumers gets another mode on each partition, and then its own mode again."""
-        records, left = self._world.coordinator.records, 0
+        records, left = self._cluster.coordinator.records, 0
 
         def back(partition: PartitionId, own: WantedSettings) -> None:
             change = partial(self._configure, partition, group, own, done, must_be=True)
-            rng = self._world.schedule.rng
-            if self._world.options.early_consumers and rng.random() < EARLY_SHARE:
-                self._world.replace_consumer(group, partition, too_early=True)
-                self._world.schedule.after(rng.randint(0, EARLY_US), change)
+            rng = self._schedule.rng
+            if self._setting.options.early_consumers and rng.random() < EARLY_SHARE:
+                self._population.replace_consumer(group, partition, too_early=True)
+                self._schedule.after(rng.randint(0, EARLY_US), change)
             else:
                 change()
 
@@ -133,7 +175,7 @@ class People:
             if not left:
                 then()
 
-        known = [(partition, records.cursor(partition, group)[0]) for partition in self._world.partitions]
+        known = [(partition, records.cursor(partition, group)[0]) for partition in self._setting.partitions]
         found = [(at, record) for at, record in known if record is not None and not record.deleted]
         left = len(found) + 1
         for partition, record in found:
@@ -143,7 +185,7 @@ class People:
             self._configure(partition, group, shared, partial(back, partition, own))
         done()
 
-    def change_back(self, partition: PartitionId, group: str) -> bool:
+    def _change_back(self, partition: PartitionId, group: str) -> bool:
         """Give a group its own mode again on a partition. Returns whether people have ever changed it."""
         if group in self._own:
             self._configure(partition, group, self._own[group], lambda: None, must_be=True)
@@ -158,7 +200,7 @@ class People:
         *,
         must_be: bool = False,
     ) -> None:
-        rng = self._world.schedule.rng
+        rng = self._schedule.rng
         wish = Wish(
             partition, group, ConsumerGroupOperation.CONFIGURE, rng.randbytes(16), 0, 0, 0, 0, must_be=must_be,
             wanted=wanted, until_known=True, then=then,
@@ -171,26 +213,25 @@ class People:
         self._resume()
 
     def _resume(self) -> None:
-        world = self._world
         for partition, group in self.paused():
             if not any((wish.partition, wish.group) == (partition, group) for wish in self._waiting):
-                rng = world.schedule.rng
+                rng = self._schedule.rng
                 wish = Wish(
                     partition, group, ConsumerGroupOperation.RESUME, rng.randbytes(16), 0, 0, 0, 0, must_be=True
                 )
                 self._begin(wish, rng)
-        world.schedule.after(100_000, self._resume)
+        self._schedule.after(100_000, self._resume)
 
     def cursor(self, partition: PartitionId, group: str) -> CursorRecord | None:
         """The cursor of a consumer group, as the coordinator has it."""
-        record: CursorRecord | None = self._world.coordinator.records.cursor(partition, name_of(group))[0]
+        record: CursorRecord | None = self._cluster.coordinator.records.cursor(partition, name_of(group))[0]
         return record
 
     def paused(self) -> list[tuple[PartitionId, str]]:
         """The consumer groups that are paused, as the coordinator says."""
         found: list[tuple[PartitionId, str]] = []
-        for partition in self._world.partitions:
-            for group in dict.fromkeys(map(name_of, (*self._world.groups, *self._world.keyed_groups))):
+        for partition in self._setting.partitions:
+            for group in dict.fromkeys(map(name_of, (*self._population.groups, *self._population.keyed_groups))):
                 record = self.cursor(partition, group)
                 if record is not None and record.paused and not record.deleted:
                     found.append((partition, group))
@@ -200,7 +241,7 @@ class People:
         """The index below which a segment can be read, as its master says."""
         if segment.sealed_len is not None:
             return segment.sealed_len
-        process = self._world.brokers[segment.master.broker].process
+        process = self._cluster.brokers[segment.master.broker].process
         watched = process.watched if process is not None else None
         if watched is None or segment.state is not SegmentState.OPEN:
             return 0
@@ -210,10 +251,10 @@ class People:
 
     def _begin(self, wish: Wish, rng: random.Random) -> None:
         self._waiting.append(wish)
-        self._world.schedule.tell("person", f"wants {wish}")
+        self._schedule.tell("person", f"wants {wish}")
         self._ask(wish)
         if rng.random() < 0.2:
-            self._world.schedule.after(rng.randint(0, 50_000), self._send, wish)
+            self._schedule.after(rng.randint(0, 50_000), self._send, wish)
 
     def _ask(self, wish: Wish) -> None:
         if wish not in self._waiting:
@@ -223,39 +264,37 @@ class People:
             self._waiting.remove(wish)
             return
         self._send(wish)
-        self._world.schedule.after(ANSWER_US, self._ask, wish)
+        self._schedule.after(ANSWER_US, self._ask, wish)
 
     def _send(self, wish: Wish) -> None:
-        world, rng = self._world, self._world.schedule.rng
-        record, _ = world.coordinator.records.cursor(wish.partition, wish.group)
-        chain, _ = world.coordinator.records.chain(wish.partition)
-        name = rng.choice(sorted(world.brokers))
+        rng = self._schedule.rng
+        record, _ = self._cluster.coordinator.records.cursor(wish.partition, wish.group)
+        chain, _ = self._cluster.coordinator.records.chain(wish.partition)
+        name = rng.choice(sorted(self._cluster.brokers))
         if record is not None and chain is not None and rng.random() < 0.85:
             segment = chain.from_no(record.segment_no) or chain.open_segment
             name = segment.server.broker
-        world.schedule.after(world.network.latency_us(), self._arrive, name, wish)
+        self._schedule.after(self._cluster.network.latency_us(), self._arrive, name, wish)
 
     def _arrive(self, name: str, wish: Wish) -> None:
-        world = self._world
-        process = world.brokers[name].process
-        if process is None or not process.is_serving or world.clients.cut.get(name) or wish not in self._waiting:
+        process = self._cluster.brokers[name].process
+        if process is None or not process.is_serving or self._clients.cut.get(name) or wish not in self._waiting:
             return
 
         def answered(effect: Any) -> None:
             self._answered(wish, effect)
 
-        deadline_us = process.to_mono(world.schedule.now_us + ANSWER_US * 2 // 3)
+        deadline_us = process.to_mono(self._schedule.now_us + ANSWER_US * 2 // 3)
         process.deliver(
             OperateConsumerGroup(
-                world.clients.ask(None, answered), wish.partition, wish.group, wish.operation, wish.id,
+                self._clients.ask(None, answered), wish.partition, wish.group, wish.operation, wish.id,
                 wish.group_epoch, wish.segment_no, wish.index, wish.known_len, deadline_us, wish.wanted,
             )
         )  # fmt: skip
 
     def _answered(self, wish: Wish, effect: Any) -> None:
-        world = self._world
         error = effect.error
-        world.schedule.tell("person", f"{wish.operation.name} of {wish.group}: {error or effect.record}")
+        self._schedule.tell("person", f"{wish.operation.name} of {wish.group}: {error or effect.record}")
         if wish not in self._waiting:
             return
         if error is not None and error.retriable:
@@ -264,8 +303,8 @@ class People:
             return
         self._waiting.remove(wish)
         if error is None:
-            world.judge.operated(wish.group, wish.operation, wish.id, was_done=effect.was_done)
+            self._judge.operated(wish.group, wish.operation, wish.id, was_done=effect.was_done)
         else:
-            world.judge.seen.states.add(f"operation refused: {type(error).__name__}")
+            self._judge.seen.states.add(f"operation refused: {type(error).__name__}")
         if wish.then is not None:
             wish.then()

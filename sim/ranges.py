@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seriatim._core.ranges import RangeCursor
 from seriatim_api.errors import OffsetOutOfRangeError, OrderViolationError
@@ -27,11 +27,8 @@ from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import SegmentState
 
 from .clients import Clients
-from .cluster import checksum
+from .cluster import Coordinator, checksum
 from .judge import Judge, messages_of
-
-if TYPE_CHECKING:
-    from .world import World
 
 PAUSE_US = (5_000, 60_000)
 """Between two questions for the end."""
@@ -58,14 +55,22 @@ _FIRST = make_offset(1, 0)
 class SimRangeReader:
     """Reads one partition, under a label by which the judge knows it."""
 
-    def __init__(self, world: World, clients: Clients, judge: Judge, partition: PartitionId, label: str) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        judge: Judge,
+        coordinator: Coordinator,
+        partition: PartitionId,
+        label: str,
+        rng: random.Random,
+    ) -> None:
         self.label = label
         self.partition = partition
-        self._world = world
+        self._coordinator = coordinator
         self.clients = clients
         self.schedule = clients.schedule
         self.judge = judge
-        self.rng = random.Random(f"ranges {world.seed} {partition}")
+        self.rng = rng
         self._read_below = _FIRST
         self._found: dict[int, int] = {}  # what was read at each offset: its message
         self._acknowledged: set[int] = set()  # before the end was asked for
@@ -89,7 +94,8 @@ class SimRangeReader:
 
     def _ask(self) -> None:
         """Read the chain as it is now, and ask the master of its open segment."""
-        chain = self._world.known_chain(self.partition)
+        coordinator = self._coordinator
+        chain = None if coordinator.is_down else coordinator.records.chain(self.partition)[0]
         if chain is None:
             self._later(self._ask)
             return

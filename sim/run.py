@@ -30,11 +30,11 @@ from pathlib import Path
 
 import structlog
 
-from .cluster import ClusterKind
-from .cores.cluster import CORES
+from .cores.kind import CORES
 from .faults import PROFILES, NotSimulatedError, check_world
 from .mutations import MUTATIONS, OVERLAPPING, applied
-from .whole.cluster import BROKERS, DISKS, GROUPS
+from .scene import ClusterKind
+from .whole.kinds import BROKERS, DISKS, GROUPS
 from .world import Result, World
 
 CHUNK = 25

@@ -70,14 +70,14 @@ class Broker:
 
     def replace_disk(self) -> None:
         """The slot gets an empty disk: another member, which has run never, and has to be admitted."""
-        cluster, world = self._cluster, self._cluster.world
-        world.disk_is_lost(self)
+        cluster, scene = self._cluster, self._cluster.scene
+        scene.health.disk_is_lost(self)
         self.disk.wipe()
-        self.member = MemberId(self.name, world.new_incarnation())
+        self.member = MemberId(self.name, scene.setting.new_incarnation())
         self.run = self.suspect_before_run = 0
         self.given_up = None
         self._lost_memory = False
-        world.schedule.tell("FAULT", f"{self.name} has lost its disk and is {self.member} now")
+        scene.setting.schedule.tell("FAULT", f"{self.name} has lost its disk and is {self.member} now")
         for other in cluster.brokers.values():
             if other.process is not None:
                 other.process.deliver(cluster.directory())
@@ -95,7 +95,7 @@ class Broker:
 
     def start_again(self) -> None:
         """The supervisor starts it, if no process is there."""
-        self._cluster.world.disturbed()
+        self._cluster.scene.health.disturbed()
         if self.process is None:
             self.start()
 
@@ -104,7 +104,7 @@ class Process:
     """One run of a broker."""
 
     def __init__(self, cluster: CoreCluster, broker: Broker) -> None:
-        world = cluster.world
+        scene = cluster.scene
         self.broker = broker
         self.name = broker.name
         self.member = broker.member
@@ -115,9 +115,9 @@ class Process:
         self.links: dict[str, End] = {}
         self.wanted: dict[str, bool] = {}
         self._cluster = cluster
-        self._world = world
-        self._schedule = world.schedule
-        rng = world.schedule.rng
+        self._scene = scene
+        self._schedule = scene.setting.schedule
+        rng = scene.setting.schedule.rng
         self._mono_offset_us = rng.randint(1_000_000, 50_000_000)
         self._wall_offset_ms = WALL_MS_START + rng.randint(-500, 500)
         self._inbox: list[Event] = []
@@ -136,7 +136,7 @@ class Process:
             fx.ReadRows: self._read_log,
             fx.KeepMessage: lambda _effect: None,
             fx.ReadDeadLetter: self._read_log,
-            fx.ForwardBatches: lambda effect: self._world.forwards.send(self, effect),
+            fx.ForwardBatches: lambda effect: self._scene.forwards.send(self, effect),
             fx.ReadChain: self._ask_coordinator,
             fx.WriteChain: self._ask_coordinator,
             fx.ReadCertificate: self._ask_coordinator,
@@ -153,14 +153,14 @@ class Process:
             fx.KeysListed: self._answer_client,
             fx.KeysOperated: self._answer_client,
             fx.CarriedOut: self._answer_client,
-            fx.FetchStaged: lambda effect: self._world.publishing.fetch(self, effect),
-            fx.ReadWriter: lambda effect: self._world.publishing.read_writer(self, effect),
+            fx.FetchStaged: lambda effect: self._scene.publishing.fetch(self, effect),
+            fx.ReadWriter: lambda effect: self._scene.publishing.read_writer(self, effect),
             fx.Deliver: self._deliver_to_consumer,
-            fx.Note: lambda effect: self._world.forwards.noted(self, effect),
+            fx.Note: lambda effect: self._scene.forwards.noted(self, effect),
             fx.EndMemberRun: self._end_run,
         }
-        self.core = world.core_kind(
-            world.config,
+        self.core = scene.setting.core_kind(
+            scene.setting.config,
             broker.member,
             broker.run,
             rng.randbytes(12),
@@ -168,7 +168,7 @@ class Process:
             broker.disk.recover(),
             broker.suspect_before_run,
         )
-        self.watched = WatchedCore(self.core, self, self._schedule, world.judge)
+        self.watched = WatchedCore(self.core, self, self._schedule, scene.judge)
 
     def _moment(self) -> Moment:
         now = self._schedule.now_us
@@ -272,7 +272,7 @@ class Process:
     def _begin_flush(self) -> None:
         self._flushing = True
         ticket, _ = self._tokens[-1]
-        self._schedule.after(self._world.flush_us(self.broker), self._flushed, ticket)
+        self._schedule.after(self._scene.setting.flush_us(self.broker), self._flushed, ticket)
 
     def _flushed(self, ticket: int) -> None:
         if not self.alive:
@@ -316,7 +316,7 @@ class Process:
         if not self.alive:
             return
         if isinstance(effect, fx.ReadDeadLetter):
-            self._world.forwards.read(self, effect)
+            self._scene.forwards.read(self, effect)
             return
         if isinstance(effect, fx.ReadRows):
             body = self._rows(effect)
@@ -352,10 +352,10 @@ class Process:
         self._cluster.coordinator.request(self, effect)
 
     def _answer_client(self, effect: Any) -> None:
-        self._world.clients.answer(self, effect.request, effect)
+        self._scene.clients.answer(self, effect.request, effect)
 
     def _end_run(self, _effect: fx.EndMemberRun) -> None:
-        self._world.run_over(self)
+        self._scene.health.run_over(self)
 
     def _deliver_to_consumer(self, effect: fx.Deliver) -> None:
-        self._world.clients.delivery(self, effect)
+        self._scene.clients.delivery(self, effect)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.control.controller import plan_heals
@@ -16,16 +15,14 @@ from seriatim_broker.core.values.log import Preparation, PutPreparation
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import Segment
 
-from ..cluster import WALL_MS_START, ClusterKind
-from ..faults import draw
+from ..cluster import WALL_MS_START
+from ..judge import Judge
+from ..scene import Scene
 from ..schedule import Violation
+from ..setting import Setting
 from .brokers import Broker
 from .coordinator import SimCoordinator
-from .injector import CoreInjector
 from .network import Network
-
-if TYPE_CHECKING:
-    from ..world import World
 
 CREATE_US_MAX = 5_000_000
 CONTROL_US = 150_000
@@ -42,22 +39,25 @@ class CoreCluster:
     network: Network
     coordinator: SimCoordinator
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    scene: Scene
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.schedule = setting.schedule
         self.brokers: dict[str, Broker] = {}
-        for name, group in world.slots():
-            self.brokers[name] = Broker(self, name, group, world.new_incarnation())
+        for name, group in setting.slots():
+            self.brokers[name] = Broker(self, name, group, setting.new_incarnation())
 
-    def connect(self) -> None:
+    def connect(self, judge: Judge) -> None:
         """Make the network and the coordinator."""
-        world = self.world
-        self.network = Network(world.schedule, world.options, self.brokers, world.distances, world.judge.seen.states)
-        self.coordinator = SimCoordinator(world.schedule, world.options, self.brokers, world.judge)
-        self.coordinator.tidies = world.updates.random() < 0.5
+        setting = self.setting
+        self.network = Network(setting.schedule, setting.options, self.brokers, setting.distances, judge.seen.states)
+        self.coordinator = SimCoordinator(setting.schedule, setting.options, self.brokers, judge)
+        self.coordinator.tidies = setting.updates.random() < 0.5
 
-    def injector(self, left_out: frozenset[int]) -> CoreInjector:
-        """What makes the faults."""
-        return CoreInjector(self, left_out)
+    def enter(self, scene: Scene) -> None:
+        """All parts of the world are there."""
+        self.scene = scene
 
     def running(self) -> AbstractContextManager[None]:
         """Nothing surrounds a run."""
@@ -81,11 +81,11 @@ class CoreCluster:
 
     def others_dismiss(self, run: RunId) -> bool:
         """Whether all other brokers have read the certificate of a run: they read it at once."""
-        return run in self.world.judge.seen.certified_falsely
+        return run in self.scene.judge.seen.certified_falsely
 
     def tell_false_certificates(self) -> None:
         """Each broker that has not read one of the false certificates reads it now."""
-        for run in list(self.world.judge.seen.certified_falsely):
+        for run in list(self.scene.judge.seen.certified_falsely):
             for broker in list(self.brokers.values()):
                 if broker.process is not None:
                     broker.process.deliver(CertificateSeen(run))
@@ -94,49 +94,49 @@ class CoreCluster:
 
     def control(self) -> None:
         """What the controller does about lost disks: have their segments copied to present ones."""
-        world = self.world
-        dead = {member for member, _ in world.judge.seen.graveyard}
+        scene = self.scene
+        dead = {member for member, _ in scene.judge.seen.graveyard}
         live: dict[str, list[MemberId]] = {}
         for broker in self.brokers.values():
             if broker.process is not None and not broker.process.frozen:
                 live.setdefault(broker.group, []).append(broker.member)
-        for partition in world.partitions:
-            for heal in plan_heals(world.chain(partition), dead, live, min_copies=2):
-                name = world.schedule.rng.choice([member.broker for members in live.values() for member in members])
+        for partition in self.setting.partitions:
+            for heal in plan_heals(scene.copies.chain(partition), dead, live, min_copies=2):
+                name = self.schedule.rng.choice([member.broker for members in live.values() for member in members])
                 process = self.brokers[name].process
                 assert process is not None
-                world.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
+                self.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
                 process.deliver(heal)
-        world.schedule.after(CONTROL_US, self.control)
+        self.schedule.after(CONTROL_US, self.control)
 
     def create(self) -> None:
         """Make the partitions, and perhaps give their chains a long past."""
-        world = self.world
-        world.run_until(20_000)
-        for partition in world.partitions:
+        scene = self.scene
+        scene.draining.run_until(20_000)
+        for partition in self.setting.partitions:
             self._ask_to_create(partition)
-        while any(self.coordinator.records.chain(partition)[0] is None for partition in world.partitions):
-            world.run_until(world.schedule.now_us + 2_000)
-            if world.schedule.now_us > CREATE_US_MAX:
+        while any(self.coordinator.records.chain(partition)[0] is None for partition in self.setting.partitions):
+            scene.draining.run_until(self.schedule.now_us + 2_000)
+            if self.schedule.now_us > CREATE_US_MAX:
                 raise Violation("I13", "the partitions were never created")
-        if world.options.old_segments:
+        if self.setting.options.old_segments:
             self._grow_old()
 
     def _ask_to_create(self, partition: PartitionId) -> None:
         """Ask some broker, and again if it says so: between members far from each other it may take too long once."""
-        world = self.world
-        process = self.brokers[world.schedule.rng.choice(sorted(self.brokers))].process
+        scene = self.scene
+        process = self.brokers[self.schedule.rng.choice(sorted(self.brokers))].process
         assert process is not None
         groups = sorted({broker.group for broker in self.brokers.values()})
-        order = tuple(world.schedule.rng.sample(groups, len(groups)))
+        order = tuple(self.schedule.rng.sample(groups, len(groups)))
 
         def answered(answer: Resolved) -> None:
             if answer.error is not None and self.coordinator.records.chain(partition)[0] is None:
-                world.judge.seen.states.add("asked again to create")
+                scene.judge.seen.states.add("asked again to create")
                 self._ask_to_create(partition)
 
-        request = world.clients.ask(None, answered)
-        process.deliver(CreatePartition(request, partition, "topic", partition - 1, world.options.flush, order))
+        request = scene.clients.ask(None, answered)
+        process.deliver(CreatePartition(request, partition, "topic", partition - 1, self.setting.options.flush, order))
 
     def _grow_old(self) -> None:
         """While no broker runs, the chains get a long past: empty segments, on one group after the other.
@@ -149,7 +149,7 @@ class CoreCluster:
             process.leave_network(silent=False)
             process.end()
             broker.disk.crash(broker.disk.pending_count)
-        for partition in self.world.partitions:
+        for partition in self.setting.partitions:
             self._give_past(partition)
         for broker in self.brokers.values():
             for run in range(1, broker.run + 1):
@@ -157,12 +157,12 @@ class CoreCluster:
             broker.start()
 
     def _give_past(self, partition: PartitionId) -> None:
-        seen, rng = self.world.judge.seen, self.world.schedule.rng
+        seen, rng = self.scene.judge.seen, self.schedule.rng
         chain, _ = self.coordinator.records.chain(partition)
         assert chain is not None
         groups = sorted({broker.group for broker in self.brokers.values()})
         past: list[Segment] = []
-        for number in range(self.world.options.old_segments):
+        for number in range(self.setting.options.old_segments):
             group = groups[number % len(groups)]
             members = tuple(broker.member for broker in self.brokers.values() if broker.group == group)
             turned = (*members[number % len(members) :], *members[: number % len(members)])
@@ -200,7 +200,3 @@ class CoreCluster:
 
     def finish(self) -> None:
         """There is nothing more to check."""
-
-
-CORES = ClusterKind(lambda rng, profile, _batch_count, more: draw(rng, profile, more), CoreCluster)
-"""Bare cores."""

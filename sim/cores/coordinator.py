@@ -29,6 +29,7 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.core.values.log import NO_HAND_OVER
 from seriatim_broker.testing.memory_records import MemoryRecords
 
+from ..cluster import COORDINATOR_TIMEOUT_US
 from ..faults import Options
 from ..judge.modes import ONCE, ONCE_EXCLUSIVE
 from ..schedule import Schedule
@@ -41,8 +42,6 @@ LATE_HINT_US = 1_500_000
 """When a broker hears of a certificate whose first notice was lost: its watch goes on from its last place."""
 
 FIRST_LISTING_US = 100_000
-
-TIMEOUT_US = 120_000
 
 REFUSED_WRITES_MAX = 40
 """While the coordinator refuses (3 s at most), one run of a broker may write so often to one chain or cursor."""
@@ -90,7 +89,7 @@ class SimCoordinator:
         if isinstance(request, WriteChain):
             self._look_at_writes(process, request.partition)
         if isinstance(request, WriteCursor) and process.name in self.late_next and self._is_operation(request):
-            self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
+            self._schedule.after(COORDINATOR_TIMEOUT_US, self._no_answer, process, request)
             self._schedule.after(self.late_next.pop(process.name), self._carry_out, process, request, True)
             return
         if self.is_down or self.isolated.get(process.name):
@@ -105,14 +104,16 @@ class SimCoordinator:
         else:
             lost, answer_lost, late = rng.random() < options.read_lost_share, False, False
         if lost:
-            self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
+            self._schedule.after(COORDINATOR_TIMEOUT_US, self._no_answer, process, request)
             if late and self.on_late is not None and _hands_over(request):
                 self.on_late(process)
             if late:
-                self._schedule.after(TIMEOUT_US + rng.randint(0, 400_000), self._carry_out, process, request, True)
+                self._schedule.after(
+                    COORDINATOR_TIMEOUT_US + rng.randint(0, 400_000), self._carry_out, process, request, True
+                )
             return
         if answer_lost:
-            self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
+            self._schedule.after(COORDINATOR_TIMEOUT_US, self._no_answer, process, request)
         self._schedule.after(delay, self._carry_out, process, request, answer_lost)
 
     def _is_operation(self, request: WriteCursor) -> bool:

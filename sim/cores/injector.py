@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.values import events as ev
@@ -13,13 +11,12 @@ from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Start
 
 from ..clients import Stream
+from ..cluster import COORDINATOR_TIMEOUT_US
 from ..injecting import Injector
 from ..keyed_consumers import SimKeyedConsumer
+from ..scene import Scene
 from .brokers import Broker, Process
-from .coordinator import TIMEOUT_US
-
-if TYPE_CHECKING:
-    from .cluster import CoreCluster
+from .cluster import CoreCluster
 
 TOLD_US = 80_000
 """Within this time a record is told to the members that must know it, and is on their disks."""
@@ -44,9 +41,10 @@ BEGUN_ALONE_ENDS_US = (40_000, 120_000)
 class CoreInjector(Injector):
     """The faults of any cluster, and those of bare cores only."""
 
-    def __init__(self, cluster: CoreCluster, left_out: frozenset[int] = frozenset()) -> None:
-        super().__init__(cluster.world, left_out)
-        self._cluster = cluster
+    def __init__(self, scene: Scene, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(scene, left_out)
+        assert isinstance(scene.cluster, CoreCluster)
+        self._cluster = scene.cluster
 
     # ---- an older copy of the coordinator -----------------------------------------------------------
 
@@ -69,7 +67,7 @@ class CoreInjector(Injector):
     def _end_unless_fresh(self, broker: Broker) -> None:
         """A process ends and is back soon, unless a chain was written just now, and few disks have that (ADR 0026)."""
         if self._schedule.now_us - self._cluster.coordinator.chain_written_us < TOLD_US:
-            self._world.judge.seen.states.add("spared: a record is fresh")
+            self._scene.judge.seen.states.add("spared: a record is fresh")
         else:
             self.crash_and_return(broker)
 
@@ -79,8 +77,8 @@ class CoreInjector(Injector):
         snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
         coordinator.records.restore(snapshot)
-        self._world.judge.rules.operations.went_back(self._world.people.paused())
-        self._world.judge.seen.waits_for_rebuild = True
+        self._scene.judge.rules.operations.went_back(self._scene.people.paused())
+        self._scene.judge.seen.waits_for_rebuild = True
         coordinator.is_down = False
         for broker in self._cluster.brokers.values():
             self._schedule.after(self._rng.randint(1_000, 800_000), self._noticed, broker)
@@ -100,17 +98,17 @@ class CoreInjector(Injector):
             self._schedule.after(20_000, self._rebuild)
             return
         if any(process.core.state.coordinator.behind for process in ready):
-            self._world.judge.seen.states.add("coordinator behind")
+            self._scene.judge.seen.states.add("coordinator behind")
         self._cluster.coordinator.rebuild(ready)
         self._snapshots.clear()
         # Brokers notice it when they look at the coordinator. Until then a server may still follow an older cursor.
         for process in ready:
-            self._schedule.after(self._rng.randint(0, TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
-        self._schedule.after(TIMEOUT_US + 1, self._all_have_noticed)
+            self._schedule.after(self._rng.randint(0, COORDINATOR_TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
+        self._schedule.after(COORDINATOR_TIMEOUT_US + 1, self._all_have_noticed)
 
     def _all_have_noticed(self) -> None:
         self._is_restoring = False
-        self._world.judge.rules.operations.rebuilt(self._world.people.cursor)
+        self._scene.judge.rules.operations.rebuilt(self._scene.people.cursor)
 
     def inject_needless_rebuild(self) -> None:
         """A person rebuilds a coordinator that has lost nothing, while a cursor is written without an answer."""
@@ -118,7 +116,7 @@ class CoreInjector(Injector):
         def late(process: Process) -> None:
             self._cluster.coordinator.on_late = None
             self._tell(f"{process.name} reads that the coordinator was rebuilt, and nothing was lost")
-            self._schedule.after(self._rng.randint(0, TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
+            self._schedule.after(self._rng.randint(0, COORDINATOR_TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
 
         self._cluster.coordinator.on_late = late
 
@@ -145,7 +143,7 @@ class CoreInjector(Injector):
             if (source, target) == path and isinstance(message, ReplicateLedger) and message.change.is_full:
                 network.on_sent = None
                 network.slow_us[path] = HALF_STATE_US
-                self._world.judge.seen.states.add("half of a state")
+                self._scene.judge.seen.states.add("half of a state")
                 self._schedule.after(self._rng.randint(*HALF_STATE_ENDS_US), self._crash_named, server)
 
         def over() -> None:
@@ -165,7 +163,7 @@ class CoreInjector(Injector):
         3  the server begins, and nothing that it sends to other members arrives
         4  it ends; another member takes over, or it starts again
         """
-        network, clients = self._cluster.network, self._world.clients
+        network, clients = self._cluster.network, self._scene.clients
         if network.on_sent is not None or clients.on_told is not None:
             return
 
@@ -184,14 +182,14 @@ class CoreInjector(Injector):
         if segment is None or segment.server.broker != source:
             return  # another member that keeps it answers
         of = message.consumer_group, message.partition
-        readers = [one for one in self._world.consumers if one.alive and (one.group, one.partition) == of]
+        readers = [one for one in self._scene.population.consumers if one.alive and (one.group, one.partition) == of]
         carrying = [one for one in readers if isinstance(one, SimKeyedConsumer) and one.carried]
         others = [member.broker for member in segment.eligible if member != segment.server]
         if carrying and len(readers) > 1 and others:
             self._begin_alone(source, others, message, self._rng.choice(carrying))
 
     def _begin_alone(self, server: str, others: list[str], kept: HandOverKept, lost: SimKeyedConsumer) -> None:
-        network, clients = self._cluster.network, self._world.clients
+        network, clients = self._cluster.network, self._scene.clients
 
         def ends() -> None:
             if clients.on_told is told:
@@ -210,7 +208,7 @@ class CoreInjector(Injector):
             cursor = message.cursor
             if (cursor.segment_no, cursor.consumer_group) == (kept.segment_no, kept.consumer_group):
                 self._tell(f"{server} begins with {cursor.consumer_group}, reaches neither {others} nor {lost.name}")
-                self._world.judge.seen.states.add("begun alone")
+                self._scene.judge.seen.states.add("begun alone")
                 network.on_sent = None
                 for other in others:
                     self._one_way(server, other, 2 * BEGUN_ALONE_ENDS_US[1])
@@ -222,23 +220,25 @@ class CoreInjector(Injector):
 
     def inject_late_operation(self) -> None:
         """A rewind is written late, without an answer; meanwhile its server may be cut off, and another one serve."""
-        world = self._world
+        scene = self._scene
         partition = self._partition()
         chain, _ = self._cluster.coordinator.records.chain(partition)
-        group = self._rng.choice(world.groups)
+        group = self._rng.choice(scene.population.groups)
         record, _ = self._cluster.coordinator.records.cursor(partition, group)
         segment = chain.segment(record.segment_no) if chain is not None and record is not None else None
         if segment is None:
             return
         server = segment.server.broker
-        self._cluster.coordinator.late_next[server] = self._rng.randint(TIMEOUT_US, TIMEOUT_US + 600_000)
+        self._cluster.coordinator.late_next[server] = self._rng.randint(
+            COORDINATOR_TIMEOUT_US, COORDINATOR_TIMEOUT_US + 600_000
+        )
         self._tell(f"what {server} writes next of {group} comes late")
-        world.people.move_back(partition, group, self._rng)
+        scene.people.move_back(partition, group, self._rng)
         if self._rng.random() < 0.6:
-            others = [name for name in sorted(world.brokers) if name != server]
+            others = [name for name in sorted(scene.cluster.brokers) if name != server]
             self._schedule.after(self._rng.randint(20_000, 60_000), self._island, [server], others, True)
             for after_us in (300_000, 420_000):  # later than what is taken for silence
-                self._schedule.after(after_us, world.clients.break_some, 0.7)
+                self._schedule.after(after_us, scene.clients.break_some, 0.7)
 
     # ---- retention ----------------------------------------------------------------------------------
 

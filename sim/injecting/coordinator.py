@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..cluster import Broker
+from ..scene import Scene
 from .striking import Striking
-
-if TYPE_CHECKING:
-    from ..world import World
 
 REFUSAL_US_MAX = 3_000_000
 """For so long the coordinator refuses to write."""
@@ -18,29 +16,29 @@ REFUSAL_US_MAX = 3_000_000
 class CoordinatorFaults(Striking):
     """The faults of the coordinator."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
         self._snapshots: list[Any] = []
 
     def inject_isolate(self) -> None:
         """A broker cannot reach the coordinator."""
         name = self._victim().name
         self._tell(f"{name} cannot reach the coordinator")
-        self._shut_out(self._world.coordinator.isolated, [name])
+        self._shut_out(self._scene.cluster.coordinator.isolated, [name])
 
     def inject_coordinator_down(self) -> None:
         """No broker can reach the coordinator."""
         self._tell("the coordinator is away")
-        self._world.coordinator.is_down = True
+        self._scene.cluster.coordinator.is_down = True
 
         def heal() -> None:
-            self._world.coordinator.is_down = False
+            self._scene.cluster.coordinator.is_down = False
 
         self._schedule.after(self._outage_us(), heal)
 
     def inject_coordinator_refuses(self) -> None:
         """The coordinator reads and refuses to write, as etcd over its quota; a member of an open segment may end."""
-        coordinator = self._world.coordinator
+        coordinator = self._scene.cluster.coordinator
         if coordinator.is_refusing:
             return
         coordinator.is_refusing = True
@@ -55,7 +53,7 @@ class CoordinatorFaults(Striking):
         self._schedule.after(self._rng.randint(200_000, REFUSAL_US_MAX), heal)
         chain, _ = coordinator.records.chain(self._partition())
         if chain is not None and self._rng.random() < 0.6:  # and then a switch has to write
-            master = self._world.brokers[chain.open_segment.master.broker]
+            master = self._scene.cluster.brokers[chain.open_segment.master.broker]
             self._schedule.after(self._rng.randint(0, 100_000), self.crash, master)
 
     def inject_restore(self) -> None:
@@ -64,14 +62,14 @@ class CoordinatorFaults(Striking):
         All brokers run, and nothing else goes wrong meanwhile. A record that no running broker knows cannot be rebuilt.
         So it does not strike while a disk hangs: if that broker ends, it cannot start again before its disk goes on.
         """
-        if self._world.hung_brokers():
+        if self._scene.health.hung_brokers():
             return
         self._is_restoring = True
         self._restore_when_quiet(self._schedule.now_us)
 
     def take_snapshots(self) -> None:
         """Take a copy of the coordinator every 20 to 200 ms."""
-        self._snapshots.append(self._world.coordinator.records.snapshot())
+        self._snapshots.append(self._scene.cluster.coordinator.records.snapshot())
         if not self._healing:
             self._schedule.after(self._rng.randint(20_000, 200_000), self.take_snapshots)
 

@@ -27,11 +27,11 @@ class DiskFaults(Striking):
 
     def inject_hung_disk(self) -> None:
         """A disk completes no write: for a moment, or until long after all else has healed. One disk at a time."""
-        world, broker = self._world, self._victim()
-        if world.hung_brokers():
+        scene, broker = self._scene, self._victim()
+        if scene.health.hung_brokers():
             return
         options = self._options
-        rest_us = options.fault_span_us + options.drain_us + world.backlog_us() + HANG_US_MORE
+        rest_us = options.fault_span_us + options.drain_us + scene.population.backlog_us() + HANG_US_MORE
         moment_us = self._rng.randint(200_000, 1_500_000)
         hang_us = self._rng.choice((moment_us, rest_us))
         if not self._copies_are_whole():
@@ -41,21 +41,21 @@ class DiskFaults(Striking):
 
     def _copies_are_whole(self) -> bool:
         """Whether no copy of a segment is damaged or lost. If the other one hangs to the end too, none is left."""
-        return not self._world.lacks_copies
+        return not self._scene.health.lacks_copies
 
     def inject_full_disk(self) -> None:
         """A disk has reached its reserve, or all disks of a broker group have, until long after all else has healed."""
-        world, victim = self._world, self._victim()
-        if world.full_brokers():
+        scene, victim = self._scene, self._victim()
+        if scene.health.full_brokers():
             return
-        mates = [broker for broker in world.brokers.values() if broker.group == victim.group]
+        mates = [broker for broker in scene.cluster.brokers.values() if broker.group == victim.group]
         for broker in mates if self._rng.random() < 0.3 else [self._rng.choice(mates)]:
             self._fill(broker)
 
     def _fill(self, broker: Broker) -> None:
-        world = self._world
+        scene = self._scene
         options = self._options
-        rest_us = options.fault_span_us + options.drain_us + world.backlog_us() + HANG_US_MORE
+        rest_us = options.fault_span_us + options.drain_us + scene.population.backlog_us() + HANG_US_MORE
         self._tell(f"the disk of {broker.name} is full for {rest_us / 1e6:.1f} s")
         broker.full_since_us = self._schedule.now_us
         broker.full_until_us = self._schedule.now_us + rest_us
@@ -75,37 +75,37 @@ class DiskFaults(Striking):
 
     def inject_contradicted(self) -> None:
         """The same, but the other members come back long after the copy has decided alone."""
-        late_us = self._world.config.second_member_us + CONTRADICTED_US_MORE
+        late_us = self._scene.setting.config.second_member_us + CONTRADICTED_US_MORE
         self._older_disk(lambda is_older: self._rng.randint(5_000, 60_000) + (0 if is_older else late_us))
 
     def _older_disk(self, back_us: Callable[[bool], int]) -> None:
-        chain, _ = self._world.coordinator.records.chain(self._partition())
-        if chain is None or self._world.judge.seen.graveyard:
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
+        if chain is None or self._scene.judge.seen.graveyard:
             return
         segment = chain.open_segment
-        brokers = [self._world.brokers[member.broker] for member in segment.members]
+        brokers = [self._scene.cluster.brokers[member.broker] for member in segment.members]
         older = self._rng.choice(brokers)
         copy, run = older.disk.twin(), older.run
         self._tell(f"the disk of {older.name} is copied")
 
         def put_back() -> None:
-            now = self._world.coordinator.records.chain(chain.partition)[0]
+            now = self._scene.cluster.coordinator.records.chain(chain.partition)[0]
             is_same = now is not None and now.open_segment.no == segment.no
             if self._healing or not is_same or older.run != run or any(broker.process is None for broker in brokers):
                 return
-            if self._world.judge.seen.graveyard:  # both members with older copies cannot be told apart (ADR 0030)
+            if self._scene.judge.seen.graveyard:  # both members with older copies cannot be told apart (ADR 0030)
                 return
             self._tell(f"{[broker.name for broker in brokers]} end, and {older.name} gets its older copy")
             for broker in brokers:
                 assert broker.process is not None
                 self._end(broker, broker.process)
-            self._world.judge.seen.graveyard.append((older.member, older.disk.durable.twin()))
-            self._world.judge.seen.states.add("older disk")
+            self._scene.judge.seen.graveyard.append((older.member, older.disk.durable.twin()))
+            self._scene.judge.seen.states.add("older disk")
             copy.crash(0)
             older.disk = copy
             waits = [back_us(broker is older) for broker in brokers]
-            if max(waits) > self._world.config.second_member_us:
-                self._world.judge.seen.contradicted[chain.partition, segment.no] = 0
+            if max(waits) > self._scene.setting.config.second_member_us:
+                self._scene.judge.seen.contradicted[chain.partition, segment.no] = 0
             for broker, wait_us in zip(brokers, waits, strict=True):
                 self._schedule.after(wait_us, self._restart, broker)
 
@@ -119,5 +119,5 @@ class DiskFaults(Striking):
         self._tell(f"{broker.name} is ended by its supervisor, because its disk hangs")
         run = RunId(broker.member, broker.run)
         self._end(broker, process)
-        self._world.coordinator.certify(run)
+        self._scene.cluster.coordinator.certify(run)
         self._restart(broker)

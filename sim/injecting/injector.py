@@ -8,20 +8,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import RunId
 
 from ..faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
+from ..scene import Scene
 from .coordinator import CoordinatorFaults
 from .disks import DiskFaults
 from .links import LinkFaults
 from .processes import ProcessFaults
 from .serving import ServingFaults
 from .switches import SwitchFaults
-
-if TYPE_CHECKING:
-    from ..world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,8 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
             no difference.
     """
 
-    def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
-        super().__init__(world)
+    def __init__(self, scene: Scene, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(scene)
         self._left_out = left_out
 
     def plan(self) -> None:
@@ -79,21 +76,23 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
     def heal(self) -> None:
         """Undo everything: all brokers run, all paths are open, every ended run is certified."""
         self._healing = True
-        world = self._world
+        scene = self._scene
         self._tell("everything heals")
-        world.coordinator.is_faulty = world.coordinator.is_down = world.coordinator.is_refusing = False
-        world.coordinator.isolated.clear()
-        world.network.heal_all()
-        world.clients.cut.clear()
-        for consumer in world.consumers:
+        scene.cluster.coordinator.is_faulty = scene.cluster.coordinator.is_down = (
+            scene.cluster.coordinator.is_refusing
+        ) = False
+        scene.cluster.coordinator.isolated.clear()
+        scene.cluster.network.heal_all()
+        scene.clients.cut.clear()
+        for consumer in scene.population.consumers:
             consumer.forget_what_is_held()
-        for ended in world.past_runs:
-            world.coordinator.certify(ended)
-        world.cluster.tell_false_certificates()
-        for broker in world.brokers.values():
+        for ended in scene.health.past_runs:
+            scene.cluster.coordinator.certify(ended)
+        scene.cluster.tell_false_certificates()
+        for broker in scene.cluster.brokers.values():
             broker.slow_until_us = 0
             for run in range(1, broker.run + (0 if broker.process else 1)):
-                world.coordinator.certify(RunId(broker.member, run))
+                scene.cluster.coordinator.certify(RunId(broker.member, run))
             if broker.process is None:
                 self._restart(broker)
             elif broker.process.frozen:
@@ -101,20 +100,20 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
 
     def inject_operate_group(self) -> None:
         """A person rewinds, skips, pauses or resumes a group."""
-        self._world.people.act(self._rng)
+        self._scene.people.act(self._rng)
 
     def inject_producer_crash(self) -> None:
         """A producer ends with batches under way, and another one sends the rest."""
-        self._world.crash_producer()
+        self._scene.population.crash_producer()
 
     def inject_consumer_crash(self) -> None:
         """A consumer ends without a word, and another of its group takes over."""
-        self._world.crash_consumer()
+        self._scene.population.crash_consumer()
 
     def inject_group_leaves(self) -> None:
         """All consumers of a consumer group end, and others come much later."""
-        self._world.consumers_leave(self._rng)
+        self._scene.population.consumers_leave(self._rng)
 
     def inject_change_mode(self) -> None:
         """A consumer group gets another mode while it has no consumers, and then its own one again."""
-        self._world.change_mode(self._rng)
+        self._scene.people.change_mode(self._rng)

@@ -19,7 +19,7 @@ class LinkFaults(Striking):
         """Nothing gets through between two brokers; sometimes a broker is cut off from all others."""
         first, second = self._pair()
         if self._rng.random() < 0.3:
-            self._cut([(first, name) for name in sorted(self._world.brokers) if name != first], both=True)
+            self._cut([(first, name) for name in sorted(self._scene.cluster.brokers) if name != first], both=True)
         else:
             self._cut([(first, second)], both=True)
 
@@ -32,7 +32,7 @@ class LinkFaults(Striking):
         """A connection between two brokers breaks."""
         first, second = self._pair()
         self._tell(f"the link {first} {second} breaks")
-        self._world.network.break_link(first, second)
+        self._scene.cluster.network.break_link(first, second)
 
     def inject_stalled_lane(self) -> None:
         """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on."""
@@ -40,45 +40,45 @@ class LinkFaults(Striking):
         lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
         paths = [(first, second), (second, first)]
         for source, target in paths if self._rng.random() < 0.5 else [self._rng.choice(paths)]:
-            if self._world.network.stall_lane(source, target, lane):
+            if self._scene.cluster.network.stall_lane(source, target, lane):
                 self._tell(f"the {LANE_NAMES[lane]} lane from {source} to {target} is stalled")
 
     def inject_client_break(self) -> None:
         """Streams of clients break, and perhaps clients cannot reach a broker for some time."""
         self._tell("streams of clients break")
-        self._world.clients.break_some(0.5)
+        self._scene.clients.break_some(0.5)
         if self._rng.random() < 0.5:
             name = self._victim().name
             self._tell(f"clients cannot reach {name}")
-            self._shut_out(self._world.clients.cut, [name])
+            self._shut_out(self._scene.clients.cut, [name])
 
     def inject_lonely(self) -> None:
         """A server is cut off from all brokers, but not from its consumers. Some of these look for another server."""
-        chain, _ = self._world.coordinator.records.chain(self._partition())
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
         if chain is None:
             return
         server = self._rng.choice(chain.segments[-2:]).server.broker
-        others = [name for name in sorted(self._world.brokers) if name != server]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name != server]
         self._cut([(server, name) for name in others], both=True)
-        self._schedule.after(self._rng.randint(0, 100_000), self._world.clients.break_some, 0.4)
+        self._schedule.after(self._rng.randint(0, 100_000), self._scene.clients.break_some, 0.4)
 
     def inject_two_servers(self) -> None:
         """The server of a sealed segment reaches only consumers. Some of them stay while another member takes over."""
-        chain, _ = self._world.coordinator.records.chain(self._partition())
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
         if chain is None or len(chain.segments) < 2:
             return
         server = chain.segments[-2].server.broker
-        others = [name for name in sorted(self._world.brokers) if name != server]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name != server]
         self._island([server], others, is_isolated=True)
         for after_us in (300_000, 420_000):  # later than what is taken for silence
-            self._schedule.after(after_us, self._world.clients.break_some, 0.5)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.5)
 
     def inject_held_frames(self) -> None:
         """An active consumer is cut off in silence, perhaps its server ends, another goes on; then the cut heals.
 
         The cut lasts longer than the session of consumers: within it late deliveries count, see docs/adr/0028.
         """
-        active = [consumer for consumer in self._world.consumers if consumer.server]
+        active = [consumer for consumer in self._scene.population.consumers if consumer.server]
         if not active:
             return
         consumer = self._rng.choice(active)
@@ -86,7 +86,7 @@ class LinkFaults(Striking):
         consumer.cut_off()
         if self._rng.random() < 0.6:
             ends_after_us = self._rng.randint(20_000, 200_000)
-            self._schedule.after(ends_after_us, self.crash, self._world.brokers[consumer.server])
+            self._schedule.after(ends_after_us, self.crash, self._scene.cluster.brokers[consumer.server])
 
         def heal() -> None:
             if not self._healing:
@@ -98,5 +98,5 @@ class LinkFaults(Striking):
     def inject_island(self) -> None:
         """The members of the open segment reach only each other and their clients."""
         members = self._open_members()
-        others = [name for name in sorted(self._world.brokers) if name not in members]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name not in members]
         self._island(members, others, self._rng.random() < 0.7)

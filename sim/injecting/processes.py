@@ -14,7 +14,7 @@ run, they may have acknowledged batches that it has not flushed yet. In this tim
 the directory were deleted earlier, the only copy would be lost, and no broker could prevent that."""
 
 WALL_JUMP_MS_MAX = 10_000
-"""Five times the difference that a member accepts (`append_time_ahead_ms_max` of `world.SIM_CONFIG`, 2 s)."""
+"""Five times the difference that a member accepts (`append_time_ahead_ms_max` of `limits.SIM_CONFIG`, 2 s)."""
 
 FROZEN_US = (450_000, 600_000)
 """For how long a master freezes whose clients ask about it: longer than their questions and a switch take."""
@@ -36,7 +36,7 @@ class ProcessFaults(Striking):
     def inject_crash_group(self) -> None:
         """All members of a broker group end within 20 ms."""
         group = self._victim().group
-        for broker in self._world.brokers.values():
+        for broker in self._scene.cluster.brokers.values():
             if broker.group == group:
                 self._schedule.after(self._rng.randint(0, 20_000), self.crash, broker)
 
@@ -45,7 +45,7 @@ class ProcessFaults(Striking):
 
         In half of the cases the other direction is cut too.
         """
-        chain, _ = self._world.coordinator.records.chain(self._partition())
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
         if chain is None:
             return
         names = [member.broker for member in chain.open_segment.members]
@@ -55,13 +55,13 @@ class ProcessFaults(Striking):
         self._tell(f"cut {pairs}, and then both end")
         self._hold(pairs, breaks=False)
         for name in names:
-            self._schedule.after(self._rng.randint(5_000, 60_000), self.crash, self._world.brokers[name])
+            self._schedule.after(self._rng.randint(5_000, 60_000), self.crash, self._scene.cluster.brokers[name])
 
     def inject_lose_group(self) -> None:
         """All members of a broker group end, and their disks are lost for ever."""
         group = self._victim().group
-        members = [broker for broker in self._world.brokers.values() if broker.group == group]
-        if all(broker.process is not None for broker in members) and self._world.may_lose_a_group():
+        members = [broker for broker in self._scene.cluster.brokers.values() if broker.group == group]
+        if all(broker.process is not None for broker in members) and self._scene.health.may_lose_a_group():
             self._tell(f"all disks of {group} are lost")
             for broker in members:
                 self.crash(broker, wipes=True)
@@ -73,14 +73,14 @@ class ProcessFaults(Striking):
     def _lose_server(self, until_us: int) -> None:
         if self._healing or self._schedule.now_us > until_us:
             return
-        chain, _ = self._world.coordinator.records.chain(self._partition())
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
         alone = [
-            self._world.brokers[segment.server.broker]
+            self._scene.cluster.brokers[segment.server.broker]
             for segment in (chain.segments if chain is not None else ())
             if segment.state is SegmentState.SEALED and len(segment.eligible) == 1
         ]
         alone = [broker for broker in alone if broker.process is not None]
-        if alone and self._world.may_lose_a_disk(alone[-1]):
+        if alone and self._scene.health.may_lose_a_disk(alone[-1]):
             self.crash(alone[-1], wipes=True)
         else:
             self._schedule.after(SERVER_LOOK_US, self._lose_server, until_us)
@@ -91,14 +91,14 @@ class ProcessFaults(Striking):
         In half of the cases it is first cut off from the other brokers. Such a cut may heal before the run reads the
         certificate.
         """
-        broker, world = self._victim(), self._world
+        broker, scene = self._victim(), self._scene
         process = broker.process
-        if self._healing or process is None or not world.is_calm() or not process.run:
+        if self._healing or process is None or not scene.health.is_calm() or not process.run:
             return
-        world.disturbed()
+        scene.health.disturbed()
         if self._rng.random() < 0.5:
-            self._cut([(broker.name, name) for name in sorted(world.brokers) if name != broker.name], both=True)
-        is_lost = self._rng.random() < self._options.wipe_share and world.may_lose_a_disk(broker)
+            self._cut([(broker.name, name) for name in sorted(scene.cluster.brokers) if name != broker.name], both=True)
+        is_lost = self._rng.random() < self._options.wipe_share and scene.health.may_lose_a_disk(broker)
         own_us = self._rng.randint(20_000, 2 * self._options.outage_us_max)
         self._tell(f"{broker.name} is certified to have ended{', its directory is deleted' if is_lost else ''}")
         self._schedule.after(self._rng.randint(0, 30_000), self._certify_falsely, broker, process.run, own_us)
@@ -107,8 +107,8 @@ class ProcessFaults(Striking):
 
     def _certify_falsely(self, broker: Broker, run: int, own_us: int) -> None:
         if broker.process is not None and broker.run == run:
-            self._world.judge.seen.certified_falsely[RunId(broker.member, run)] = None
-            self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
+            self._scene.judge.seen.certified_falsely[RunId(broker.member, run)] = None
+            self._scene.cluster.coordinator.certify_falsely(RunId(broker.member, run), own_us)
 
     def _give_up(self, broker: Broker, process: Process, run: int, is_known: bool) -> None:
         """Delete the directory, at least `OWN_FLUSH_US` after all other brokers have read the certificate."""
@@ -117,7 +117,7 @@ class ProcessFaults(Striking):
         if is_known:
             broker.give_up()
         else:
-            is_known = self._world.cluster.others_dismiss(RunId(broker.member, run))
+            is_known = self._scene.cluster.others_dismiss(RunId(broker.member, run))
             self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
 
     def inject_freeze(self) -> None:
@@ -137,19 +137,19 @@ class ProcessFaults(Striking):
 
     def inject_freeze_master(self) -> None:
         """The master of an open segment freezes while all other brokers run and are linked."""
-        chain, _ = self._world.coordinator.records.chain(self._partition())
-        process = self._world.brokers[chain.open_segment.master.broker].process if chain is not None else None
-        if process is None or not self._world.is_calm():
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
+        process = self._scene.cluster.brokers[chain.open_segment.master.broker].process if chain is not None else None
+        if process is None or not self._scene.health.is_calm():
             return
         self._tell(f"{process.name}, a master, freezes")
         process.freeze()
 
         def thaw() -> None:
-            self._world.disturbed()
+            self._scene.health.disturbed()
             if process.alive and process.frozen:
                 self._tell(f"{process.name} thaws")
-                heard_us = self._schedule.now_us + self._world.options.latency_us_max
-                self._world.judge.rules.calm.thawed(process.name, heard_us)
+                heard_us = self._schedule.now_us + self._options.latency_us_max
+                self._scene.judge.rules.calm.thawed(process.name, heard_us)
                 process.thaw()
 
         self._schedule.after(self._rng.randint(*FROZEN_US), thaw)

@@ -17,10 +17,10 @@ class ServingFaults(Striking):
     def _server(self) -> tuple[str, list[str]] | None:
         """The server of a sealed segment that a group reads, and the other eligible members, as names of brokers."""
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return None
-        read = [no for no in self._world.judge.seen.cursor_segments(partition) if no < chain.open_segment.no]
+        read = [no for no in self._scene.judge.seen.cursor_segments(partition) if no < chain.open_segment.no]
         segment = chain.segment(self._rng.choice(read)) if read else None
         if segment is None:
             return None
@@ -39,14 +39,14 @@ class ServingFaults(Striking):
             self._schedule.after(100_000, self._with_server, strike, tries - 1)
 
     def _others(self, name: str) -> list[str]:
-        return [other for other in sorted(self._world.brokers) if other != name]
+        return [other for other in sorted(self._scene.cluster.brokers) if other != name]
 
     def inject_slow_link(self) -> None:
         """Messages to a server take long; its own messages get through. Some of its consumers look for another one."""
         self._with_server(self._slow_link)
 
     def _slow_link(self, server: str, _others: list[str]) -> None:
-        slow_us: dict[tuple[str, str], int] | None = getattr(self._world.network, "slow_us", None)
+        slow_us: dict[tuple[str, str], int] | None = getattr(self._scene.cluster.network, "slow_us", None)
         if slow_us is None or slow_us:
             return
         paths = [(other, server) for other in self._others(server)]
@@ -60,7 +60,7 @@ class ServingFaults(Striking):
             self._schedule.after(step * 100_000, slower, step * 80_000)
         self._isolate(server, 1_800_000)
         for after_us in range(500_000, 1_200_000, 100_000):
-            self._schedule.after(after_us, self._world.clients.break_some, 0.25)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.25)
 
         def heal() -> None:
             for path in paths:
@@ -76,11 +76,11 @@ class ServingFaults(Striking):
         others = self._others(server)
         self._tell(f"{server} loses all connections to brokers")
         for other in others:
-            self._world.network.break_link(server, other)
+            self._scene.cluster.network.break_link(server, other)
         paths = [pair for other in others for pair in ((server, other), (other, server))]
         self._schedule.after(6_000, self._hold_unless_healed, paths)
         for after_us in (2_000, 10_000, 30_000):
-            self._schedule.after(after_us, self._world.clients.break_some, 0.3)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.3)
 
     def _hold_unless_healed(self, paths: list[tuple[str, str]]) -> None:
         if not self._healing:
@@ -92,12 +92,12 @@ class ServingFaults(Striking):
 
     def _slow_reads(self, server: str, _others: list[str]) -> None:
         self._tell(f"the disk of {server} is slow to be read")
-        self._world.brokers[server].slow_reads_until_us = self._schedule.now_us + 1_000_000
+        self._scene.cluster.brokers[server].slow_reads_until_us = self._schedule.now_us + 1_000_000
         for other in self._others(server):
             self._schedule.after(self._rng.randint(0, 60_000), self._both_ways, server, other, 1_800_000)
         self._isolate(server, 1_800_000)
         for after_us in (300_000, 340_000, 380_000):
-            self._schedule.after(after_us, self._world.clients.break_some, 0.4)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.4)
 
     def inject_server_falls(self) -> None:
         """A server reaches one of two other members only, and ends; that one takes over, and the same befalls it."""
@@ -118,7 +118,7 @@ class ServingFaults(Striking):
         self._schedule.after(ends_us + self._rng.randint(40_000, 150_000), self._crash_named, next_)
 
     def _crash_named(self, name: str) -> None:
-        broker: Broker = self._world.brokers[name]
+        broker: Broker = self._scene.cluster.brokers[name]
         self.crash(broker)
 
     def inject_late_word(self) -> None:
@@ -144,7 +144,7 @@ class ServingFaults(Striking):
             self._both_ways(old, other, 1_200_000)
         self._isolate(old, 1_200_000)
         for after_us in (300_000, 400_000):
-            self._schedule.after(after_us, self._world.clients.break_some, 0.4)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.4)
         self._schedule.after(self._rng.randint(600_000, 800_000), then, old)
 
     def inject_told_first(self) -> None:
@@ -163,7 +163,7 @@ class ServingFaults(Striking):
             self._both_ways(server, other, apart_us)
         self._isolate(server, apart_us + 1_500_000)
         for after_us in (300_000, 400_000):
-            self._schedule.after(after_us, self._world.clients.break_some, 0.5)
+            self._schedule.after(after_us, self._scene.clients.break_some, 0.5)
         for before_us in (50_000, 150_000):
             self._schedule.after(apart_us - before_us, self._complain, 1)
 
@@ -187,13 +187,13 @@ class ServingFaults(Striking):
     def _starts_beside(self, other: str, old: str) -> None:
         """One broker starts again, and reaches only the other one."""
         self._tell(f"{other} starts again, and {old} is the first that it hears")
-        self._world.network.heal(old, other)
-        self._world.network.heal(other, old)
+        self._scene.cluster.network.heal(old, other)
+        self._scene.cluster.network.heal(other, old)
         for name in self._others(other):
             if name != old:
                 self._both_ways(other, name, 170_000)
         self._isolate(other, 170_000)
-        self.crash(self._world.brokers[other])
+        self.crash(self._scene.cluster.brokers[other])
 
     def _apart_again(self, old: str, other: str) -> None:
         if not self._healing:
@@ -207,7 +207,7 @@ class ServingFaults(Striking):
     def _one_way(self, source: str, target: str, for_us: int) -> None:
         if self._healing:
             return
-        network = self._world.network
+        network = self._scene.cluster.network
         network.cut(source, target)
 
         def heal() -> None:
@@ -217,7 +217,7 @@ class ServingFaults(Striking):
         self._schedule.after(for_us, heal)
 
     def _isolate(self, name: str, for_us: int) -> None:
-        isolated = self._world.coordinator.isolated
+        isolated = self._scene.cluster.coordinator.isolated
         isolated[name] = isolated.get(name, 0) + 1
 
         def heal() -> None:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values import events as ev
 
 from ..cluster import Broker, Process
-
-if TYPE_CHECKING:
-    from ..world import World
+from ..scene import Scene
 
 
 class Striking:
     """Strikes a world. `Injector` inherits the faults, each of which is a method `inject_<kind>`."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._schedule = world.schedule
-        self._rng = world.schedule.rng
-        self._options = world.options
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._schedule = scene.setting.schedule
+        self._rng = scene.setting.schedule.rng
+        self._options = scene.setting.options
         self._healing = False
         self._is_restoring = False
 
@@ -34,30 +32,34 @@ class Striking:
 
     def _victim(self) -> Broker:
         """A broker: mostly a member of an open segment, often its master, sometimes a server of an older one."""
-        world = self._world
-        chain, _ = world.coordinator.records.chain(self._partition())
-        names = sorted(world.brokers)
+        scene = self._scene
+        chain, _ = scene.cluster.coordinator.records.chain(self._partition())
+        names = sorted(scene.cluster.brokers)
         draw = self._rng.random()
         if chain is not None and draw < 0.7:
             segment = chain.open_segment
             if draw < 0.1 and len(chain.segments) > 1:
                 segment = chain.segments[-2]
             member = segment.master if self._rng.random() < 0.5 else self._rng.choice(segment.members)
-            return world.brokers[member.broker]
-        return world.brokers[self._rng.choice(names)]
+            return scene.cluster.brokers[member.broker]
+        return scene.cluster.brokers[self._rng.choice(names)]
 
     def _partition(self) -> PartitionId:
-        return self._rng.choice(self._world.partitions)
+        return self._rng.choice(self._scene.setting.partitions)
 
     def _pair(self) -> tuple[str, str]:
         first = self._victim().name
-        others = [name for name in sorted(self._world.brokers) if name != first]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name != first]
         if self._rng.random() < 0.5:
-            others = [name for name in others if self._world.brokers[name].group == self._world.brokers[first].group]
+            others = [
+                name
+                for name in others
+                if self._scene.cluster.brokers[name].group == self._scene.cluster.brokers[first].group
+            ]
         return first, self._rng.choice(others)
 
     def _open_members(self) -> list[str]:
-        chain, _ = self._world.coordinator.records.chain(self._partition())
+        chain, _ = self._scene.cluster.coordinator.records.chain(self._partition())
         return [member.broker for member in chain.open_segment.members] if chain is not None else []
 
     def crash(self, broker: Broker, *, wipes: bool = False) -> None:
@@ -72,9 +74,9 @@ class Striking:
         self._end(broker, process, machine=machine, kept=kept)
         if self._rng.random() >= self._options.certificate_never_share and run.run:  # 0: it had not begun one
             self._schedule.after(
-                self._rng.randint(1_000, self._options.certificate_us_max), self._world.coordinator.certify, run
+                self._rng.randint(1_000, self._options.certificate_us_max), self._scene.cluster.coordinator.certify, run
             )
-        is_lost = self._rng.random() < self._options.wipe_share and self._world.may_lose_a_disk(broker)
+        is_lost = self._rng.random() < self._options.wipe_share and self._scene.health.may_lose_a_disk(broker)
         if wipes or is_lost:
             broker.replace_disk()
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
@@ -86,10 +88,10 @@ class Striking:
         broker.refuses = not machine
         broker.disk.crash(kept)
         broker.ended_badly(machine=machine)
-        self._world.clients.process_ended(process, silent=machine)
+        self._scene.clients.process_ended(process, silent=machine)
 
     def _restart(self, broker: Broker) -> None:
-        if broker.process is not None or self._world.brokers[broker.name] is not broker:
+        if broker.process is not None or self._scene.cluster.brokers[broker.name] is not broker:
             return
         if broker.hung_until_us > self._schedule.now_us:
             self._schedule.at(broker.hung_until_us, self._restart, broker)  # its run's number cannot be written before
@@ -97,7 +99,7 @@ class Striking:
         self._tell(f"{broker.name} starts again")
         for run in range(1, broker.run + 1):
             if self._rng.random() < 0.7:  # a later run of the same incarnation may say that the earlier ones ended
-                self._world.coordinator.certify(RunId(broker.member, run))
+                self._scene.cluster.coordinator.certify(RunId(broker.member, run))
         broker.refuses = True
         broker.start()
 
@@ -108,7 +110,7 @@ class Striking:
 
     def _hold(self, paths: list[tuple[str, str]], *, breaks: bool) -> None:
         """Cut paths, and heal them later."""
-        network = self._world.network
+        network = self._scene.cluster.network
         for source, target in paths:
             network.cut(source, target)
 
@@ -129,7 +131,7 @@ class Striking:
         self._cut([(member, other) for member in members for other in others], both=True)
         if is_isolated:
             self._tell(f"{members} cannot reach the coordinator")
-            self._shut_out(self._world.coordinator.isolated, members)
+            self._shut_out(self._scene.cluster.coordinator.isolated, members)
 
     def _shut_out(self, counts: dict[str, int], names: list[str]) -> None:
         """For some time these brokers are in `counts` of what cannot be reached."""
@@ -143,24 +145,24 @@ class Striking:
 
     def _complain(self, count: int) -> None:
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return
         no = chain.open_segment.no
-        names = self._rng.sample(sorted(self._world.brokers), count)
+        names = self._rng.sample(sorted(self._scene.cluster.brokers), count)
         self._tell(f"complaints about segment {no} at {names}")
         for name in names:
             self._ask(name, lambda request, until: ev.ResolveProducer(request, partition, no, until))
 
     def _ask(self, name: str, make: Callable[[int, int], ev.Event], kind: str = "") -> None:
-        process = self._world.brokers[name].process
+        process = self._scene.cluster.brokers[name].process
         if process is None:
             return
 
         def answered(answer: Any) -> None:
             if kind and answer.error is None:
-                self._world.judge.seen.states.add(kind)
+                self._scene.judge.seen.states.add(kind)
 
-        request = self._world.clients.ask(None, answered)
+        request = self._scene.clients.ask(None, answered)
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
         self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))

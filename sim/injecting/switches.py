@@ -21,12 +21,12 @@ class SwitchFaults(Striking):
     def inject_race(self) -> None:
         """Two brokers of other groups switch at once, each reaching only one member of the open segment."""
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return
         segment = chain.open_segment
         members = [member.broker for member in segment.members]
-        others = [name for name in sorted(self._world.brokers) if name not in members]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name not in members]
         if len(others) < 2:
             return
         first, second = self._rng.sample(others, 2)
@@ -39,13 +39,13 @@ class SwitchFaults(Striking):
     def inject_fenced_apart(self) -> None:
         """A switcher reaches one member of the open segment only, which restarts; both are alone with their clients."""
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return
         segment = chain.open_segment
         members = [member.broker for member in segment.members]
-        others = [name for name in sorted(self._world.brokers) if name not in members]
-        fenced = self._world.brokers[members[-1]]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name not in members]
+        fenced = self._scene.cluster.brokers[members[-1]]
         switcher = self._rng.choice(others)
         self._tell(f"{switcher} switches segment {segment.no} by {fenced.name} alone, which restarts")
         self._hold([(switcher, members[0]), (members[0], switcher)], breaks=False)
@@ -59,14 +59,14 @@ class SwitchFaults(Striking):
         and clients.
         """
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return
         no, group = chain.open_segment.no, chain.open_segment.broker_group
-        nexts = sorted(name for name, broker in self._world.brokers.items() if broker.group != group)[:2]
-        others = [name for name in sorted(self._world.brokers) if name not in nexts]
+        nexts = sorted(name for name, broker in self._scene.cluster.brokers.items() if broker.group != group)[:2]
+        others = [name for name in sorted(self._scene.cluster.brokers) if name not in nexts]
         turn = (partition + no) % len(nexts)
-        master, slave = self._world.brokers[nexts[turn]], self._world.brokers[nexts[turn - 1]]
+        master, slave = self._scene.cluster.brokers[nexts[turn]], self._scene.cluster.brokers[nexts[turn - 1]]
         self._tell(f"{others[0]} switches away from segment {no}; {master.name} restarts while {slave.name} is slow")
         slave.slow_until_us = self._schedule.now_us + 100_000
 
@@ -90,10 +90,10 @@ class SwitchFaults(Striking):
     def inject_switch_away(self) -> None:
         """The controller tells a broker that the open segment's group has no live member, rightly or not."""
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         if chain is None:
             return
         no = chain.open_segment.no
-        name = self._rng.choice(sorted(self._world.brokers))
+        name = self._rng.choice(sorted(self._scene.cluster.brokers))
         self._tell(f"{name} is told to switch away from segment {no}")
         self._ask(name, lambda _request, _until: ev.SwitchAwayFrom(partition, no))

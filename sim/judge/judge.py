@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId, format_offset, split_offset
@@ -23,7 +23,13 @@ from .views import Fate
 
 if TYPE_CHECKING:
     from ..cluster import Broker
-    from ..publishing.judge import PublicationJudge
+
+
+class Publications(Protocol):
+    """The judge of publications."""
+
+    def wrote(self, who: str, writes: tuple[Write, ...]) -> None:
+        """A broker writes."""
 
 
 class Judge:
@@ -48,7 +54,7 @@ class Judge:
         ahead_ms_max: int = 0,
         limits: BrokerConfig = BrokerConfig(),  # noqa: B008 - it never changes
     ) -> None:
-        self.publications: PublicationJudge | None = None  # only if the world has writers
+        self.publications: Publications | None = None  # only if the world has writers
         self.seen = Seen(schedule, brokers, self.fail, flush=flush)
         may_miss = min(levels) < AckLevel.REPLICATED
         self.rules = rules = Rules(self.seen, limits, ahead_ms_max=ahead_ms_max, may_miss=may_miss)

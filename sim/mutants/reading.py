@@ -59,9 +59,9 @@ full-stays [I13 full-disks]: an open segment leaves a full disk
 + pass
 incarnation [I14 LOSS lost-disks]: an emptied disk is another member
 @ sim.cores.brokers.Broker.replace_disk
-+ world = self._cluster.world
-+ world.lost_a_disk()
-+ world.judge.seen.graveyard.append((MemberId(self.name, "wiped"), self.disk.durable.twin()))
++ scene = self._cluster.scene
++ scene.health.lost_a_disk()
++ scene.judge.seen.graveyard.append((MemberId(self.name, "wiped"), self.disk.durable.twin()))
 + self.disk.wipe()
 """)
 """By name."""

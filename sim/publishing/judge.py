@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from seriatim._publishing.chunks import Chunk
 from seriatim_api.batch import FLAG_PUBLISH
@@ -14,11 +13,9 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.log import Batch, PutBatch, Write
 from seriatim_broker.core.values.writers import Publication, WriterRecord
 
+from ..judge import Judge
 from ..schedule import Violation
 from .staged import Stage
-
-if TYPE_CHECKING:
-    from ..world import World
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ def messages_of(batch: Batch) -> list[int]:
 class PublicationJudge:
     """Remembers decisions, appends and answers, and fails the run when a promise is broken."""
 
-    def __init__(self, world: World, stage: Stage) -> None:
-        self._world = world
+    def __init__(self, judge: Judge, stage: Stage) -> None:
+        self._judge = judge
         self._stage = stage
         self.plans: dict[bytes, Plan] = {}  # by the id of the manifest
         self.decisions: list[Decided] = []
@@ -83,7 +80,7 @@ class PublicationJudge:
 
     def saw(self, state: str) -> None:
         """Count that something happened in this world."""
-        self._world.judge.seen.states.add(state)
+        self._judge.seen.states.add(state)
 
     # ---- the coordinator ----
 
@@ -198,7 +195,7 @@ class PublicationJudge:
 
     def _check_copies(self, places: list[Batch], why: str) -> None:
         """Behind a segment that is not settled a batch can be stored twice: one of the two was committed."""
-        judge = self._world.judge
+        judge = self._judge
         for number, batch in enumerate(places, 1):
             try:
                 judge.rules.two_copies.on_two_disks(batch, why)
@@ -211,17 +208,17 @@ class PublicationJudge:
     def _was_lost(self, partition: PartitionId, batch: Batch) -> bool:
         """Whether its segment was declared lost."""
         place = (partition, batch.header.segment)
-        return self._world.judge.seen.losses.covers(place, batch.header.base_index)
+        return self._judge.seen.losses.covers(place, batch.header.base_index)
 
     def placed(self, partition: PartitionId, known: Decided) -> dict[int, list[Batch]]:
         """By its first row, each batch of a publication, at the places where no cut has removed it."""
         found: dict[int, list[Batch]] = {}
         numbers = (known.record.producer, known.record.sequence)
-        for (of, no, index), batch in self._world.judge.seen.placed.items():
+        for (of, no, index), batch in self._judge.seen.placed.items():
             header = batch.header
             if of != partition or (header.producer, header.producer_epoch) != numbers:
                 continue
-            sealed = self._world.judge.seen.sealed.get((of, no))
+            sealed = self._judge.seen.sealed.get((of, no))
             if sealed is None or index < sealed[0]:
                 found.setdefault(header.base_sequence, []).append(batch)
         return found
@@ -252,7 +249,7 @@ class PublicationJudge:
 
     def final(self, partition: PartitionId, chain: Chain, open_length: int) -> None:
         """Whole, once, in order: the published rows of a partition, writer by writer."""
-        judge = self._world.judge
+        judge = self._judge
         order = [message for _, message in judge.replay(chain, open_length)]
         published = {
             message: batch.header.producer
@@ -281,7 +278,7 @@ class PublicationJudge:
         """The rows that were appended to a segment that was declared lost."""
         return {
             message
-            for (of, _, _), batch in self._world.judge.seen.placed.items()
+            for (of, _, _), batch in self._judge.seen.placed.items()
             if of == partition and self._was_lost(partition, batch)
             for message in messages_of(batch)
         }

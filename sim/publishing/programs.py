@@ -21,7 +21,6 @@ from .staged import INCARNATION, STAGE_PARTITIONS
 
 if TYPE_CHECKING:
     from ..cluster import Process
-    from ..world import World
     from .surroundings import Publishing
 
 PATIENCE_US = (20_000, 200_000, PUBLISH_US)
@@ -63,16 +62,15 @@ class Program:
         opens: Whether it opens its writer. One that does not shares it with another program, by mistake.
     """
 
-    def __init__(self, publishing: Publishing, world: World, name: str, owner: str, count: int, *, opens: bool) -> None:
+    def __init__(self, publishing: Publishing, name: str, owner: str, count: int, *, opens: bool) -> None:
         self.name = name
         self._owner = owner
         self._publishing = publishing
-        self._world = world
         self._count = count
         self._opens = opens
         self._done = 0
         self._newest = 0
-        self._repeating = random.Random(f"repeats of {name}{owner} {world.seed}")
+        self._repeating = random.Random(f"repeats of {name}{owner} {publishing.setting.seed}")
         self._is_mortal = publishing.rng.random() < MORTAL_SHARE
 
     @property
@@ -93,7 +91,7 @@ class Program:
         return f"{self.name}{self._owner and ' of ' + self._owner}, run {number}"
 
     def _process(self) -> Process | None:
-        found = [broker.process for broker in self._world.brokers.values() if broker.process is not None]
+        found = [broker.process for broker in self._publishing.cluster.brokers.values() if broker.process is not None]
         return self._publishing.rng.choice(found) if found else None
 
     def _open(self, number: int) -> None:
@@ -146,12 +144,12 @@ class Program:
         staged = (*staged, self._chunk())
         if len(staged) < tasks:
             pause_us = self._publishing.rng.randint(0, TASK_US_MAX[self._publishing.is_growing])
-            self._world.schedule.after(pause_us, self._stage_next, run, sequence, tasks, staged)
+            self._publishing.setting.schedule.after(pause_us, self._stage_next, run, sequence, tasks, staged)
             return
         try:
             manifest = chunks.manifest_of(TOPIC, staged)
         except errors.BadRequestError as exc:
-            self._world.schedule.tell(self.name, f"run {run.number}, publication {sequence}: {exc}")
+            self._publishing.setting.schedule.tell(self.name, f"run {run.number}, publication {sequence}: {exc}")
             self._publishing.judge.saw("staged again for a topic that grew")
             self._publishing.later(self._stage, run, sequence)
             return
@@ -161,14 +159,14 @@ class Program:
         repeats = tuple(chunks.repeats_of(staged))
         digest = digest_of(manifest.parts)
         wanted = Publication(self.name, run.epoch, self._owner, sequence, place, digest, repeats=repeats)
-        self._world.schedule.tell(self.name, f"run {run.number} stages publication {sequence}: {manifest}")
+        self._publishing.setting.schedule.tell(self.name, f"run {run.number} stages publication {sequence}: {manifest}")
         self._publishing.later(self._publish, run, plan, wanted)
 
     def _repeat(self, run: Run, record: WriterRecord) -> None:
         """The run makes the rows of the last publication again, and stages them for the partitions that it knows."""
         rng, judge = self._repeating, self._publishing.judge
         layout = writers.earlier_layout(record)
-        known = self._world.partitions[: self._publishing.partition_count]
+        known = self._publishing.setting.partitions[: self._publishing.partition_count]
         staged = [_laid_out(chunk, known, layout) for chunk in judge.plans[record.manifest.id].chunks]
         manifest = chunks.manifest_of(TOPIC, staged)
         place = _place(rng.randbytes(16), staged)
@@ -181,22 +179,24 @@ class Program:
             self.name, run.epoch, self._owner, record.sequence, place, digest_of(manifest.parts), False,
             repeats,
         )  # fmt: skip
-        self._world.schedule.tell(self.name, f"run {run.number} repeats publication {record.sequence}: {manifest}")
+        self._publishing.setting.schedule.tell(
+            self.name, f"run {run.number} repeats publication {record.sequence}: {manifest}"
+        )
         self._publishing.later(self._publish, run, plan, wanted)
 
     def _chunk(self) -> Chunk:
         """What one task stages: rows for the partitions that it knows."""
-        rng, world = self._publishing.rng, self._world
-        known = world.partitions[: self._publishing.partition_count]
+        publishing, rng = self._publishing, self._publishing.rng
+        known = publishing.setting.partitions[: publishing.partition_count]
         parts: dict[PartitionId, list[StagedBatch]] = {}
         places = {partition: self._publishing.stage.place() for partition in known}
         id_ = rng.randbytes(16)
         for _ in range(rng.choice((1, 2, 5, 20))):
             partition = rng.choice(known)
             rows = rng.randint(1, 3)
-            messages = [world.clients.number() for _ in range(rows)]
+            messages = [publishing.clients.number() for _ in range(rows)]
             for message in messages:
-                world.judge.sent(message, partition, rng.randbytes(16))
+                publishing.main_judge.sent(message, partition, rng.randbytes(16))
             parts.setdefault(partition, []).append(
                 self._publishing.stage.put(places[partition], id_, messages[0], rows)
             )
@@ -218,7 +218,7 @@ class Program:
             if run.number == self._newest:
                 self._publishing.later(self._publish, run, plan, wanted)
             return
-        world, rng = self._world, self._publishing.rng
+        schedule, rng = self._publishing.setting.schedule, self._publishing.rng
         answered = [False]
 
         def then(error: errors.SeriatimError | None) -> None:
@@ -228,12 +228,12 @@ class Program:
                     self._settle(plan, wanted)
                 self._publishing.later(self._answered, run, plan, wanted, error)
 
-        Publish(self._publishing, world, process, wanted, then)
-        world.schedule.after(rng.choice(PATIENCE_US), then, errors.DeadlineExceededError("no broker answered"))
+        Publish(self._publishing, process, wanted, then)
+        schedule.after(rng.choice(PATIENCE_US), then, errors.DeadlineExceededError("no broker answered"))
 
     def _answered(self, run: Run, plan: Plan, wanted: Publication, error: errors.SeriatimError | None) -> None:
-        world, rng = self._world, self._publishing.rng
-        world.schedule.tell(self.name, f"run {run.number}, publication {wanted.sequence}: {error or 'ok'}")
+        schedule, rng = self._publishing.setting.schedule, self._publishing.rng
+        schedule.tell(self.name, f"run {run.number}, publication {wanted.sequence}: {error or 'ok'}")
         self._publishing.judge.saw(f"publish: {type(error).__name__ if error else 'ok'}")
         if run.number != self._newest:
             return  # a zombie has had its say
@@ -257,7 +257,7 @@ class Program:
         elif isinstance(error, (errors.WriterFencedError, errors.UnknownWriterError)):
             self.start()
         elif rng.random() < KILLED_SHARE:
-            world.schedule.tell("FAULT", f"{self._called(run.number)}, is killed")
+            schedule.tell("FAULT", f"{self._called(run.number)}, is killed")
             if self._is_mortal:
                 self._done = self._count
                 self._newest += 1
@@ -270,12 +270,12 @@ class Program:
         """ok: its rows are acknowledged, so all rows that are sent from now on come after them."""
         judge = self._publishing.judge
         known = judge.told_ok(self.name, plan, wanted)
-        now_us = self._world.schedule.now_us
+        now_us = self._publishing.setting.schedule.now_us
         for part in known.plan.manifest.parts:
             for places in judge.placed(PartitionId(part.partition), known).values():
                 batch = places[-1]
                 for message in messages_of(batch):
-                    fate = self._world.judge.seen.fates[message]
+                    fate = self._publishing.main_judge.seen.fates[message]
                     if not fate.outcome:
                         fate.outcome = "ok"
                         fate.acked_us = now_us

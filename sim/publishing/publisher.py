@@ -20,7 +20,6 @@ from .staged import INCARNATION, KEYS
 
 if TYPE_CHECKING:
     from ..cluster import Process
-    from ..world import World
     from .surroundings import Publishing
 
 TOPIC = "topic"
@@ -35,9 +34,9 @@ LOOKS_US_MAX = (30_000, 30_000, 250_000)
 class Steps:
     """Work that a process does step by step. It ends with the process, and pauses while the process is frozen."""
 
-    def __init__(self, publishing: Publishing, world: World, process: Process) -> None:
+    def __init__(self, publishing: Publishing, process: Process) -> None:
         self.publishing = publishing
-        self.world = world
+        self.schedule = publishing.setting.schedule
         self.process = process
 
     def go(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -45,7 +44,7 @@ class Steps:
         if not self.process.alive:
             self.over()
         elif self.process.frozen:
-            self.world.schedule.after(10_000, self.go, call, *arguments)
+            self.schedule.after(10_000, self.go, call, *arguments)
         else:
             call(*arguments)
 
@@ -63,14 +62,13 @@ class Finish(Steps):
     def __init__(
         self,
         publishing: Publishing,
-        world: World,
         process: Process,
         writer: str,
         record: WriterRecord,
         revision: int,
         then: Callable[[bool], None],
     ) -> None:
-        super().__init__(publishing, world, process)
+        super().__init__(publishing, process)
         self._writer = writer
         self._record = record
         self._revision = revision
@@ -78,7 +76,7 @@ class Finish(Steps):
         self._manifest = publishing.judge.manifest_of(record.manifest.id)
         self._lost_rows = 0
         self._waiting = {PartitionId(part.partition) for part in self._manifest.parts}
-        self._until_us = world.schedule.now_us + FINISH_US
+        self._until_us = self.schedule.now_us + FINISH_US
         for partition in sorted(self._waiting):
             self._ask(partition)
 
@@ -92,13 +90,14 @@ class Finish(Steps):
 
     def _ask(self, partition: PartitionId) -> None:
         self.ask(
-            lambda: self.world.coordinator.records.chain(partition)[0], lambda found: self._asked(partition, found)
+            lambda: self.publishing.cluster.coordinator.records.chain(partition)[0],
+            lambda found: self._asked(partition, found),
         )
 
     def _asked(self, partition: PartitionId, found: Any) -> None:
         if self._then is None:
             return
-        if self.world.schedule.now_us > self._until_us:
+        if self.schedule.now_us > self._until_us:
             self._end(is_done=False)
             return
         if found is None or found[0] is None:
@@ -108,7 +107,7 @@ class Finish(Steps):
         make = self.publishing.question(self._writer, self._record, partition)
         master = chain.open_segment.master.broker
         answered = lambda answer: self.go(self._answered, partition, chain, answer)  # noqa: E731
-        self.world.clients.ask_at(master, make, answered)
+        self.publishing.clients.ask_at(master, make, answered)
 
     def _answered(self, partition: PartitionId, chain: Chain, answer: fx.CarriedOut | None) -> None:
         if self._then is None or partition not in self._waiting:
@@ -131,7 +130,7 @@ class Finish(Steps):
             return ResolveProducer(request, partition, chain.open_segment.no, deadline_us)
 
         if answer is None or isinstance(answer.error, errors.RoutingError):
-            self.world.clients.unary(chain.open_segment.master.broker, complain, lambda _: None)
+            self.publishing.clients.unary(chain.open_segment.master.broker, complain, lambda _: None)
         self.publishing.later(self.go, self._ask, partition)
 
     def _write(self) -> None:
@@ -143,7 +142,7 @@ class Finish(Steps):
             for batch in part.batches
             if (batch.partition, batch.offset) in staged_lost
         )
-        now_ms = WALL_MS_START + self.world.schedule.now_us // 1000
+        now_ms = WALL_MS_START + self.schedule.now_us // 1000
         done = writers.done(self._record, max(lost, self._lost_rows), now_ms)
 
         def write() -> bool:
@@ -162,19 +161,18 @@ class Publish(Steps):
     def __init__(
         self,
         publishing: Publishing,
-        world: World,
         process: Process,
         wanted: Publication,
         then: Callable[[errors.SeriatimError | None], None],
     ) -> None:
-        super().__init__(publishing, world, process)
+        super().__init__(publishing, process)
         self._wanted = wanted
         self._then = then
-        self._until_us = world.schedule.now_us + PUBLISH_US
+        self._until_us = self.schedule.now_us + PUBLISH_US
         self.go(self._begin)
 
     def _begin(self) -> None:
-        if self.world.schedule.now_us > self._until_us:
+        if self.schedule.now_us > self._until_us:
             self._then(errors.DeadlineExceededError("not finished yet"))
             return
         records, name = self.publishing.records, self._wanted.writer
@@ -198,19 +196,19 @@ class Publish(Steps):
             else:
                 self._check(floors, partition_count)
                 after_us = self.publishing.rng.randint(0, self.publishing.rng.choice(LOOKS_US_MAX))
-                looked_us = self.world.schedule.now_us
-                self.world.schedule.after(after_us, self.go, self._decide, record, revision, as_of, looked_us)
+                looked_us = self.schedule.now_us
+                self.schedule.after(after_us, self.go, self._decide, record, revision, as_of, looked_us)
         except errors.SeriatimError as exc:
             self._then(exc)
 
     def _finish(self, record: WriterRecord, revision: int) -> None:
         again = lambda _: self.publishing.later(self.go, self._begin)  # noqa: E731
-        Finish(self.publishing, self.world, self.process, self._wanted.writer, record, revision, again)
+        Finish(self.publishing, self.process, self._wanted.writer, record, revision, again)
 
     def _check(self, floors: dict[int, int], partition_count: int) -> None:
         wanted, stage = self._wanted, self.publishing.stage
         manifest = self.publishing.judge.manifest_of(wanted.manifest.id)
-        partitions = set(self.world.partitions[:partition_count])
+        partitions = set(self.publishing.setting.partitions[:partition_count])
         writers.check_manifest(wanted, manifest, INCARNATION, partitions, floors)
         for part in manifest.parts:
             if not all(staged.is_there(stage, batch) for batch in part.batches):
@@ -219,7 +217,7 @@ class Publish(Steps):
     def _decide(self, record: WriterRecord | None, revision: int, as_of: int, looked_us: int) -> None:
         wanted, records = self._wanted, self.publishing.records
         manifest = self.publishing.judge.manifest_of(wanted.manifest.id)
-        now_ms = WALL_MS_START + self.world.schedule.now_us // 1000
+        now_ms = WALL_MS_START + self.schedule.now_us // 1000
         new_id = self.publishing.rng.randbytes(8)[: writers.NEW_ID_BYTES]
         after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, new_id)
 

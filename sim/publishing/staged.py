@@ -22,7 +22,6 @@ from ..cluster import checksum
 
 if TYPE_CHECKING:
     from ..schedule import Schedule
-    from ..world import World
 
 KEYS = Keys("world")
 INCARNATION = TopicIncarnation("ab" * 16)
@@ -39,8 +38,8 @@ class Stage:
         lost: The others, whose disks were lost.
     """
 
-    def __init__(self, world: World, rng: random.Random) -> None:
-        self._world = world
+    def __init__(self, schedule: Schedule, rng: random.Random) -> None:
+        self._schedule = schedule
         self._rng = rng
         self._next = dict.fromkeys(STAGE_PARTITIONS, 0)
         self.batches: dict[tuple[int, int], Batch] = {}
@@ -82,20 +81,20 @@ class Stage:
 
     def is_away(self, partition: int) -> bool:
         """Whether no member that has it answers now."""
-        return self.away_until_us[PartitionId(partition)] > self._world.schedule.now_us
+        return self.away_until_us[PartitionId(partition)] > self._schedule.now_us
 
     def lose(self, partition: PartitionId) -> None:
         """All that is staged there now is declared lost."""
         for place in self.batches:
             if place[0] == partition and place not in self.gone:
-                self.gone[place] = self._world.schedule.now_us
+                self.gone[place] = self._schedule.now_us
                 self.lost.add(place)
 
     def drop_below(self, partition: PartitionId, offset: int) -> None:
         """Retention drops it."""
         for place in self.batches:
             if place[0] == partition and place[1] < offset and place not in self.gone:
-                self.gone[place] = self._world.schedule.now_us
+                self.gone[place] = self._schedule.now_us
                 self.dropped.add(place)
 
     def fetch(self, staged: StagedBatch) -> tuple[Batch | None, bool]:

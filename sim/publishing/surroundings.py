@@ -17,8 +17,8 @@ from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.runtime import taking_up
 from seriatim_broker.runtime.stage_floors import StageFloors
 
-from ..cluster import WALL_MS_START, checksum
-from ..cores.coordinator import TIMEOUT_US
+from ..clients import Clients
+from ..cluster import COORDINATOR_TIMEOUT_US, WALL_MS_START, checksum
 from . import staged
 from .judge import Decided, PublicationJudge
 from .programs import Program
@@ -26,8 +26,9 @@ from .publisher import Finish
 from .staged import INCARNATION, KEYS, STAGE_PARTITIONS, Records, Stage, Unhurried
 
 if TYPE_CHECKING:
-    from ..cluster import Process
-    from ..world import World
+    from ..cluster import Cluster, Process
+    from ..judge import Judge
+    from ..setting import Setting
 
 TAKEN_UP_US = 300_000
 LOOK_US = 150_000
@@ -54,21 +55,25 @@ GROWING_SHARE = 0.5
 class Publishing:
     """Everything about publications in one world."""
 
-    def __init__(self, world: World, writer_count: int, publication_count: int) -> None:
-        self._world = world
-        self.rng = random.Random(f"publishing {world.seed}")
+    def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients) -> None:
+        self.setting = setting
+        self.cluster = cluster
+        self.clients = clients
+        self.main_judge = judge
+        self._schedule = setting.schedule
+        self.rng = random.Random(f"publishing {setting.seed}")
         self.records = Records()
-        self.stage = Stage(world, self.rng)
-        self.judge = PublicationJudge(world, self.stage)
+        self.stage = Stage(self._schedule, self.rng)
+        self.judge = PublicationJudge(judge, self.stage)
         coordinator = Unhurried(self.records, lambda: self.rng.randint(0, 20_000))
         self._floors = StageFloors(cast(Coordinator, coordinator), KEYS)
         self._floors.on_read(self._read_manifest)
         self.programs: list[Program] = []
         self.partition_count = 0
         self._is_over = False
-        self._is_slow = bool(world.options.producers_max)
+        self._is_slow = bool(setting.options.producers_max)
         self._finishing: set[str] = set()
-        self._counts = writer_count, publication_count
+        self._counts = setting.options.writers, setting.options.publications
 
     def start(self) -> None:
         """Begin."""
@@ -76,23 +81,23 @@ class Publishing:
         is_shared = writer_count > 1 and self.rng.random() < SHARED_SHARE
         for number in range(writer_count):
             name, owner = ("w", f"owner {number}") if is_shared else (f"w{number}", "")
-            self.programs.append(Program(self, self._world, name, owner, publication_count, opens=not is_shared))
-        partitions = len(self._world.partitions)
+            self.programs.append(Program(self, name, owner, publication_count, opens=not is_shared))
+        partitions = len(self.setting.partitions)
         self.partition_count = partitions
         if partitions > 1 and self.rng.random() < GROWING_SHARE:
             self.partition_count = self.rng.randint(1, partitions - 1)
-            self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
+            self._schedule.after(self.rng.randint(*GROWS_US), self._grow)
         # A shared writer is not deleted: a program that opens nothing is not refused after that.
         for _ in range(self.rng.choice((0, 0, 3)) * (not is_shared)):
-            self._world.schedule.after(self.rng.randint(20_000, 1_500_000), self._delete)
-        starts, until_us = random.Random(f"starts {self._world.seed}"), self._world.options.producers_start_us
+            self._schedule.after(self.rng.randint(20_000, 1_500_000), self._delete)
+        starts, until_us = random.Random(f"starts {self.setting.seed}"), self.setting.options.producers_start_us
         for program in self.programs:
             if until_us > PAUSE_US[1]:
-                self._world.schedule.after(starts.randint(0, until_us), program.start)
+                self._schedule.after(starts.randint(0, until_us), program.start)
             else:
                 self.later(program.start)
-        self._world.schedule.after(LOOK_US, self._look)
-        self._world.schedule.after(self.rng.randint(20_000, 300_000), self._disturb)
+        self._schedule.after(LOOK_US, self._look)
+        self._schedule.after(self.rng.randint(20_000, 300_000), self._disturb)
 
     async def _read_manifest(self, place: ManifestPlace) -> Manifest:
         return self.judge.manifest_of(place.id)
@@ -113,7 +118,7 @@ class Publishing:
     @property
     def is_growing(self) -> bool:
         """Whether the topic is to get more partitions."""
-        return self.partition_count < len(self._world.partitions)
+        return self.partition_count < len(self.setting.partitions)
 
     def end(self) -> None:
         """Faults are over."""
@@ -122,14 +127,14 @@ class Publishing:
 
     def later(self, call: Callable[..., None], *arguments: Any) -> None:
         """Do it in a moment."""
-        self._world.schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
+        self._schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
 
     # ---- the coordinator ----
 
     def ask(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], *, writes: bool = False) -> None:
         """A broker asks the coordinator. `answer(None)` means that none came: it may act now, later or never."""
-        world, rng = self._world, self.rng
-        coordinator, options = world.coordinator, world.options
+        rng = self.rng
+        coordinator, options = self.cluster.coordinator, self.setting.options
         is_away = coordinator.is_down or coordinator.isolated.get(name)
         draw = rng.random()
         lost = bool(is_away) or (coordinator.is_faulty and draw < options.txn_lost_share)
@@ -138,18 +143,18 @@ class Publishing:
             lost = True
         if lost:
             if writes and rng.random() < options.txn_late_share * 3:
-                world.schedule.after(TIMEOUT_US + rng.randint(0, 400_000), work)
-            world.schedule.after(TIMEOUT_US, answer, None)
+                self._schedule.after(COORDINATOR_TIMEOUT_US + rng.randint(0, 400_000), work)
+            self._schedule.after(COORDINATOR_TIMEOUT_US, answer, None)
             return
 
         def carry_out() -> None:
             found = work()
             if answer_lost:
-                world.schedule.after(TIMEOUT_US, answer, None)
+                self._schedule.after(COORDINATOR_TIMEOUT_US, answer, None)
             else:
-                world.schedule.after(rng.randint(200, options.coordinator_us_max), answer, (found,))
+                self._schedule.after(rng.randint(200, options.coordinator_us_max), answer, (found,))
 
-        world.schedule.after(rng.randint(200, options.coordinator_us_max), carry_out)
+        self._schedule.after(rng.randint(200, options.coordinator_us_max), carry_out)
 
     # ---- what processes ask ----
 
@@ -175,7 +180,7 @@ class Publishing:
             if process.alive:
                 process.deliver(StagedFetched(effect.serial, effect.partition, batch, is_gone, is_here))
 
-        self._world.schedule.after(self.rng.randint(200, 15_000), come)
+        self._schedule.after(self.rng.randint(200, 15_000), come)
 
     def question(self, writer: str, record: WriterRecord, partition: PartitionId) -> Callable[[int, int], CarryOut]:
         """What a publisher asks a master."""
@@ -197,7 +202,7 @@ class Publishing:
             self._away(partition, STAGE_AWAY_US)
         elif what < 0.45 and not self._is_slow:
             self.judge.saw("staged data lost")
-            self._world.schedule.tell("FAULT", f"what is staged on {partition} is lost")
+            self._schedule.tell("FAULT", f"what is staged on {partition} is lost")
             self.stage.lose(partition)
         elif not self._is_slow or what > 0.9:  # otherwise a DONE record would be gone before its writer is forgotten
             self._trim(partition)
@@ -205,10 +210,10 @@ class Publishing:
             self._ask_late(self.rng.choice(self.judge.decisions))
         if self.rng.random() < 0.1:
             self._forge()
-        self._world.schedule.after(self.rng.randint(30_000, 200_000), self._disturb)
+        self._schedule.after(self.rng.randint(30_000, 200_000), self._disturb)
 
     def _away(self, partition: PartitionId, for_us: tuple[int, int]) -> None:
-        self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*for_us)
+        self.stage.away_until_us[partition] = self._schedule.now_us + self.rng.randint(*for_us)
 
     def on_decided(self) -> None:
         """If brokers forget producers, many publications wait longer than that for a part of their staged batches.
@@ -220,18 +225,18 @@ class Publishing:
         if self.rng.random() < SLOW_SHARE:
             self._away(self.stage.place(), SLOW_US)
         else:
-            self._world.schedule.after(self.rng.randint(*LATE_US), self._ask_late, self.judge.decisions[-1])
+            self._schedule.after(self.rng.randint(*LATE_US), self._ask_late, self.judge.decisions[-1])
 
     def _grow(self) -> None:
         """The topic gets one more partition. It existed from the beginning, but no client knew of it."""
         self.partition_count += 1
-        self._world.schedule.tell("topic", f"grows to {self.partition_count} partitions")
+        self._schedule.tell("topic", f"grows to {self.partition_count} partitions")
         self.judge.saw("topic grew")
         if self.is_growing:
-            self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
+            self._schedule.after(self.rng.randint(*GROWS_US), self._grow)
 
     def _master_of(self, partition: PartitionId) -> str | None:
-        chain = self._world.coordinator.records.chain(partition)[0]
+        chain = self.cluster.coordinator.records.chain(partition)[0]
         return chain.open_segment.master.broker if chain is not None else None
 
     def _ask_late(self, known: Decided) -> None:
@@ -240,17 +245,17 @@ class Publishing:
         partition = PartitionId(part.partition)
         master = self._master_of(partition)
         if master is not None:
-            self._world.clients.ask_at(master, self.question(known.writer, known.record, partition), lambda _: None)
+            self.clients.ask_at(master, self.question(known.writer, known.record, partition), lambda _: None)
 
     def _forge(self) -> None:
         """A client sends the next rows of some writer, as if a master had appended them."""
-        partition = self.rng.choice(self._world.partitions)
+        partition = self.rng.choice(self.setting.partitions)
         master = self._master_of(partition)
         if master is None or not self.judge.decisions:
             return
         record = self.rng.choice(self.judge.decisions).record
-        message = self._world.clients.number()
-        self._world.judge.sent(message, partition, record.producer)
+        message = self.clients.number()
+        self.main_judge.sent(message, partition, record.producer)
         body = message.to_bytes(8, "big")
         raw = make_header(
             partition=partition,
@@ -266,7 +271,7 @@ class Publishing:
             stage=record.manifest.id,
         )
         self.judge.saw("forged")
-        self._world.clients.ask_at(
+        self.clients.ask_at(
             master,
             lambda request, _: Append(
                 request, partition, parse_header(raw), body, 1, True, AckLevel.REPLICATED_FLUSHED
@@ -286,7 +291,7 @@ class Publishing:
             self.later(self._delete)
             return
         name = self.rng.choice(idle)
-        self._world.schedule.tell("people", f"delete writer {name}")
+        self._schedule.tell("people", f"delete writer {name}")
         self.records.delete(name)
         self.judge.deleted(name)
         for program in self.programs:
@@ -301,31 +306,32 @@ class Publishing:
             if not may_drop:
                 self.judge.saw("staged data waits")
                 return
-            self._world.schedule.after(self.rng.randint(0, 100_000), drop)
+            self._schedule.after(self.rng.randint(0, 100_000), drop)
 
         def drop() -> None:
-            self._world.schedule.tell("stage", f"what is staged on {partition} below {offset} is dropped")
+            self._schedule.tell("stage", f"what is staged on {partition} below {offset} is dropped")
             self.judge.saw("staged data dropped")
             self.stage.drop_below(partition, offset)
             self.judge.dropped(partition)
 
-        staged.go(self._world.schedule, self._floors.may_drop(partition, offset), told)
+        staged.go(self._schedule, self._floors.may_drop(partition, offset), told)
 
     # ---- the controller ----
 
     def _look(self) -> None:
         """The controller finishes publications that have been DECIDED for more than `TAKEN_UP_US`."""
-        world = self._world
-        now_ms = WALL_MS_START + world.schedule.now_us // 1000
-        running = [broker.process for broker in world.brokers.values() if broker.process and not broker.process.frozen]
+        now_ms = WALL_MS_START + self._schedule.now_us // 1000
+        running = [
+            broker.process for broker in self.cluster.brokers.values() if broker.process and not broker.process.frozen
+        ]
         for name, (record, revision) in list(self.records.writers.items()):
             is_due = taking_up.is_to_finish(record) and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
             if is_due and running and name not in self._finishing:
                 self.judge.saw("publication taken up")
                 self._finishing.add(name)
                 process = self.rng.choice(running)
-                Finish(self, world, process, name, record, revision, partial(self._taken_up, name))
-        world.schedule.after(LOOK_US, self._look)
+                Finish(self, process, name, record, revision, partial(self._taken_up, name))
+        self._schedule.after(LOOK_US, self._look)
 
     def _taken_up(self, name: str, _is_done: bool) -> None:
         self._finishing.discard(name)

@@ -10,7 +10,7 @@ from seriatim_broker.core.values.events import CreatePartition, Event
 from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 
 from sim.cores.brokers import Process
-from sim.cores.cluster import CORES
+from sim.cores.kind import CORES
 from sim.distances import CLIENTS, Distances
 from sim.faults import Options
 from sim.world import World
@@ -29,7 +29,7 @@ def test_a_link_is_as_long_in_both_directions_and_stays_so() -> None:
 
 def test_consumer_of_another_mode_begins_again_only_after_people_changed_it() -> None:
     world = World(0, CORES, profile="crossings")
-    partition, own = world.partitions[0], WantedSettings(ConsumerMode.KEY_ORDERED)
+    partition, own = world.setting.partitions[0], WantedSettings(ConsumerMode.KEY_ORDERED)
     assert not world.clients.other_mode("early", partition), "no person changed it: the judge calls it a fault"
     assert not world.people.is_busy
     world.people._own["early"] = own
@@ -53,5 +53,5 @@ def test_partition_is_asked_for_again_if_its_members_were_slow(monkeypatch: pyte
 
     monkeypatch.setattr(Process, "deliver", refuse_first)
     world.cluster.create()
-    assert refused == world.partitions[:1]
-    assert world.chain(refused[0]).partition == refused[0]
+    assert refused == world.setting.partitions[:1]
+    assert world.copies.chain(refused[0]).partition == refused[0]

@@ -25,8 +25,8 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.cluster import checksum
 from sim.judge import Judge
+from sim.limits import IDLE_LIMITS
 from sim.schedule import Schedule, Violation
-from sim.world import IDLE_LIMITS
 
 ONE = PartitionId(1)
 MEMBERS = A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)

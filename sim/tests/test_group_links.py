@@ -9,7 +9,8 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import assembly
 from seriatim_broker.runtime.assembly import UNLINKED_S
 
-from sim.whole.cluster import BROKERS, WholeCluster
+from sim.whole.cluster import WholeCluster
+from sim.whole.kinds import BROKERS
 from sim.world import World
 
 SECOND = 1_000_000
@@ -25,7 +26,8 @@ def cluster() -> Iterator[WholeCluster]:
 
 
 def _pass_time(cluster: WholeCluster, seconds: float) -> None:
-    assert cluster.world.schedule.run_until(cluster.world.schedule.now_us + int(seconds * SECOND), 2_000_000)
+    schedule = cluster.setting.schedule
+    assert schedule.run_until(schedule.now_us + int(seconds * SECOND), 2_000_000)
 
 
 def _told(cluster: WholeCluster, broker: str) -> list[str]:

@@ -14,7 +14,7 @@ from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, Wri
 
 from sim.publishing.judge import Decided, Plan, PublicationJudge
 from sim.publishing.staged import STAGE_PARTITIONS, Stage
-from sim.schedule import Violation
+from sim.schedule import Schedule, Violation
 
 P = PartitionId(1)
 STAGED_AT = STAGE_PARTITIONS[0]
@@ -25,9 +25,8 @@ def done_without_rows() -> tuple[PublicationJudge, Stage]:
     losses = SimpleNamespace(covers=lambda *_: False)
     seen = SimpleNamespace(placed={}, states=set(), sealed={}, losses=losses)
     rows = SimpleNamespace(replay=lambda _chain, _length: [], seen=seen)
-    world = cast(Any, SimpleNamespace(judge=rows, schedule=SimpleNamespace(now_us=0)))
-    stage = Stage(world, random.Random(1))
-    judge = PublicationJudge(world, stage)
+    stage = Stage(Schedule(1), random.Random(1))
+    judge = PublicationJudge(cast(Any, rows), stage)
     parts = (ManifestPart(P, 8, StagedBatches([stage.put(STAGED_AT, b"c" * 16, 100, 3)])),)
     plan = Plan("run", [Chunk("topic", "ab" * 16, 1, b"c" * 16, parts)], Manifest(TopicIncarnation("ab" * 16), parts))
     place = ManifestPlace(STAGED_AT, (1,), 1, 1, b"m" * 16)
@@ -60,16 +59,16 @@ def test_what_was_lost_with_its_disks_is_excused() -> None:
 def test_a_row_that_stands_twice_is_committed_at_one_of_its_places(safe: tuple[int, ...]) -> None:
     """A segment was opened over after its master had answered, and the next one carries out again."""
     judge, _ = done_without_rows()
-    world = cast(Any, judge)._world.judge
+    rows = cast(Any, judge)._judge
     for segment in (1, 2):
         header = SimpleNamespace(producer=b"w" * 16, producer_epoch=1, base_sequence=0, segment=segment, base_index=5)
-        world.seen.placed[P, segment, 5] = SimpleNamespace(header=header)
+        rows.seen.placed[P, segment, 5] = SimpleNamespace(header=header)
 
     def on_two_disks(batch: Any, why: str) -> None:
         if batch.header.segment not in safe:
             raise Violation("I12", why)
 
-    world.rules = SimpleNamespace(two_copies=SimpleNamespace(on_two_disks=on_two_disks))
+    rows.rules = SimpleNamespace(two_copies=SimpleNamespace(on_two_disks=on_two_disks))
     if safe:
         judge.done("w0", judge.decisions[0].record)
     else:

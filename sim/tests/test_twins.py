@@ -44,6 +44,6 @@ def test_a_twin_of_a_core_does_the_same_and_leaves_it_alone(seed: int) -> None:
     world = World(seed, core_kind=Watched)
     result = world.run()
     assert not result.violation
-    processes = [broker.process for broker in world.brokers.values() if broker.process is not None]
+    processes = [broker.process for broker in world.cluster.brokers.values() if broker.process is not None]
     cores = [process.watched.core for process in processes if process.watched is not None]
     assert sum(core.twins for core in cores if isinstance(core, Watched)) > 10

@@ -11,10 +11,10 @@ import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 from seriatim_api.errors import OverloadedError, RunOverError, SeriatimError, UnavailableError
-from seriatim_api.ids import MemberId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.values.log import RecoveredPartition
@@ -25,18 +25,18 @@ from seriatim_broker.runtime.membership import Identity, Place
 from seriatim_broker.runtime.retention import RetentionSettings
 from seriatim_broker.runtime.traffic import Measured
 from seriatim_broker.testing.memory_disk import MemoryDisk
+from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from ..cluster import WALL_MS_START, checksum
 from ..faults import Options
-from ..schedule import Violation
+from ..scene import Scene
+from ..schedule import Schedule, Violation
+from ..setting import Setting
 from ..watching import WatchedCore
-from .coordinator import CLUSTER
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
+from .coordinator import CLUSTER, RuntimeCoordinator
 
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
@@ -65,10 +65,47 @@ class ProcessStorage(Storage, Protocol):
         """From now on no submitted write becomes durable by itself."""
 
 
+class Disks(Protocol):
+    """What writes to the disks."""
+
+    def open(self, process: RuntimeProcess) -> ProcessStorage:
+        """What a process writes to."""
+
+
+class Home(Protocol):
+    """The cluster, as its brokers and all that changes them require it."""
+
+    setting: Setting
+    schedule: Schedule
+    scene: Scene
+    network: MemoryNetwork
+    coordinator: RuntimeCoordinator
+    brokers: dict[str, RuntimeBroker]
+
+    @property
+    def disks(self) -> Disks:
+        """What writes to the disks."""
+
+    def joined(self, broker: RuntimeBroker) -> None:
+        """A process has begun its run."""
+
+    def run_over(self, process: RuntimeProcess) -> None:
+        """A process ended itself."""
+
+    def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
+        """A process could not join."""
+
+    def controller(self) -> RuntimeProcess | None:
+        """The controller, if there is one."""
+
+    def topic_made(self, partitions: list[PartitionId]) -> None:
+        """There is a topic with other partitions."""
+
+
 class RuntimeBroker:
     """A slot of a group: its name, its machine with the disk, and the process that runs on it, if any."""
 
-    def __init__(self, cluster: WholeCluster, name: str, group: str, incarnation: str) -> None:
+    def __init__(self, cluster: Home, name: str, group: str, incarnation: str) -> None:
         self._cluster = cluster
         self.name = name
         self.address = name
@@ -146,14 +183,14 @@ class RuntimeBroker:
 
     def replace_disk(self) -> None:
         """The slot gets an empty disk; the operator says so at its next start."""
-        world = self._cluster.world
-        world.disk_is_lost(self)
+        scene = self._cluster.scene
+        scene.health.disk_is_lost(self)
         self.given_up = None
         self.disk.wipe()
-        self.directory.wipe(world.new_incarnation())
+        self.directory.wipe(self._cluster.setting.new_incarnation())
         self.is_replaced = True
         self.joined_run = 0
-        world.schedule.tell("FAULT", f"{self.name} has lost its disk and will be {self.member}")
+        self._cluster.schedule.tell("FAULT", f"{self.name} has lost its disk and will be {self.member}")
 
     def start(self) -> RuntimeProcess:
         """Start the next run on this disk; a violation if the broker is not there yet."""
@@ -168,12 +205,12 @@ class RuntimeBroker:
 
     def start_again(self) -> None:
         """The supervisor starts it, unless a copy of its directory has taken the slot."""
-        world = self._cluster.world
+        scene = self._cluster.scene
         if self._cluster.brokers[self.name] is not self:
             return
-        world.disturbed()
-        if self.hung_until_us > world.schedule.now_us:
-            world.schedule.at(self.hung_until_us, self.start_again)
+        scene.health.disturbed()
+        if self.hung_until_us > self._cluster.schedule.now_us:
+            self._cluster.schedule.at(self.hung_until_us, self.start_again)
         elif self.process is None:
             self.start()
 
@@ -181,8 +218,8 @@ class RuntimeBroker:
 class RuntimeProcess:
     """One run of a broker."""
 
-    def __init__(self, cluster: WholeCluster, broker: RuntimeBroker) -> None:
-        world = cluster.world
+    def __init__(self, cluster: Home, broker: RuntimeBroker) -> None:
+        scene = cluster.scene
         self.broker = broker
         self.name = broker.name
         self.alive = True
@@ -192,14 +229,14 @@ class RuntimeProcess:
         self._run_before = broker.run
         self.confirmed_before = broker.directory.seen.registered_run
         self._cluster = cluster
-        self._world = world
-        self._schedule = world.schedule
-        rng = world.schedule.rng
+        self._scene = scene
+        self._schedule = schedule = cluster.schedule
+        rng = schedule.rng
         drift = rng.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX)
         wall_ms = WALL_MS_START + rng.randint(-500, 500)
-        self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
+        self.clock = ProcessClock(schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
         self.jump_wall = self.clock.jump
-        self.loop = ProcessLoop(world.schedule.time, self.clock, self.name)
+        self.loop = ProcessLoop(schedule.time, self.clock, self.name)
         self.watched: WatchedCore | None = None
         self._simulated: SimulatedBroker | None = None
         self._storage: ProcessStorage | None = None
@@ -270,7 +307,7 @@ class RuntimeProcess:
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        cluster, world, broker = self._cluster, self._world, self.broker
+        cluster, broker = self._cluster, self.broker
         rng = self._schedule.rng
         group, _, slot = self.name.rpartition("-")
         address = broker.address
@@ -284,25 +321,26 @@ class RuntimeProcess:
             cluster.coordinator.client(broker.address),
             self.clock,
             rng,
-            _controlled(world.options),
-            BALANCING if world.options.balanced else NO_BALANCING,
+            _controlled(cluster.setting.options),
+            BALANCING if cluster.setting.options.balanced else NO_BALANCING,
             self._measure_traffic,
-            RETENTION if world.options.retention_ms else RetentionSettings(),
+            RETENTION if cluster.setting.options.retention_ms else RetentionSettings(),
         )
         self._simulated = SimulatedBroker(place, machine, self._make_core, self._die)
         self._task = self.loop.create_task(self._simulated.run(), name=f"broker {self.name}")
         self._task.add_done_callback(self._ended)
 
     def _make_core(self, identity: Identity, recovered: list[RecoveredPartition]) -> WatchedCore:
-        world = self._world
+        scene = self._scene
         if self.broker.put_away is not None:
-            world.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
+            scene.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
         self._cluster.joined(self.broker)
         self.broker.is_replaced = False
         self.broker.joined_run = identity.run
         self._has_joined = True
-        core = world.core_kind(
-            world.config,
+        setting = self._cluster.setting
+        core = setting.core_kind(
+            setting.config,
             identity.member,
             identity.run,
             self._schedule.rng.randbytes(12),
@@ -311,14 +349,14 @@ class RuntimeProcess:
             identity.suspect_before_run,
         )
         self._schedule.tell(self.name, f"joined as run {identity.run} of {identity.member}")
-        self.watched = WatchedCore(core, self, self._schedule, world.judge)
+        self.watched = WatchedCore(core, self, self._schedule, scene.judge)
         return self.watched
 
     def _die(self, error: BaseException) -> None:
         """The broker's own code ended the process. It must if its run is certified falsely, and never otherwise."""
         if not self.alive:
             return
-        if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._world.judge.seen.certified_falsely:
+        if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._scene.judge.seen.certified_falsely:
             self._schedule.after(0, self._run_over)
             return
         if isinstance(error, RunOverError):
@@ -356,7 +394,7 @@ class RuntimeProcess:
         assert self._task is not None
         runtime = self.simulated.runtime
         assert runtime is not None
-        for partition in self._world.partitions:
+        for partition in self._cluster.setting.partitions:
             request = runtime.driver.new_request(lambda _reply: None)
             runtime.driver.feed(PlanSwitch(request, partition))
         await asyncio.sleep(HAND_OVER_S)
@@ -436,7 +474,7 @@ class RuntimeProcess:
                 if isinstance(event, ConsumerGone):
                     return
                 known = driver.new_stream(
-                    lambda subscription, what: self._world.clients.delivery(
+                    lambda subscription, what: self._scene.clients.delivery(
                         self, fx.Deliver(stream, subscription, what)
                     )
                 )
@@ -456,7 +494,7 @@ class RuntimeProcess:
 
     def _reply(self, number: int, request: int, effect: Any) -> None:
         del self._requests[number]
-        self._world.clients.answer(self, request, effect)
+        self._scene.clients.answer(self, request, effect)
 
 
 def serves(process: RuntimeProcess | None) -> TypeGuard[RuntimeProcess]:

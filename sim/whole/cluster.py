@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, TopicIncarnation
@@ -18,21 +18,20 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
 
-from ..cluster import ClusterKind, Look
-from ..faults import draw_for_brokers, draw_latency_us
+from ..cluster import Look
+from ..faults import draw_latency_us
+from ..judge import Judge
+from ..scene import Scene
 from ..schedule import Violation
-from .brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess, serves
+from ..setting import Setting
+from .brokers import START_AGAIN_US, Home, RuntimeBroker, RuntimeProcess, serves
 from .consumer_groups_again import ConsumerGroupMaker
 from .coordinator import RuntimeCoordinator
-from .disks import AdapterDisks, MemoryDisks
-from .injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
+from .disks import MemoryDisks
 from .operator import BrokerGroupOperator
 from .restoring import Person
 from .topic_growth import TopicGrowth
 from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
-
-if TYPE_CHECKING:
-    from ..world import World
 
 LOOK_US = 20_000
 CREATE_US_MAX = 30_000_000
@@ -42,9 +41,8 @@ class WholeCluster:
     """Brokers that are whole.
 
     Args:
-        world: What they are in.
+        setting: The time and the chance of their world.
         disks: What writes to their disks.
-        injector: What makes the faults.
         has_operator: Whether an operator changes what it wants of broker groups.
 
     Attributes:
@@ -55,52 +53,51 @@ class WholeCluster:
 
     network: MemoryNetwork
     coordinator: RuntimeCoordinator
+    scene: Scene
 
     def __init__(
         self,
-        world: World,
-        disks: Callable[[WholeCluster], MemoryDisks] = MemoryDisks,
-        injector: Callable[[WholeCluster, frozenset[int]], RuntimeInjector] = RuntimeInjector,
+        setting: Setting,
+        disks: Callable[[Home], MemoryDisks] = MemoryDisks,
         *,
         has_operator: bool = False,
     ) -> None:
-        self.world = world
+        self.setting = setting
+        self.schedule = setting.schedule
         self.displaced: list[RuntimeBroker] = []
         self.disks = disks(self)
         self.brokers: dict[str, RuntimeBroker] = {}
         self.event_count_max = 6_000_000 if has_operator else 3_000_000
-        self._make_injector = injector
-        for name, group in world.slots():
-            self.brokers[name] = broker = RuntimeBroker(self, name, group, world.new_incarnation())
+        for name, group in setting.slots():
+            self.brokers[name] = broker = RuntimeBroker(self, name, group, self.setting.new_incarnation())
             broker.disk = self.disks.make()
         self.topics = TopicMaker(self)
-        self.growth = TopicGrowth(self)
+        self.growth = TopicGrowth(self, self.topics)
         self.person = Person(self)
         self.groups_again = ConsumerGroupMaker(self)
         self.operator = BrokerGroupOperator(self) if has_operator else None
 
-    def connect(self) -> None:
+    def connect(self, judge: Judge) -> None:
         """Make the network and the coordinator."""
-        world = self.world
-        schedule, options = world.schedule, world.options
+        schedule, options = self.schedule, self.setting.options
         self.network = MemoryNetwork(schedule.time, lambda: draw_latency_us(schedule.rng, options), schedule.rng)
-        self.coordinator = RuntimeCoordinator(schedule, options, world.judge)
+        self.coordinator = RuntimeCoordinator(schedule, options, judge)
         self.coordinator.label_of = self.groups_again.label_of
 
-    def injector(self, left_out: frozenset[int]) -> RuntimeInjector:
-        """What makes the faults."""
-        return self._make_injector(self, left_out)
+    def enter(self, scene: Scene) -> None:
+        """All parts of the world are there."""
+        self.scene = scene
 
     @property
     def look(self) -> Look | None:
         """How clients look whether their topic is there, if topics are deleted."""
-        return self.topics.look if self.world.options.kinds.get("remake_topic") else None
+        return self.topics.look if self.setting.options.kinds.get("remake_topic") else None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Records of chains may be short; all processes are ended before the garbage collector gets the world."""
         try:
-            with _short_records(self.world.options.record_segments_max):
+            with _short_records(self.setting.options.record_segments_max):
                 yield
         finally:
             machines = [*self.brokers.values(), *self.displaced]
@@ -128,7 +125,7 @@ class WholeCluster:
         run, run_before = self.coordinator.registrations.get(broker.member, (0, 0))
         if run == broker.run and run_before < process.confirmed_before:
             what = f"{broker.name} registered as run {run} over run {run_before}"
-            self.world.judge.fail(
+            self.scene.judge.fail(
                 "ALARM", f"{what}, though the coordinator had confirmed run {process.confirmed_before}"
             )
         before = self.brokers[broker.name]
@@ -137,12 +134,12 @@ class WholeCluster:
 
     def _displace(self, before: RuntimeBroker, copy: RuntimeBroker) -> None:
         """From now on the copy is the broker, whether or not the process with the original has ended."""
-        self.world.schedule.tell("FAULT", f"{copy.name} is the process at {copy.address} now")
-        self.world.judge.seen.states.add("copy took over")
+        self.schedule.tell("FAULT", f"{copy.name} is the process at {copy.address} now")
+        self.scene.judge.seen.states.add("copy took over")
         self.brokers[copy.name] = copy
         before.copy = None
         self.displaced.append(before)
-        self.world.judge.seen.displaced.append((before.member, before.disk.durable))
+        self.scene.judge.seen.displaced.append((before.member, before.disk.durable))
         if copy.process is None:
             copy.start()
 
@@ -150,14 +147,14 @@ class WholeCluster:
         """TWO: of two processes with copies of one directory, only one goes on."""
         for broker in self.displaced:
             if broker.process is not None:
-                self.world.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
+                self.scene.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
 
     def run_over(self, process: RuntimeProcess) -> None:
         """A process ended itself. If a copy has taken the slot, nothing is started again."""
         broker = process.broker
         if broker.copy is not None:
             self._displace(broker, broker.copy)
-        self.world.run_over(process)
+        self.scene.health.run_over(process)
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
         """A process could not join."""
@@ -171,14 +168,14 @@ class WholeCluster:
             return
         original = self.brokers[broker.name]
         if original.copy is broker:
-            self.world.judge.seen.states.add(
+            self.scene.judge.seen.states.add(
                 "copy refused" if isinstance(error, DirectoryInUseError) else "copy failed"
             )
             process.leave_network(silent=False)
             process.end()
             original.copy = None
             return
-        self.world.judge.seen.states.add(f"start failed: {type(error).__name__}")
+        self.scene.judge.seen.states.add(f"start failed: {type(error).__name__}")
         process.leave_network(silent=False)
         process.end()
         if broker.run:
@@ -187,7 +184,7 @@ class WholeCluster:
             broker.take_back()  # the operator brings the right disk
         elif isinstance(error, ForeignDiskError):
             broker.is_replaced = True  # it took an empty directory and ended before it was registered: say so again
-        self.world.schedule.after(START_AGAIN_US, broker.start_again)
+        self.schedule.after(START_AGAIN_US, broker.start_again)
 
     def others_dismiss(self, run: RunId) -> bool:
         """Whether all other brokers have read the certificate of a run, by their watches."""
@@ -205,10 +202,10 @@ class WholeCluster:
     def create(self) -> None:
         """The controller makes the topic, when all members are admitted."""
         settings = records_pb2.TopicSettings(
-            flush=self.world.options.flush,
-            chain_width=self.world.options.group_count,
-            retention_ms=self.world.options.retention_ms,
-            retain_unread=self.world.options.retain_unread,
+            flush=self.setting.options.flush,
+            chain_width=self.setting.options.group_count,
+            retention_ms=self.setting.options.retention_ms,
+            retain_unread=self.setting.options.retain_unread,
         )
         asking: list[asyncio.Task[None]] = []
 
@@ -217,15 +214,15 @@ class WholeCluster:
             assert runtime is not None
             try:
                 await runtime.controller.topics.create(
-                    TOPIC, self.world.options.partition_count, settings, TOPIC_DEADLINE_S, TopicIncarnation("f" * 32)
+                    TOPIC, self.setting.options.partition_count, settings, TOPIC_DEADLINE_S, TopicIncarnation("f" * 32)
                 )
             except SeriatimError as exc:
-                self.world.schedule.tell("world", f"topic not made: {exc!r}")
+                self.schedule.tell("world", f"topic not made: {exc!r}")
 
         while not self._is_created():
-            if self.world.schedule.now_us > CREATE_US_MAX:
+            if self.schedule.now_us > CREATE_US_MAX:
                 raise Violation("I13", "the partitions were never created")
-            self.world.run_until(self.world.schedule.now_us + LOOK_US)
+            self.scene.draining.run_until(self.schedule.now_us + LOOK_US)
             controller = self.controller()
             if controller is not None and self._all_admitted(controller) and all(task.done() for task in asking):
                 controller.loop.call_soon(_begin, asking, controller, create)
@@ -236,14 +233,14 @@ class WholeCluster:
 
     def topic_made(self, partitions: list[PartitionId]) -> None:
         """There is a topic with other partitions: the application makes producers and consumers for it."""
-        world = self.world
-        world.partitions = partitions
-        world.start_producers(max(1, world.options.batches_per_producer // 2))
-        for group in world.groups:
-            world.add_consumer(group, world.clients.number())
+        scene = self.scene
+        self.setting.partitions = partitions
+        scene.population.start_producers(max(1, self.setting.options.batches_per_producer // 2))
+        for group in scene.population.groups:
+            scene.population.add_consumer(group, scene.clients.number())
 
     def _is_created(self) -> bool:
-        return all(self.coordinator.chain(partition)[0] is not None for partition in self.world.partitions)
+        return all(self.coordinator.chain(partition)[0] is not None for partition in self.setting.partitions)
 
     def _all_admitted(self, process: RuntimeProcess) -> bool:
         runtime = process.simulated.runtime
@@ -271,8 +268,8 @@ class WholeCluster:
     def finish(self) -> None:
         """After some time brokers know what the coordinator has, and nothing of deleted topics is left."""
         self.person.check_copies()
-        if self.world.judge.seen.gone:
-            self.world.run_until(self.world.schedule.now_us + FORGOTTEN_US)
+        if self.scene.judge.seen.gone:
+            self.scene.draining.run_until(self.schedule.now_us + FORGOTTEN_US)
             self.topics.check()
 
 
@@ -304,15 +301,3 @@ def _begin(
     create: Callable[[RuntimeProcess], Coroutine[Any, Any, None]],
 ) -> None:
     asking.append(process.loop.create_task(create(process), name="topic"))
-
-
-BROKERS = ClusterKind(draw_for_brokers, WholeCluster)
-"""Whole brokers."""
-
-DISKS = ClusterKind(draw_for_brokers, lambda world: WholeCluster(world, AdapterDisks, DisksInjector))
-"""Whole brokers whose disks the real storage adapter writes."""
-
-GROUPS = ClusterKind(
-    draw_for_brokers, lambda world: WholeCluster(world, injector=BrokerGroupsInjector, has_operator=True)
-)
-"""Whole brokers with an operator."""

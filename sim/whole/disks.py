@@ -8,7 +8,6 @@ here a flush can fail, and a bit can flip in a batch that a start must read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import RunId
@@ -19,10 +18,7 @@ from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
 from ..cluster import checksum
 from ..judge import Judge
-from .brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
+from .brokers import READ_US, START_AGAIN_US, Home, ProcessStorage, RuntimeBroker, RuntimeProcess
 
 
 class JudgedStorage(AdapterStorage):
@@ -47,9 +43,10 @@ def _is_empty(partition: RecoveredPartition) -> bool:
 class MemoryDisks:
     """Disks that are modelled, without the storage adapter."""
 
-    def __init__(self, cluster: WholeCluster) -> None:
+    def __init__(self, cluster: Home) -> None:
         self._cluster = cluster
-        self._world = cluster.world
+        self._schedule = cluster.schedule
+        self._setting = cluster.setting
 
     def make(self) -> MemoryDisk:
         """An empty disk."""
@@ -57,10 +54,12 @@ class MemoryDisks:
 
     def open(self, process: RuntimeProcess) -> ProcessStorage:
         """What a process writes to."""
-        broker, world = process.broker, self._world
-        rng = world.schedule.rng
+        broker, rng = process.broker, self._schedule.rng
         return SimulatedStorage(
-            broker.disk, world.schedule.time, lambda: world.flush_us(broker), lambda: rng.randint(*READ_US)
+            broker.disk,
+            self._schedule.time,
+            lambda: self._setting.flush_us(broker),
+            lambda: rng.randint(*READ_US),
         )
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
@@ -72,40 +71,40 @@ class AdapterDisks(MemoryDisks):
 
     def make(self) -> AdapterDisk:
         """An empty disk."""
-        return AdapterDisk(self._world.schedule.rng)
+        return AdapterDisk(self._schedule.rng)
 
     def open(self, process: RuntimeProcess) -> ProcessStorage:
         """What a process writes to."""
-        broker, world = process.broker, self._world
-        rng = world.schedule.rng
+        broker, scene = process.broker, self._cluster.scene
+        rng = self._schedule.rng
         process.loop.work_us = lambda: rng.randint(*READ_US)
         disk = broker.disk
         assert isinstance(disk, AdapterDisk)
         storage = JudgedStorage(
             disk,
-            world.schedule.time,
+            self._schedule.time,
             checksum,
             process.clock.wall_ms,
-            lambda: world.flush_us(broker),
-            lambda: world.schedule.after(0, self._disk_failed, process),
+            lambda: self._setting.flush_us(broker),
+            lambda: self._schedule.after(0, self._disk_failed, process),
         )
-        storage.judge, storage.name = world.judge, broker.name
+        storage.judge, storage.name = scene.judge, broker.name
         return storage
 
     def _disk_failed(self, process: RuntimeProcess) -> None:
         """The adapter ended its process; the supervisor starts it again."""
-        broker, world = process.broker, self._world
+        broker, scene = process.broker, self._cluster.scene
         if broker.process is not process:
             return
-        world.judge.seen.states.add("disk failed")
-        world.schedule.tell("FAULT", f"{broker.name} ends, for its disk failed")
+        scene.judge.seen.states.add("disk failed")
+        self._schedule.tell("FAULT", f"{broker.name} ends, for its disk failed")
         process.leave_network(silent=False)
         process.end()
         broker.refuses = True
         broker.disk.crash(0)
-        world.clients.process_ended(process, silent=False)
+        scene.clients.process_ended(process, silent=False)
         self._cluster.coordinator.certify(RunId(broker.member, broker.run))
-        world.schedule.after(START_AGAIN_US, broker.start_again)
+        self._schedule.after(START_AGAIN_US, broker.start_again)
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
         """A start that finds damage on its disk is refused, and the operator gives the slot another disk."""

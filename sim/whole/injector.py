@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.adapter_storage import AdapterDisk
 
 from ..injecting import Injector
+from ..scene import Scene
 from .brokers import RuntimeBroker, RuntimeProcess, serves
+from .cluster import WholeCluster
 from .coordinator import Snapshot
 from .operator import NEEDED_SHARE, BrokerGroupOperator
 from .restoring import NOTICED_US
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
 
 AWAY_US = (100_000, 400_000)
 """For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""
@@ -49,9 +47,10 @@ ONE_ENDS_US = 3_000_000
 class RuntimeInjector(Injector):
     """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
 
-    def __init__(self, cluster: WholeCluster, left_out: frozenset[int] = frozenset()) -> None:
-        super().__init__(cluster.world, left_out)
-        self._cluster = cluster
+    def __init__(self, scene: Scene, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(scene, left_out)
+        assert isinstance(scene.cluster, WholeCluster)
+        self._cluster = scene.cluster
         self._flipped: set[tuple[PartitionId, int]] = set()
 
     def heal(self) -> None:
@@ -103,7 +102,7 @@ class RuntimeInjector(Injector):
         broker, snapshot = found
         self._is_restoring = True
         self._tell(f"{broker.name} alone knows what it wrote; the coordinator is away")
-        self._world.judge.seen.states.add("known to one")
+        self._scene.judge.seen.states.add("known to one")
         self._cluster.coordinator.is_down = True
         self._schedule.after(TOLD_US, self.crash, broker)
         self._schedule.after(TOLD_US + self._rng.randint(*AWAY_US), self._is_back, snapshot)
@@ -111,7 +110,7 @@ class RuntimeInjector(Injector):
     def _alone(self) -> tuple[RuntimeBroker, Snapshot] | None:
         """A broker that alone knows the newest segment, which it opened itself, and a snapshot without that segment."""
         coordinator = self._cluster.coordinator
-        for partition in self._world.partitions:
+        for partition in self._scene.setting.partitions:
             chain, _ = coordinator.chain(partition)
             knowing = self._knowing(partition)
             older = [
@@ -131,7 +130,7 @@ class RuntimeInjector(Injector):
                 sent.epoch == chain.epoch for _, _, sent in writes
             )
             # Another broker may have opened it, and this one read that and changed an older segment, and told no other.
-            before = self._world.judge.seen.history[partition][-2:-1]
+            before = self._scene.judge.seen.history[partition][-2:-1]
             if is_own and before and before[0].open_segment.no < chain.open_segment.no:
                 return broker, older[-1]
         return None
@@ -168,20 +167,20 @@ class RuntimeInjector(Injector):
 
     def _end_unless_alone(self, broker: RuntimeBroker) -> None:
         """A process ends and is back soon, unless no other one knows which segment is open."""
-        if any(self._knowing(partition) == [broker] for partition in self._world.partitions):
-            self._world.judge.seen.states.add("spared: known to one")
+        if any(self._knowing(partition) == [broker] for partition in self._scene.setting.partitions):
+            self._scene.judge.seen.states.add("spared: known to one")
         else:
             self.crash_and_return(broker)
 
     def _is_back(self, snapshot: Snapshot | None) -> None:
-        world = self._world
+        scene = self._scene
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
-        world.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
+        scene.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
         self._cluster.person.note_seen()
         self._cluster.coordinator.restore_snapshot(snapshot)
-        world.judge.rules.operations.went_back(world.people.paused())
-        world.judge.seen.waits_for_rebuild = True
-        world.coordinator.is_down = False
+        scene.judge.rules.operations.went_back(scene.people.paused())
+        scene.judge.seen.waits_for_rebuild = True
+        scene.cluster.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):
             self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
         if self._options.revisions_again:
@@ -201,7 +200,7 @@ class RuntimeInjector(Injector):
         self._tell("the coordinator is rebuilt")
         self._snapshots.clear()
         self._is_restoring = False
-        self._world.judge.rules.operations.rebuilt(self._world.people.cursor)
+        self._scene.judge.rules.operations.rebuilt(self._scene.people.cursor)
 
     def _brokers(self) -> Iterable[RuntimeBroker]:
         return self._cluster.brokers.values()
@@ -292,7 +291,7 @@ class RuntimeInjector(Injector):
             self.crash(broker)
             if broker.process is None and not broker.is_replaced:
                 self._tell(f"{broker.name} gets the copy of its disk, which ends at {copied_at}, below {noted}")
-                self._world.judge.seen.states.add("recent copy")
+                self._scene.judge.seen.states.add("recent copy")
                 broker.put_back(backup)
 
         self._schedule.after(self._rng.randint(20_000, 200_000), note)
@@ -300,7 +299,7 @@ class RuntimeInjector(Injector):
     def inject_bit_flip(self) -> None:
         """A bit of a sealed segment changes on one disk, while the other copy is whole and no disk is lost."""
         partition = self._partition()
-        chain, _ = self._world.coordinator.records.chain(partition)
+        chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         sealed = [s for s in chain.segments if s.state is SegmentState.SEALED and s.sealed_len] if chain else []
         if not sealed or self._options.wipe_share or self._options.may_lose_groups:
             return
@@ -310,7 +309,7 @@ class RuntimeInjector(Injector):
         self._flipped.add((partition, segment.no))
         broker = self._cluster.brokers[self._rng.choice(segment.members).broker]
         batches = broker.disk.read(partition, segment.no, 0, segment.sealed_len or 0, 1 << 30)
-        if batches and not self._world.hung_brokers() and self._may_be_damaged(broker):
+        if batches and not self._scene.health.hung_brokers() and self._may_be_damaged(broker):
             base_index = self._rng.choice(batches).header.base_index
             self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
             broker.disk.flip(partition, segment.no, base_index)
@@ -329,29 +328,35 @@ class RuntimeInjector(Injector):
         no broker for some time, or it is frozen. Or the address leads to the machine of the copy, and the original
         keeps its connections.
         """
-        world, cluster, broker = self._world, self._cluster, self._victim()
+        scene, cluster, broker = self._scene, self._cluster, self._victim()
         process = broker.process
-        if process is None or not world.is_calm() or broker.copy is not None or cluster.displaced or self._healing:
+        if (
+            process is None
+            or not scene.health.is_calm()
+            or broker.copy is not None
+            or cluster.displaced
+            or self._healing
+        ):
             return
         how = self._rng.choice(("linked", "apart", "alone", "frozen", "moved"))
-        if how != "linked" and not world.may_lose_a_disk(broker):
+        if how != "linked" and not scene.health.may_lose_a_disk(broker):
             return
         elsewhere = f"{broker.name}'"
         if how != "linked":  # its run will be certified while it lives
-            world.lost_a_disk()
-            world.judge.seen.certified_falsely[RunId(broker.member, broker.run)] = None
+            scene.health.lost_a_disk()
+            scene.judge.seen.certified_falsely[RunId(broker.member, broker.run)] = None
         copy = broker.copied(broker.name if how == "moved" else elsewhere)
         broker.copy = copy
         self._tell(f"a copy of the directory of {broker.name} is started at {copy.address}: {how}")
-        world.judge.seen.states.add(f"copy started, {how}")
-        world.disturbed()
+        scene.judge.seen.states.add(f"copy started, {how}")
+        scene.health.disturbed()
         if how == "moved":
             cluster.network.move_away(broker.address, elsewhere)
             broker.address = elsewhere
         elif how == "apart":
             self._cut([(elsewhere, broker.name)], both=True)
         elif how == "alone":
-            others = [name for name in sorted(world.brokers) if name != broker.name]
+            others = [name for name in sorted(scene.cluster.brokers) if name != broker.name]
             self._island([broker.name], [*others, elsewhere], True)
         elif how == "frozen":
             process.freeze()
@@ -389,8 +394,8 @@ class RuntimeInjector(Injector):
         process.end()
         broker.refuses = True
         broker.disk.crash(broker.disk.pending_count)
-        self._world.clients.process_ended(process, silent=False)
-        self._world.coordinator.certify(RunId(broker.member, broker.run))
+        self._scene.clients.process_ended(process, silent=False)
+        self._scene.cluster.coordinator.certify(RunId(broker.member, broker.run))
         self._schedule.after(self._rng.randint(5_000, 100_000), self._restart, broker)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.ids import MemberId
@@ -24,11 +24,8 @@ from seriatim_broker.runtime.operators import guard_of
 from seriatim_broker.runtime.restart_gate import GateAnswer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .brokers import RuntimeBroker, RuntimeProcess, serves
+from .brokers import Home, RuntimeBroker, RuntimeProcess, serves
 from .coordinator import OPERATOR
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
 
 GATE_S = 1.0
 INTENTS = {
@@ -46,12 +43,13 @@ NEEDED_SHARE = 0.8
 class BrokerGroupOperator:
     """The operators of a cluster, one after the other."""
 
-    def __init__(self, cluster: WholeCluster) -> None:
+    def __init__(self, cluster: Home) -> None:
         self._cluster = cluster
-        self._world = cluster.world
+        self._schedule = cluster.schedule
+        self._setting = cluster.setting
         self._epoch = 1
         self._operator_count = 0
-        time, options = self._world.schedule.time, self._world.options
+        time, options = cluster.schedule.time, cluster.setting.options
         self._loop = ProcessLoop(time, ProcessClock(time, 0, 0), "operators")
         if options.group_count > 2 and options.kinds.get("add_group"):
             for broker in cluster.brokers.values():
@@ -76,7 +74,7 @@ class BrokerGroupOperator:
                 try:
                     await groups.set(group, INTENTS[what], None, guard)
                 except StaleOperatorError:
-                    self._world.judge.seen.states.add("older operator")
+                    self._cluster.scene.judge.seen.states.add("older operator")
                     return
                 except SeriatimError:
                     await asyncio.sleep(ATTEMPT_PAUSE_S)
@@ -94,30 +92,30 @@ class BrokerGroupOperator:
         for group in closed:
             if group == keep or rng.random() < 0.3:
                 self.want(group, "activate")
-        self._world.schedule.after(SETTLE_US, self._keep_one_active, groups)
+        self._schedule.after(SETTLE_US, self._keep_one_active, groups)
 
     def _keep_one_active(self, groups: list[str]) -> None:
         """Keep one broker group active, because an earlier wish may arrive late and close the last one."""
         intents = self._cluster.coordinator.intents()
         if all(intents.get(group, Intent.ACTIVE) is not Intent.ACTIVE for group in groups):
             self.want(groups[0], "activate")
-        self._world.schedule.after(SETTLE_US, self._keep_one_active, groups)
+        self._schedule.after(SETTLE_US, self._keep_one_active, groups)
 
     def add_group(self) -> None:
         """The group that was left out starts."""
         for broker in self._cluster.brokers.values():
             if broker.is_awaited:
-                self._world.schedule.tell("FAULT", f"{broker.name} is added")
-                self._world.judge.seen.states.add("group added")
+                self._schedule.tell("FAULT", f"{broker.name} is added")
+                self._cluster.scene.judge.seen.states.add("group added")
                 broker.is_awaited = False
                 broker.start_again()
 
     def needed(self) -> list[RuntimeBroker]:
         """Brokers that must not be stopped: they hold something alone, or may be needed to settle a segment."""
         members: list[MemberId] = []
-        is_whole = self._world.judge.seen.is_whole
-        for partition in self._world.partitions:
-            for segment in self._world.chain(partition).segments:
+        is_whole = self._cluster.scene.judge.seen.is_whole
+        for partition in self._setting.partitions:
+            for segment in self._cluster.scene.copies.chain(partition).segments:
                 if segment.state is SegmentState.UNSETTLED:
                     members += segment.members
                 elif segment.state is SegmentState.SEALED:
@@ -137,21 +135,22 @@ class BrokerGroupOperator:
             try:
                 answer = await gate.check(broker, GATE_S)
             except SeriatimError as error:
-                self._world.schedule.tell("gate", f"{asked.name} cannot say whether {broker} may be stopped: {error!r}")
+                self._schedule.tell("gate", f"{asked.name} cannot say whether {broker} may be stopped: {error!r}")
                 return
-            self._world.schedule.after(0, self._gate_said, broker, answer, go_on)
+            self._schedule.after(0, self._gate_said, broker, answer, go_on)
 
         self._do(asked.loop, ask, f"gate for {broker}")
 
     def _gate_said(self, broker: str, answer: GateAnswer, go_on: Callable[[], None]) -> None:
-        self._world.schedule.tell("gate", f"{broker}: {answer.verdict.name}, {answer.text}")
+        self._schedule.tell("gate", f"{broker}: {answer.verdict.name}, {answer.text}")
         if answer.verdict is Verdict.SAFE:
-            self._world.judge.said_safe(
-                self._cluster.brokers[broker].member, map(self._world.chain, self._world.partitions)
+            self._cluster.scene.judge.said_safe(
+                self._cluster.brokers[broker].member,
+                map(self._cluster.scene.copies.chain, self._setting.partitions),
             )
             go_on()
         else:
-            self._world.judge.seen.states.add(f"not safe: {answer.verdict.name}")
+            self._cluster.scene.judge.seen.states.add(f"not safe: {answer.verdict.name}")
 
     def _do(self, loop: ProcessLoop, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         loop.call_soon(lambda: loop.create_task(work(), name=name))
@@ -162,8 +161,8 @@ class BrokerGroupOperator:
         closed = {group for group, intent in intents.items() if intent is not Intent.ACTIVE}
         drained = {group for group, intent in intents.items() if intent is Intent.DRAINING}
         left: list[str] = []
-        for partition in self._world.partitions:
-            chain = self._world.chain(partition)
+        for partition in self._setting.partitions:
+            chain = self._cluster.scene.copies.chain(partition)
             if chain.open_segment.broker_group in closed:
                 left.append(f"the open segment of {partition} on {chain.open_segment.broker_group}")
             for segment in chain.segments:

@@ -32,8 +32,7 @@ from .coordinator import CLUSTER
 if TYPE_CHECKING:
     from seriatim_broker.runtime.assembly import Runtime
 
-    from .brokers import RuntimeBroker, RuntimeProcess
-    from .cluster import WholeCluster
+    from .brokers import Home, RuntimeBroker, RuntimeProcess
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
 """So long after the coordinator is back, a broker has looked at it, with any clock."""
@@ -57,10 +56,11 @@ ASK_US = (200, 20_000)
 class Person:
     """Rebuilds the coordinator from the answers of all running brokers."""
 
-    def __init__(self, cluster: WholeCluster) -> None:
-        time = cluster.world.schedule.time
+    def __init__(self, cluster: Home) -> None:
+        time = cluster.schedule.time
         self._cluster = cluster
-        self._world = cluster.world
+        self._schedule = cluster.schedule
+        self._setting = cluster.setting
         self._clock = ProcessClock(time, 0, WALL_MS_START)
         self._loop = ProcessLoop(time, self._clock, PERSON)
         self._seen: dict[RuntimeProcess, int] = {}
@@ -80,21 +80,21 @@ class Person:
         revision = self._cluster.coordinator.store.revision
         for process, _ in self._running():
             if _says(process):
-                self._world.judge.seen.states.add("coordinator behind")
+                self._cluster.scene.judge.seen.states.add("coordinator behind")
             elif self._seen.get(process, 0) > revision and not process.frozen:
                 what = f"{process.name} has seen revision {self._seen[process]} of the coordinator"
-                self._world.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
+                self._cluster.scene.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
 
     def check_copies(self) -> None:
         """I13: after a rebuild, each broker's copy of the members is soon the one that the coordinator has."""
-        world = self._world
-        if "coordinator rebuilt" not in world.judge.seen.states:
+        scene = self._cluster.scene
+        if "coordinator rebuilt" not in scene.judge.seen.states:
             return
-        until_us = world.schedule.now_us + COPIES_US
+        until_us = self._schedule.now_us + COPIES_US
         while older := [process.name for process, runtime in self._running() if not self._has_members(runtime)]:
-            if world.schedule.now_us > until_us:
-                world.judge.fail("I13", f"the copies of the members are older than the rebuild on {older}")
-            world.run_until(world.schedule.now_us + COPIES_LOOK_US)
+            if self._schedule.now_us > until_us:
+                scene.judge.fail("I13", f"the copies of the members are older than the rebuild on {older}")
+            scene.draining.run_until(self._schedule.now_us + COPIES_LOOK_US)
 
     def _has_members(self, runtime: Runtime) -> bool:
         keys, items = self._cluster.coordinator.keys, self._cluster.coordinator.store.items
@@ -117,7 +117,7 @@ class Person:
         self._loop.call_soon(lambda: self._loop.create_task(self._guarded(done), name="rebuild"))
 
     async def _guarded(self, done: Callable[[], None]) -> None:
-        schedule = self._world.schedule
+        schedule = self._schedule
         try:
             await self._rebuild()
         except Exception as error:  # a violation, or an error that the rebuild must not raise: it ends the world
@@ -132,25 +132,25 @@ class Person:
                 if await self._rebuild_once():
                     return
             except SeriatimError as error:
-                self._world.schedule.tell(PERSON, f"nothing more was written: {error!r}")
+                self._schedule.tell(PERSON, f"nothing more was written: {error!r}")
             await asyncio.sleep(AGAIN_S)
-        self._world.judge.fail("I13", f"{REBUILDS_MAX} rebuilds left something to write")
+        self._cluster.scene.judge.fail("I13", f"{REBUILDS_MAX} rebuilds left something to write")
 
     async def _rebuild_once(self) -> bool:
-        world = self._world
+        scene = self._cluster.scene
         client = self._cluster.coordinator.client(PERSON)
         answers = Answers(tuple(await self._ask_all()))
         plan = await make_plan(client, self._cluster.coordinator.keys, answers, self._clock.wall_ms())
         if plan.conflicts:
-            world.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
+            scene.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
         if plan.refusals:
-            world.judge.fail("I13", f"all brokers told, and nothing may be written: {plan.refusals}")
+            scene.judge.fail("I13", f"all brokers told, and nothing may be written: {plan.refusals}")
         for step in plan.steps:
-            world.schedule.tell(PERSON, step.text)
-            world.judge.seen.states.add("coordinator rebuilt")
+            self._schedule.tell(PERSON, step.text)
+            scene.judge.seen.states.add("coordinator rebuilt")
         changed: list[str] = []
         for step in plan.steps:
-            if world.options.revisions_again:
+            if self._setting.options.revisions_again:
                 self._use_revision_again(step)
             changed += await carry_out(client, replace(plan, steps=[step]))
         return not changed
@@ -172,7 +172,7 @@ class Person:
                     continue
                 if coordinator.store.revision < partition.revision - 1:
                     coordinator.store.revision = partition.revision - 1
-                    self._world.judge.seen.states.add("revision used again")
+                    self._cluster.scene.judge.seen.states.add("revision used again")
 
     async def _ask_all(self) -> list[Told]:
         told: list[Told] = []
@@ -180,7 +180,7 @@ class Person:
             broker = self._cluster.brokers[name]
             is_there = False
             while not is_there:  # it starts, or starts again
-                await asyncio.sleep(self._world.schedule.rng.randint(*ASK_US) / 1e6)
+                await asyncio.sleep(self._schedule.rng.randint(*ASK_US) / 1e6)
                 is_there = broker.process is not None and broker.process.is_serving
             told.append(_ask(broker))
         return told

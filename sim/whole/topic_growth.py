@@ -13,7 +13,6 @@ command `coordinator rebuild` says.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
@@ -22,11 +21,8 @@ from seriatim_broker.interfaces.coordinator import KeyValue
 from seriatim_broker.runtime.records import cursor_from_value
 
 from ..consumers import name_of
-from .brokers import RuntimeProcess
-from .topics import TOPIC, TOPIC_DEADLINE_S
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
+from .brokers import Home, RuntimeProcess
+from .topics import TOPIC, TOPIC_DEADLINE_S, TopicMaker
 
 STEP_US = 20_000
 JOINS_US = (20_000, 300_000, 1_000_000)
@@ -36,10 +32,12 @@ JOINS_US = (20_000, 300_000, 1_000_000)
 class TopicGrowth:
     """Lets the topic of a world grow, by one partition at a time."""
 
-    def __init__(self, cluster: WholeCluster) -> None:
+    def __init__(self, cluster: Home, topics: TopicMaker) -> None:
         self.is_busy = False
         self._cluster = cluster
-        self._world = cluster.world
+        self._schedule = cluster.schedule
+        self._setting = cluster.setting
+        self._topics = topics
         self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
         self._rebuilt_at_ms = 0
 
@@ -48,11 +46,10 @@ class TopicGrowth:
         if not self.is_busy:
             self.is_busy = True
             self._rebuilt_at_ms = self._last_rebuild_ms()
-            self._step(len(self._world.partitions) + 1)
+            self._step(len(self._setting.partitions) + 1)
 
     def _step(self, wanted: int) -> None:
-        world = self._world
-        record = self._cluster.topics.record()
+        record = self._topics.record()
         if record is not None and len(record.partition_ids) >= wanted:
             self.is_busy = False
             self._grown(PartitionId(record.partition_ids[-1]))
@@ -60,7 +57,7 @@ class TopicGrowth:
         controller = self._cluster.controller()
         if controller is not None and not self._is_asked(controller):
             controller.loop.call_soon(self._ask, controller, wanted)
-        world.schedule.after(STEP_US, self._step, wanted)
+        self._schedule.after(STEP_US, self._step, wanted)
 
     def _is_asked(self, controller: RuntimeProcess) -> bool:
         return self._asked is not None and self._asked[0] is controller and not self._asked[1].done()
@@ -75,35 +72,41 @@ class TopicGrowth:
         try:
             await runtime.controller.topics.update(TOPIC, None, wanted, lambda _: None, TOPIC_DEADLINE_S)
         except SeriatimError as exc:
-            self._world.schedule.tell("world", f"topic not grown: {exc!r}")
+            self._schedule.tell("world", f"topic not grown: {exc!r}")
 
     def _grown(self, partition: PartitionId) -> None:
-        world = self._world
-        before = frozenset(group for group in (*world.groups, *world.keyed_groups) if self._was_there(group))
+        scene = self._cluster.scene
+        before = frozenset(
+            group for group in (*scene.population.groups, *scene.population.keyed_groups) if self._was_there(group)
+        )
         missing = [group for group in sorted(before) if not self._cursor(partition, group)]
         if self._last_rebuild_ms() != self._rebuilt_at_ms:
             before = before.difference(missing)
         elif missing:
-            world.judge.fail("I1", f"{missing} had a cursor before partition {partition} was added, and has none there")
-        world.there_before[partition] = before
-        world.schedule.tell("world", f"the topic has partition {partition} now; before it, it had {sorted(before)}")
-        world.judge.seen.states.add("topic grew")
-        world.partitions.append(partition)
-        world.start_producers(max(1, world.options.batches_per_producer // 2), (partition,))
-        for group in world.groups:
-            delay_us = world.schedule.rng.choice(JOINS_US)
-            world.schedule.after(delay_us, world.add_consumer_of, partition, group, world.clients.number())
-        for group in world.keyed_groups:
-            for _ in range(world.options.keyed_consumers):
-                delay_us = world.schedule.rng.choice(JOINS_US)
-                world.schedule.after(delay_us, world.add_keyed_consumer_of, partition, group, world.clients.number())
-        world.watch_partition(partition)
+            scene.judge.fail("I1", f"{missing} had a cursor before partition {partition} was added, and has none there")
+        scene.population.there_before[partition] = before
+        self._schedule.tell("world", f"the topic has partition {partition} now; before it, it had {sorted(before)}")
+        scene.judge.seen.states.add("topic grew")
+        self._setting.partitions.append(partition)
+        scene.population.start_producers(max(1, self._setting.options.batches_per_producer // 2), (partition,))
+        for group in scene.population.groups:
+            delay_us = self._schedule.rng.choice(JOINS_US)
+            self._schedule.after(delay_us, scene.population.add_consumer_of, partition, group, scene.clients.number())
+        for group in scene.population.keyed_groups:
+            for _ in range(self._setting.options.keyed_consumers):
+                delay_us = self._schedule.rng.choice(JOINS_US)
+                self._schedule.after(
+                    delay_us, scene.population.add_keyed_consumer_of, partition, group, scene.clients.number()
+                )
+        scene.population.add_range_reader(partition)
+        for people in scene.key_people:
+            people.begin_on(partition)
 
     def _was_there(self, group: str) -> bool:
         """Whether the group had a cursor when the new partition began to belong to the topic."""
         coordinator = self._cluster.coordinator
         grown_at = coordinator.store.items[coordinator.keys.topic(TOPIC)].mod_revision
-        found = (self._cursor(partition, group) for partition in self._world.partitions)
+        found = (self._cursor(partition, group) for partition in self._setting.partitions)
         return any(item is not None and item.create_revision < grown_at for item in found)
 
     def _last_rebuild_ms(self) -> int:

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
 
-from .brokers import RuntimeProcess
-
-if TYPE_CHECKING:
-    from .cluster import WholeCluster
+from .brokers import Home, RuntimeProcess
 
 TOPIC = "topic"
 TOPIC_DEADLINE_S = 5.0
@@ -31,11 +27,12 @@ FORGOTTEN_US = 3_000_000
 class TopicMaker:
     """Deletes the topic of a world and makes it again."""
 
-    def __init__(self, cluster: WholeCluster) -> None:
+    def __init__(self, cluster: Home) -> None:
         self.is_busy = False
         self.count = 0
         self._cluster = cluster
-        self._world = cluster.world
+        self._schedule = cluster.schedule
+        self._setting = cluster.setting
         self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
 
     @property
@@ -65,18 +62,18 @@ class TopicMaker:
         return partition not in record.partition_ids and record.state == records_pb2.TOPIC_STATE_READY
 
     def _step(self) -> None:
-        world = self._world
+        scene = self._cluster.scene
         record = self.record()
         if record and record.incarnation == self.wanted and record.state == records_pb2.TOPIC_STATE_READY:
             self.is_busy = False
-            world.schedule.tell("world", f"topic made again: {list(record.partition_ids)}")
-            world.judge.seen.states.add("topic made again")
+            self._schedule.tell("world", f"topic made again: {list(record.partition_ids)}")
+            scene.judge.seen.states.add("topic made again")
             self._cluster.topic_made([PartitionId(partition) for partition in record.partition_ids])
             return
         controller = self._cluster.controller()
         if controller is not None and not self._is_asked(controller):
             controller.loop.call_soon(self._ask, controller)
-        world.schedule.after(STEP_US, self._step)
+        self._schedule.after(STEP_US, self._step)
 
     def _is_asked(self, controller: RuntimeProcess) -> bool:
         return self._asked is not None and self._asked[0] is controller and not self._asked[1].done()
@@ -91,7 +88,7 @@ class TopicMaker:
     async def _carry_out(self, controller: RuntimeProcess, wanted: TopicIncarnation) -> None:
         runtime = controller.simulated.runtime
         assert runtime is not None
-        topics, options = runtime.controller.topics, self._world.options
+        topics, options = runtime.controller.topics, self._setting.options
         settings = records_pb2.TopicSettings(flush=options.flush, chain_width=options.group_count)
         try:
             record = self.record()
@@ -100,24 +97,24 @@ class TopicMaker:
             if wanted == self.wanted:
                 await topics.create(TOPIC, options.partition_count, settings, TOPIC_DEADLINE_S, wanted)
         except SeriatimError as exc:
-            self._world.schedule.tell("world", f"topic not made again: {exc!r}")
+            self._schedule.tell("world", f"topic not made again: {exc!r}")
 
     # ---- what clients ask ---------------------------------------------------------------------------
 
     def look(self, partition: PartitionId, gone: Callable[[], None]) -> None:
         """Ask any broker for the topic by its name; `gone` is called if it is not the one with this partition."""
-        world = self._world
-        name = world.schedule.rng.choice(sorted(self._cluster.brokers))
-        world.schedule.after(world.network.latency_us(), self._answer, name, partition, gone)
+        scene = self._cluster.scene
+        name = self._schedule.rng.choice(sorted(self._cluster.brokers))
+        self._schedule.after(scene.cluster.network.latency_us(), self._answer, name, partition, gone)
 
     def _answer(self, name: str, partition: PartitionId, gone: Callable[[], None]) -> None:
-        world = self._world
+        scene = self._cluster.scene
         process = self._cluster.brokers[name].process
-        is_away = process is None or not process.is_serving or process.frozen or world.clients.cut.get(name)
+        is_away = process is None or not process.is_serving or process.frozen or scene.clients.cut.get(name)
         if is_away or self._cluster.coordinator.is_down or self._cluster.coordinator.isolated.get(name):
             return
         if self.is_gone(partition):
-            world.schedule.after(world.network.latency_us(), gone)
+            self._schedule.after(scene.cluster.network.latency_us(), gone)
 
     # ---- the end ------------------------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ class TopicMaker:
         Not judged: a broker that has dropped a partition may hear of it from one that has not, and keep an empty log
         or a preparation until its next start.
         """
-        world, judge = self._world, self._world.judge
+        scene, judge = self._cluster.scene, self._cluster.scene.judge
         for broker in self._cluster.brokers.values():
             images = broker.disk.durable.partitions
             for partition in sorted(judge.seen.gone & images.keys()):
@@ -135,7 +132,7 @@ class TopicMaker:
                     judge.fail("GONE", f"{broker.name} keeps messages of {partition}, whose topic was deleted")
             if broker.process is not None and broker.process.watched is not None:
                 broker.process.watched.check_answered(judge.seen.gone)
-        for follower in world.consumers:
+        for follower in scene.population.consumers:
             if follower.alive and follower.partition in judge.seen.gone:
                 judge.fail("GONE", f"{follower.name} follows partition {follower.partition}, whose topic was deleted")
         judge.final_of_gone()

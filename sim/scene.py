@@ -1,0 +1,83 @@
+"""The parts of one world, which clusters and faults reach, and what a world requires of a cluster.
+
+Faults strike all that there is, and processes of brokers meet clients, other programs and the judge. All others get
+only the parts that they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from .clients import Clients
+from .cluster import Broker, Cluster
+from .copies import Copies
+from .draining import Draining
+from .faults import Options
+from .forwards import Forwards
+from .health import Health
+from .judge import Judge
+from .key_people import KeyPeople
+from .people import People
+from .population import Population
+from .publishing.surroundings import Publishing
+from .setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The parts of one world. Each is there before the run begins."""
+
+    setting: Setting
+    cluster: Cluster
+    judge: Judge
+    clients: Clients
+    population: Population
+    people: People
+    key_people: Sequence[KeyPeople]
+    publishing: Publishing
+    forwards: Forwards
+    copies: Copies
+    health: Health
+    draining: Draining
+
+
+class SimulatedCluster(Cluster, Protocol):
+    """A cluster that is put into a world, in three steps: it is made, connected, and then enters the scene."""
+
+    def connect(self, judge: Judge) -> None:
+        """Make the network and the coordinator; the world has a judge now."""
+
+    def enter(self, scene: Scene) -> None:
+        """All parts are there."""
+
+
+class Faults(Protocol):
+    """The faults of one run."""
+
+    def plan(self) -> None:
+        """Schedule them."""
+
+    def heal(self) -> None:
+        """Undo all of them."""
+
+    def restart_hung(self, broker: Broker) -> None:
+        """A supervisor ends a process whose disk hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKind:
+    """One of the clusters that may be simulated.
+
+    Attributes:
+        draw: Draws what may go wrong, from the chance of the run, a profile (or ""), a number of batches (0: drawn),
+            and the chance by which a world gets something more than an ordinary one.
+        make: Makes the cluster.
+        injector: Makes the faults that such a cluster can meet; the numbers are of those that do not strike.
+    """
+
+    draw: Callable[[Random, str, int, Random], Options]
+    make: Callable[[Setting], SimulatedCluster]
+    injector: Callable[[Scene, frozenset[int]], Faults]
