@@ -10,13 +10,14 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import StartPosition
 
-from .clients import Clients, SimProducer
+from .clients import Clients
 from .cluster import Coordinator
 from .consumers import SimConsumer
 from .judge import Judge
 from .judge.modes import ONCE, ONCE_EXCLUSIVE, SHARED
 from .keyed_consumers import KEYED_GROUPS, SimKeyedConsumer
 from .mode_consumers import MODES, SimModeConsumer, SimOnceConsumer
+from .producers import SimProducer
 from .ranges import SimRangeReader
 from .setting import Setting
 

@@ -6,15 +6,13 @@ It does what the links of a client do (`seriatim._transport.append`, `AppendLink
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from seriatim._core import producer as core
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event, ResolveProducer
 
-if TYPE_CHECKING:
-    from .clients import Clients
+from .clients import Clients
 
 
 class Suspicions:
