@@ -38,6 +38,10 @@ BEGUN_ALONE_ENDS_US = (40_000, 120_000)
 """When it ends otherwise, after it has begun. Without answers of other members it may give nothing after that time."""
 
 
+LATE_ALONE_US = 150_000
+"""So long after the write counts as unanswered, the next consumers come."""
+
+
 class CoreInjector(Injector):
     """The faults of any cluster, and those of bare cores only."""
 
@@ -117,6 +121,21 @@ class CoreInjector(Injector):
             self._cluster.coordinator.on_late = None
             self._tell(f"{process.name} reads that the coordinator was rebuilt, and nothing was lost")
             self._schedule.after(self._rng.randint(0, COORDINATOR_TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
+
+        self._cluster.coordinator.on_late = late
+
+    def inject_late_alone(self) -> None:
+        """A cursor is written without an answer. All consumers of the groups by key end, and as many come soon."""
+
+        def late(process: Process) -> None:
+            self._cluster.coordinator.on_late = None
+            self._tell(f"{process.name} gets no answer, and all its consumers end")
+            population = self._scene.population
+            for consumer in population.consumers:
+                if consumer.alive and consumer.group in population.keyed_groups:
+                    consumer.crash()
+                    back_us = COORDINATOR_TIMEOUT_US + self._rng.randint(1_000, LATE_ALONE_US)
+                    self._schedule.after(back_us, population.replace_consumer, consumer.group, consumer.partition)
 
         self._cluster.coordinator.on_late = late
 

@@ -207,6 +207,11 @@ def keyed_late(rng: random.Random, options: Options) -> Options:
     )
 
 
+def keyed_left(rng: random.Random, options: Options) -> Options:
+    """The same writes. All consumers end while one is under way, and others come before it is carried out."""
+    return replace(keyed_late(rng, options), kinds={"plan": 6, "complaint": 6, "late_alone": 12})
+
+
 def keyed_words(rng: random.Random, options: Options) -> Options:
     """A server that was replaced reaches a member that has just started, with acknowledgements that no other has."""
     drawn = with_keys(rng, late_words(rng, options))

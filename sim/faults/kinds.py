@@ -65,6 +65,7 @@ MORE_KINDS: tuple[str, ...] = (
     "lose_server",
     "half_state",
     "needless_rebuild",
+    "late_alone",
     "begun_alone",
     "freeze_master",
     "group_leaves",

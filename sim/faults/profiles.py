@@ -138,6 +138,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-halves": Profile(keyed.keyed_halves, 0, HALVES),
     "keyed-slow": Profile(keyed.keyed_slow, 0),
     "keyed-late": Profile(keyed.keyed_late, 0, REBUILDS),
+    "keyed-left": Profile(keyed.keyed_left, 0, LATE_CURSORS),
     "keyed-begins": Profile(keyed.keyed_begins, 0, BEGUN),
     "keyed-words": Profile(keyed.keyed_words, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),

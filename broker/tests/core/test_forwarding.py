@@ -13,6 +13,7 @@ from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers.groups import serving
 from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
+from seriatim_broker.core.state.consumers import ConsumerGroupPhase
 from seriatim_broker.core.state.keyed import Fetch
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -475,6 +476,58 @@ def test_a_hand_over_under_way_outlives_a_rebuild_of_the_coordinator(is_unknown:
     assert bench.keyed.handover is handing
     assert not bench.delivered(fx.Joined)
     assert bench.granted() == []
+
+
+@pytest.mark.parametrize("leaves_late", [False, True])
+def test_hand_over_under_way_when_the_last_consumer_leaves(leaves_late: bool) -> None:
+    """Rule `under-way-is-kept`: a consumer that joins at once gets nothing before the outcome is known."""
+    bench, written = handed_over()
+    handing = bench.keyed.handover
+    if not leaves_late:
+        bench.do(ev.ConsumerGone(1))
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
+    if leaves_late:
+        bench.do(ev.ConsumerGone(1))
+    bench.cursor()
+    bench.join(subscription=2)
+    bench.cursor()
+    for _ in range(4):
+        bench.deliver()
+    assert bench.keyed.handover is handing
+    assert bench.granted() == []
+    again = bench.all(fx.WriteCursor)[1]
+    assert again.record == written.record
+    bench.do(ev.CursorWritten(P, GROUP, again.serial, ev.WriteOutcome.DONE, 9))
+    assert bench.delivered(fx.EndOfSegment)
+    assert GROUP not in bench.part.consumer_groups
+
+
+def test_hand_over_under_way_when_the_first_consumer_joins() -> None:
+    """Rule `under-way-is-kept`: the server waits for its right, and its group has no consumers."""
+    bench, written = handed_over()
+    bench.do(ev.ConsumerGone(1))
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
+    bench.wait(2 * SECOND)  # the other member is silent
+    bench.cursor()
+    assert bench.part.consumer_groups[GROUP].phase is ConsumerGroupPhase.SERVING
+    assert bench.keyed.frozen is not None
+    handing = bench.keyed.handover
+    bench.join(subscription=2)
+    bench.cursor()
+    assert bench.keyed.handover is handing
+    assert bench.granted() == []
+
+
+def test_consumer_that_joined_during_a_crossing_that_failed() -> None:
+    """Rule `joined-is-told`."""
+    bench, written = handed_over()
+    bench.clear()
+    bench.join(subscription=2)
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert bench.keyed.frozen is None
+    assert [effect.subscription for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Joined)] == [2]
 
 
 def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:

@@ -56,6 +56,23 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
     broker.out.emit(Deliver(consumer.stream, consumer.subscription, event))
 
 
+def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> bool:
+    """Whether the coordinator may still write the cursor for a transaction that had no answer.
+
+    Rule `unknown-stays-frozen` (J2): until that is known, the consumer group stays frozen. The same transaction is
+    tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
+      1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and goes on.
+      2. A consumer acknowledges k:5, and A confirms that.
+      3. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
+    """
+    keyed = consumer_group.keyed
+    handing = keyed.handover if keyed is not None else None
+    if handing is None or not handing.sent[0]:
+        return False
+    cursor_revision, chain_revision = handing.sent
+    return consumer_group.cursor_revision == cursor_revision and partition.revision in (0, chain_revision)
+
+
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Forget a consumer group if it has no consumers, questions or requests, and nothing of it is still to be written.
 
@@ -64,6 +81,13 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
       2. No consumer is left, so the consumer group is forgotten. On all disks k:5 is still on its way.
       3. A consumer joins next week, and the dead letter is sent again. By then the table of the dead-letter topic may
          have forgotten the first one.
+
+    Rule `under-way-is-kept` (J2, J5): a hand-over that may still be carried out keeps the consumer group here. It is
+    written again until the coordinator says what has become of it. Without it:
+      1. A hands over, and writes the cursor. Its last consumer leaves. The transaction has no answer.
+      2. A reads the cursor, which has not moved, and forgets the consumer group.
+      3. A consumer joins. A grants k:5, and confirms its acknowledgement.
+      4. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
     """
     is_serving = consumer_group.phase is ConsumerGroupPhase.SERVING
     is_used = (
@@ -75,6 +99,7 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
         or consumer_group.key_requests
         or consumer_group.passes_alone
         or consumer_group.is_forwarding
+        or may_be_carried_out(partition, consumer_group)
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
         forget(partition, consumer_group)

@@ -20,7 +20,7 @@ from ...values.kinds import TimerKind
 from ...values.positions import Place
 from ...values.segment import SegmentState
 from . import delivery_attempts
-from .consumer_group import forget_if_unused, read_cursor, tell
+from .consumer_group import forget_if_unused, may_be_carried_out, read_cursor, tell
 from .gap_reports import tell_dropped_unread, tell_lost
 
 
@@ -272,7 +272,12 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
     elif outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
-    elif consumer_group.consumers or consumer_group.is_asked or consumer_group.is_forwarding:
+    elif (
+        consumer_group.consumers
+        or consumer_group.is_asked
+        or consumer_group.is_forwarding
+        or may_be_carried_out(partition, consumer_group)
+    ):
         broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)
     else:
         forget_if_unused(partition, consumer_group)

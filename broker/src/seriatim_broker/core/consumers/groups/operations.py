@@ -71,7 +71,7 @@ from ...values.positions import Place, first_kept, position_of
 from ...values.segment import SegmentState
 from ...values.targets import named, place_of
 from ..cursors import control_records, crossing, delivery_attempts
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor, tell
 from ..exclusive import assignment
 from ..keyed import handoff
 from . import progress
@@ -183,7 +183,8 @@ def take_up(
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """The chain and the cursor are known: carry out the operations that wait, one after another."""
     while consumer_group.operations and not consumer_group.crossing_serial and partition.read_floor is None:
-        if consumer_group.cursor is None or consumer_group.phase is ConsumerGroupPhase.CROSSING:
+        is_crossing = consumer_group.phase is ConsumerGroupPhase.CROSSING
+        if consumer_group.cursor is None or is_crossing or may_be_carried_out(partition, consumer_group):
             return
         operation = consumer_group.operations[0]
         chain = partition.chain

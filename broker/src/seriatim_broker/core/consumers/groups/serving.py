@@ -30,7 +30,7 @@ from ...values.segment import Segment, SegmentState
 from ...values.states import NOTHING, put
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing, delivery_attempts, gap_reports
-from ..cursors.consumer_group import consumer_group_of, forget, forget_if_unused, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget, forget_if_unused, may_be_carried_out, read_cursor, tell
 from ..keyed import grants, handoff, outcomes, waiting_keys
 from . import cursor_notes, operations, progress, questions, subscriptions
 
@@ -245,7 +245,8 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
             _forward_elsewhere(broker, partition, consumer_group, segment)
         _refuse_all(broker, partition, consumer_group, segment)
         return
-    is_wanted = consumer_group.consumers or consumer_group.key_requests or consumer_group.is_forwarding
+    goes_on = consumer_group.is_forwarding or may_be_carried_out(partition, consumer_group)
+    is_wanted = consumer_group.consumers or consumer_group.key_requests or goes_on
     if not is_wanted and not (consumer_group.passes_alone and segment.is_stub):
         consumer_group.passes_alone = False
         forget_if_unused(partition, consumer_group)
@@ -357,12 +358,12 @@ def _begin(
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     keyed = consumer_group.keyed
     if keyed is not None and handoff.is_still_served(consumer_group, record, segment):
-        if handoff.may_be_carried_out(partition, consumer_group):
-            consumer_group.phase = ConsumerGroupPhase.SERVING
+        consumer_group.phase = ConsumerGroupPhase.SERVING
+        subscriptions.welcome_new(broker, partition, consumer_group)
+        if may_be_carried_out(partition, consumer_group):
             handoff.hand_over_if_done(broker, partition, consumer_group)
             return
         keyed.handover = None
-        consumer_group.phase = ConsumerGroupPhase.SERVING
         outcomes.thaw(broker, partition, consumer_group)
         progress.go_on(broker, partition, consumer_group)
         return

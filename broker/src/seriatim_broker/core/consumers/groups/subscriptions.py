@@ -17,7 +17,7 @@ from ...values.keyed import ConsumerMode
 from ...values.kinds import TimerKind
 from ...values.positions import Place, end_of_drops
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor, tell
 from ..cursors.gap_reports import lost_since, tell_lost, tell_noted_drop
 from ..exclusive import activation, assignment
 from ..keyed import grants, handoff, outcomes
@@ -45,13 +45,14 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
     consumer_group.consumers.append(consumer)
     if consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
-    if is_first:
+    if is_first and not may_be_carried_out(partition, consumer_group):
         # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
         # it:
         #   1. A consumer group has no consumers, and its server waits for a silent member.
         #   2. Meanwhile the consumer group is deleted, and made again by another server.
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
+        # While a hand-over may still be carried out, nothing is granted, and its transaction compares the cursor.
         control_records.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
@@ -109,6 +110,19 @@ def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         if consumer is not first:
             activation.stand_by(broker, consumer_group, consumer)
     assignment.changed(broker, partition, consumer_group)
+
+
+def welcome_new(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """The keys of a group go on where they were: tell those that have joined since that they have.
+
+    Rule `joined-is-told` (I13): messages are granted only to a consumer that knows it has joined. Without it:
+      1. A hands over, and writes the cursor. c2 joins. The transaction finds that the chain has changed.
+      2. A goes on, and grants k:5 to c2. c2 drops the grant, because it was not told that it has joined.
+      3. k:5 waits until c2 gives up and joins again.
+    """
+    for consumer in consumer_group.consumers:
+        if not consumer.grant_ms:
+            _welcome(broker, partition, consumer_group, consumer)
 
 
 def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:

@@ -34,6 +34,7 @@ from ...values.messages import HandOver, HandOverKept
 from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import control_records, crossing
+from ..cursors.consumer_group import may_be_carried_out
 from . import outcomes
 
 RESEND_US = 200_000
@@ -213,23 +214,6 @@ def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     record = replace(record, handover=handing.handover.id, oldest=handing.oldest)
     handing.sent = (consumer_group.cursor_revision, partition.revision)
     crossing.move_to(broker, partition, consumer_group, record, partition.revision)
-
-
-def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> bool:
-    """Whether the coordinator may still write the cursor for a transaction that had no answer.
-
-    Rule `unknown-stays-frozen` (J2): until that is known, the consumer group stays frozen. The same transaction is
-    tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
-      1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and goes on.
-      2. A consumer acknowledges k:5, and A confirms that.
-      3. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
-    """
-    keyed = consumer_group.keyed
-    handing = keyed.handover if keyed is not None else None
-    if handing is None or not handing.sent[0]:
-        return False
-    cursor_revision, chain_revision = handing.sent
-    return consumer_group.cursor_revision == cursor_revision and partition.revision in (0, chain_revision)
 
 
 def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:

@@ -38,7 +38,7 @@ from ...values.events import CursorRecord, ListKeys, OperateKeys
 from ...values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ...values.kinds import TimerKind
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor
 from . import dead_letters
 
 REQUESTS_MAX = 64
@@ -70,7 +70,12 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
-    elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.consumers and is_first:
+    elif (
+        consumer_group.phase is ConsumerGroupPhase.SERVING
+        and not consumer_group.consumers
+        and is_first
+        and not may_be_carried_out(partition, consumer_group)
+    ):
         control_records.write_if_dirty(broker, partition, consumer_group)
         consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
         read_cursor(broker, partition, consumer_group)
