@@ -23,16 +23,16 @@ from seriatim.history import HistoryWriter, Report, check, render
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError
 from seriatim_local import FaultRecord, LocalCluster
 
-from e2e.faults.admins import Admins
-from e2e.faults.clusters import Running
-from e2e.faults.crew import GROUP as WORKERS
-from e2e.faults.crew import Crew, Workers
-from e2e.faults.fault import Fault, NotStruckError, Scene, injected
-from e2e.faults.features import Features
-from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
-from e2e.faults.publishing import Publishing
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene, injected
 from e2e.faults.report import COUNTS, CaseResult, judge
 from e2e.faults.schedule import Case
+from e2e.faults.systems.admin_calls import Admins
+from e2e.faults.systems.clusters import Running
+from e2e.faults.traffic.features import Features
+from e2e.faults.traffic.keyed_consumers import GROUP as WORKERS
+from e2e.faults.traffic.keyed_consumers import Crew, Workers
+from e2e.faults.traffic.load import LATE_GROUP, Clients, Load, break_connections
+from e2e.faults.traffic.publications import Publishing
 from e2e.workers import WorkerError
 
 HEALTHY_DEADLINE_S: Final = 60.0

@@ -6,18 +6,17 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from e2e.faults import clusters, shims
-from e2e.faults.balance import UnevenOpenSegments
-from e2e.faults.broker_groups import DrainedBrokerGroup, ReplacedDisk
-from e2e.faults.certificates import FalseCertificate
-from e2e.faults.clocks import ClockJump
-from e2e.faults.coordinator import CompactedWatch, OneOfThree, RebuiltCoordinator
-from e2e.faults.damage import BitFlip
-from e2e.faults.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
-from e2e.faults.fault import Fault
-from e2e.faults.loss import BothDisksLost
-from e2e.faults.network import all_cuts
-from e2e.faults.processes import (
+from e2e.faults.kinds.balance import UnevenOpenSegments
+from e2e.faults.kinds.broker_groups import DrainedBrokerGroup, ReplacedDisk
+from e2e.faults.kinds.clocks import ClockJump
+from e2e.faults.kinds.coordinator import CompactedWatch, OneOfThree, RebuiltCoordinator
+from e2e.faults.kinds.damage import BitFlip
+from e2e.faults.kinds.death_certificates import FalseCertificate
+from e2e.faults.kinds.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
+from e2e.faults.kinds.fault import Fault
+from e2e.faults.kinds.loss import BothDisksLost
+from e2e.faults.kinds.network import all_cuts
+from e2e.faults.kinds.processes import (
     FreezeBrokers,
     FreezeClient,
     FreezeCoordinator,
@@ -25,7 +24,8 @@ from e2e.faults.processes import (
     KillClient,
     KillCoordinator,
 )
-from e2e.faults.switching import ManySwitches, RollingRestart, SwitchDuringSwitch
+from e2e.faults.kinds.switches import ManySwitches, RollingRestart, SwitchDuringSwitch
+from e2e.faults.systems import clusters, shims
 
 HOUR_S: Final = 3600.0
 STALL_S: Final = 10.0

@@ -13,17 +13,17 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults import clusters, namespaces
 from e2e.faults.case import Outcome, run_case
 from e2e.faults.catalogue import QUICK, all_faults, by_name, missing
-from e2e.faults.clusters import BROKERS, Kind, Place, Running
-from e2e.faults.crew import Workers
-from e2e.faults.fault import Fault
-from e2e.faults.load import Clients
-from e2e.faults.namespaces import Namespaces
+from e2e.faults.kinds.fault import Fault
 from e2e.faults.report import CaseResult, RunResult
 from e2e.faults.schedule import Case, Planned, plan
 from e2e.faults.settings import Settings
+from e2e.faults.systems import clusters, namespaces
+from e2e.faults.systems.clusters import BROKERS, Kind, Place, Running
+from e2e.faults.systems.namespaces import Namespaces
+from e2e.faults.traffic.keyed_consumers import Workers
+from e2e.faults.traffic.load import Clients
 from e2e.usage import SettingsError
 
 FAILED_CASES_KEPT: Final = 20

@@ -17,5 +17,5 @@
     report      figures, the table, JSON, the last line
     reading     types the commands of the Kubernetes pages: `make e2e-pages`
 
-The traffic is that of the fault suite (`e2e.faults.client`). `seriatim.history` judges it, as in all suites.
+The traffic is that of the fault suite (`e2e.faults.traffic.client`). `seriatim.history` judges it, as in all suites.
 """

@@ -13,7 +13,7 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults.load import Clients
+from e2e.faults.traffic.load import Clients
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import INSTALL, Case
 from e2e.kubernetes.evidence import gather

@@ -17,10 +17,10 @@ from seriatim import Admin, Client, GroupDescription, Tls, TopicDescription, Top
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
-from e2e.faults.fault import lacks_copies
-from e2e.faults.load import Clients, Load, Role
+from e2e.faults.kinds.fault import lacks_copies
 from e2e.faults.report import judge
 from e2e.faults.schedule import Workload
+from e2e.faults.traffic.load import Clients, Load, Role
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
 from e2e.kubernetes.release import CLUSTER, topic_manifest
 from tools.kubernetes.errors import ClusterError

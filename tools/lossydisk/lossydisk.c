@@ -2,7 +2,7 @@
  * Shows what a power cut would leave. This library is preloaded into one process. For each file below one directory, it
  * notes how many bytes the disk has reported as flushed. A killed process loses no byte that it wrote, because the
  * kernel keeps the pages. A test that simulates a power cut kills the process, and then cuts each file to the noted
- * length (see `e2e/faults/shims.py`).
+ * length (see `e2e/faults/systems/shims.py`).
  *
  * LOSSYDISK_PREFIX names the directory (an absolute path without links). LOSSYDISK_LOG names the file to which lines are
  * appended, one for each fsync or fdatasync that succeeded on a regular file:

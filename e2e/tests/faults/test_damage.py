@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from e2e.faults.client import marker_of, value_of
-from e2e.faults.damage import choose_byte, flip
-from e2e.faults.fault import NotStruckError
+from e2e.faults.kinds.damage import choose_byte, flip
+from e2e.faults.kinds.fault import NotStruckError
+from e2e.faults.traffic.client import marker_of, value_of
 
 MARKER = marker_of("case-7")
 

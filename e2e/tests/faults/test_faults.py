@@ -12,13 +12,13 @@ from seriatim_local import FaultRecord
 
 from e2e.faults.case import ended_by_themselves
 from e2e.faults.catalogue import QUICK, all_faults, by_name
-from e2e.faults.client import marker_of, number_of, value_of
-from e2e.faults.fault import Fault, NotStruckError, Scene, injected, lacks_copies
-from e2e.faults.loss import lost_with
-from e2e.faults.network import ends_of
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene, injected, lacks_copies
+from e2e.faults.kinds.loss import lost_with
+from e2e.faults.kinds.network import ends_of
 from e2e.faults.run import QUICK_FEATURES, chosen, has_features, place_of
 from e2e.faults.schedule import WORKLOADS
 from e2e.faults.settings import Settings
+from e2e.faults.traffic.client import marker_of, number_of, value_of
 from e2e.observe import ChainNow, ReaderNow, Snapshot
 from e2e.usage import SettingsError
 

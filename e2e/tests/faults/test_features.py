@@ -13,8 +13,9 @@ from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import make_offset
 
 from e2e.faults.case import _judged
-from e2e.faults.client import value_of
-from e2e.faults.features import (
+from e2e.faults.report import COUNTS, CaseResult, features
+from e2e.faults.traffic.client import value_of
+from e2e.faults.traffic.features import (
     ACTS,
     BY_KEY,
     DECLARED_LOSS,
@@ -28,7 +29,6 @@ from e2e.faults.features import (
     draw,
     wrong_range,
 )
-from e2e.faults.report import COUNTS, CaseResult, features
 
 TOPIC = "case-3-features"
 

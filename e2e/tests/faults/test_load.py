@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e.faults.load import Clients, Load
 from e2e.faults.schedule import Workload
+from e2e.faults.traffic.load import Clients, Load
 
 
 @pytest.fixture

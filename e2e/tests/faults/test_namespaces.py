@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from seriatim_api.errors import PreconditionError
 
-from e2e.faults import namespaces
-from e2e.faults.namespaces import Layout, Namespaces, lay_out, leftovers, token_of
+from e2e.faults.systems import namespaces
+from e2e.faults.systems.namespaces import Layout, Namespaces, lay_out, leftovers, token_of
 
 BROKERS = ("g0-0", "g0-1", "g1-0")
 LACKING = namespaces.missing()

@@ -10,14 +10,15 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from e2e.faults import clusters, load
 from e2e.faults.case import run_case
-from e2e.faults.clusters import Running
-from e2e.faults.disks import PowerCut
-from e2e.faults.load import Clients
+from e2e.faults.kinds.disks import PowerCut
 from e2e.faults.report import CaseResult
 from e2e.faults.schedule import Planned, case
-from e2e.faults.shims import find_compiler
+from e2e.faults.systems import clusters
+from e2e.faults.systems.clusters import Running
+from e2e.faults.systems.shims import find_compiler
+from e2e.faults.traffic import load
+from e2e.faults.traffic.load import Clients
 
 pytestmark = [
     pytest.mark.faults,

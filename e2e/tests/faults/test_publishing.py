@@ -10,8 +10,8 @@ from typing import Any, Self, cast
 import pytest
 from seriatim import partition_of_key
 
-from e2e.faults.publisher import rows_of
-from e2e.faults.publishing import PARTITIONS, Publishing
+from e2e.faults.traffic.publications import PARTITIONS, Publishing
+from e2e.faults.traffic.publisher import rows_of
 
 
 def expected(seed: int, last: int) -> list[list[bytes]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults.shims import Flushed, Shims, find_compiler, parse_flushed
+from e2e.faults.systems.shims import Flushed, Shims, find_compiler, parse_flushed
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler: the shims cannot be built")
 

@@ -9,7 +9,7 @@ from seriatim.history import MemoryHistory, check_events
 
 from e2e.faults.report import judge
 from e2e.faults.schedule import WORKLOADS
-from e2e.faults.worker import fate_of
+from e2e.faults.traffic.keyed_worker import fate_of
 
 NUMBERS = range(5_000)
 

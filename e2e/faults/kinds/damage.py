@@ -18,10 +18,10 @@ from typing import ClassVar, Final, Literal
 from seriatim import Damage
 from seriatim_api.errors import PreconditionError
 
-from e2e.faults.client import marker_of
-from e2e.faults.disks import start_with_new_disk, wipe
-from e2e.faults.fault import Fault, NotStruckError, Scene
-from e2e.faults.load import LATE_GROUP, PROGRESS_DEADLINE_S
+from e2e.faults.kinds.disks import start_with_new_disk, wipe
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
+from e2e.faults.traffic.client import marker_of
+from e2e.faults.traffic.load import LATE_GROUP, PROGRESS_DEADLINE_S
 from e2e.observe import Observer, Snapshot
 
 HEAL_AFTER_S: Final = 15

@@ -11,9 +11,9 @@ from typing import ClassVar, Final, Literal
 
 from seriatim import BrokerGroup
 
-from e2e.faults.disks import wipe
-from e2e.faults.fault import Fault, NotStruckError, Scene
-from e2e.faults.processes import brokers_of
+from e2e.faults.kinds.disks import wipe
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
+from e2e.faults.kinds.processes import brokers_of
 
 DRAINED_DEADLINE_S: Final = 90.0
 LOOK_S: Final = 0.25

@@ -20,12 +20,12 @@ from seriatim import Segment
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_local import LocalCluster
 
-from e2e.faults.admins import Admins
-from e2e.faults.clusters import FaultPrograms, Kind, Running
-from e2e.faults.crew import Crew
-from e2e.faults.features import Features
-from e2e.faults.load import LOST, PROGRESS_DEADLINE_S, Load
-from e2e.faults.shims import Shims
+from e2e.faults.systems.admin_calls import Admins
+from e2e.faults.systems.clusters import FaultPrograms, Kind, Running
+from e2e.faults.systems.shims import Shims
+from e2e.faults.traffic.features import Features
+from e2e.faults.traffic.keyed_consumers import Crew
+from e2e.faults.traffic.load import LOST, PROGRESS_DEADLINE_S, Load
 from e2e.observe import OPEN, Snapshot
 
 POLL_S: Final = 0.05

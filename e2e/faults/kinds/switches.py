@@ -11,7 +11,7 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
 
 SWITCH_DEADLINE_S: Final = 240.0
 SWITCHES: Final = 200

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from seriatim import Client, TopicSettings, partition_of_key
 
-from e2e.faults.load import BEGIN_DEADLINE_S, DRAIN_DEADLINE_S
-from e2e.faults.publisher import WRITER, rows_of
+from e2e.faults.traffic.load import BEGIN_DEADLINE_S, DRAIN_DEADLINE_S
+from e2e.faults.traffic.publisher import WRITER, rows_of
 from e2e.workers import Worker, start_worker
 
 PARTITIONS: Final = 4
@@ -122,7 +122,7 @@ class Publishing:
         arguments = [part for address in self._bootstrap for part in ("--bootstrap", address)]
         arguments += ["--topic", self.topic, "--seed", str(self.seed)]
         self._worker = await self._stack.enter_async_context(
-            start_worker("publisher", "e2e.faults.publisher", arguments, log=self._log, on_line=self._take)
+            start_worker("publisher", "e2e.faults.traffic.publisher", arguments, log=self._log, on_line=self._take)
         )
 
     def _take(self, line: dict[str, Any]) -> None:

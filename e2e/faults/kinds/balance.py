@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from seriatim_api.errors import DeadlineExceededError
 
-from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
 from e2e.observe import Snapshot
 
 SPREAD_DEADLINE_S: Final = 60.0

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Literal
 
 from seriatim import Segment
 
-from e2e.faults.fault import Fault, Scene
+from e2e.faults.kinds.fault import Fault, Scene
 from e2e.faults.schedule import CLIENT_SAFE
 
 End = Literal["master", "slave", "coordinator", "clients", "others", "all"]

@@ -25,8 +25,8 @@ from seriatim_api.errors import DeadlineExceededError
 from seriatim_local import LocalCluster
 
 from e2e.demo.gaps import Silences
-from e2e.faults.namespaces import Namespaces
 from e2e.faults.schedule import Workload
+from e2e.faults.systems.namespaces import Namespaces
 from e2e.observe import Describing, Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
@@ -92,7 +92,11 @@ class Clients:
         place = () if self._network is None else ("--namespace", self._network.namespace(role))
         self._workers[role] = await stack.enter_async_context(
             start_worker(
-                role, "e2e.faults.client", [role, *place], log=self._log, on_line=lambda line: self.on_line(role, line)
+                role,
+                "e2e.faults.traffic.client",
+                [role, *place],
+                log=self._log,
+                on_line=lambda line: self.on_line(role, line),
             )
         )
         self._stacks[role] = stack

@@ -22,9 +22,9 @@ from seriatim_local import BrokerPlan, ClusterPlan, LinkDelay, LocalCluster, Ser
 from seriatim_local.layout.programs import find_etcd
 from seriatim_local.links.delays import NO_DELAY
 
-from e2e.faults import trio
-from e2e.faults.namespaces import Namespaces
-from e2e.faults.shims import Shims
+from e2e.faults.systems import etcd_trio
+from e2e.faults.systems.namespaces import Namespaces
+from e2e.faults.systems.shims import Shims
 
 Kind = Literal["embedded", "etcd", "etcd of three"]
 Place = Literal["proxy", "namespaces"]
@@ -73,13 +73,13 @@ class FaultPrograms:
         assignments = [f"{name}={value}" for name, value in self.shims.environment(broker.name).items()]
         argv = [*self.inner.broker(plan, broker, data), *self.once.pop(broker.name, ())]
         if self.kind == "etcd of three":
-            argv += ["--coordinator", trio.endpoints(plan, str(broker.coordinator))]
+            argv += ["--coordinator", etcd_trio.endpoints(plan, str(broker.coordinator))]
         return ["env", *assignments, *argv]
 
     def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
         """Return the coordinator's command line. For an etcd of three members it is the parent that runs them."""
         if self.kind == "etcd of three":
-            return trio.command(plan, data)
+            return etcd_trio.command(plan, data)
         return self.inner.coordinator(plan, data)
 
     def last_run(self, data: Path, broker: str) -> RunId | None:

@@ -44,9 +44,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import make_offset
 from seriatim_api.retry import dead_letter_topic_of
 
-from e2e.faults.client import number_of, opened, recorded_client, value_of
-from e2e.faults.crew import what_waits
-from e2e.faults.load import DRAIN_DEADLINE_S
+from e2e.faults.traffic.client import number_of, opened, recorded_client, value_of
+from e2e.faults.traffic.keyed_consumers import what_waits
+from e2e.faults.traffic.load import DRAIN_DEADLINE_S
 
 IN_ORDER: Final = "features-in-order"
 BY_KEY: Final = "features-by-key"

@@ -16,10 +16,10 @@ from aetcd.rpc import rpc_pb2
 from seriatim_api.errors import DeadlineExceededError, RunAliveError, SeriatimError
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from e2e.faults.disks import start_with_new_disk, wipe
-from e2e.faults.fault import TWO_COPIES_DEADLINE_S, Fault, NotStruckError, Scene, lacks_copies_without
-from e2e.faults.load import PROGRESS_DEADLINE_S
-from e2e.faults.processes import brokers_of
+from e2e.faults.kinds.disks import start_with_new_disk, wipe
+from e2e.faults.kinds.fault import TWO_COPIES_DEADLINE_S, Fault, NotStruckError, Scene, lacks_copies_without
+from e2e.faults.kinds.processes import brokers_of
+from e2e.faults.traffic.load import PROGRESS_DEADLINE_S
 from e2e.observe import Observer, Snapshot
 
 ISSUER: Final = "fault suite"

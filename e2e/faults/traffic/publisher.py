@@ -1,4 +1,4 @@
-"""A program that publishes while faults go on, one publication after another: `python -m e2e.faults.publisher`.
+"""A program that publishes while faults go on, one publication after another: `python -m e2e.faults.traffic.publisher`.
 
 It goes on after its writer's last publication, so it may be killed at any moment and started again. The number of a
 publication determines its rows. It prints `publishing`, then `published` after each publication, and `stopped` after
@@ -126,7 +126,7 @@ async def _main(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.faults.publisher", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m e2e.faults.traffic.publisher", description=__doc__)
     parser.add_argument("--bootstrap", action="append", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--seed", type=int, required=True)

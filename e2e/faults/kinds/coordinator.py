@@ -16,11 +16,11 @@ import grpc
 from aetcd.rpc import rpc_pb2
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults import trio
-from e2e.faults.clusters import Kind
-from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
-from e2e.faults.load import PROGRESS_DEADLINE_S
+from e2e.faults.kinds.fault import POLL_S, Fault, NotStruckError, Scene
 from e2e.faults.schedule import CLIENT_SAFE
+from e2e.faults.systems import etcd_trio
+from e2e.faults.systems.clusters import Kind
+from e2e.faults.traffic.load import PROGRESS_DEADLINE_S
 from e2e.rebuilding import rebuild
 
 CALL_DEADLINE_S: Final = 10.0
@@ -169,10 +169,10 @@ class OneOfThree(Fault):
     async def inject(self, scene: Scene) -> None:
         """Kill or freeze the leader."""
         data = scene.cluster.data_directory("coordinator")
-        member = await _etcd_leader(trio.addresses(scene.cluster.plan))
-        self._pid = trio.pids(data)[f"m{member}"]
+        member = await _etcd_leader(etcd_trio.addresses(scene.cluster.plan))
+        self._pid = etcd_trio.pids(data)[f"m{member}"]
         scene.note(f"{self._how} of member {member}, the leader")
-        (data / trio.HOLD_NAME).touch()
+        (data / etcd_trio.HOLD_NAME).touch()
         os.kill(self._pid, signal.SIGKILL if self._how == "kill" else signal.SIGSTOP)
 
     async def hold(self, scene: Scene) -> None:
@@ -193,7 +193,7 @@ class OneOfThree(Fault):
 
     async def heal(self, scene: Scene) -> None:
         """Let a frozen leader go on. (The parent of the members starts a killed one again.)"""
-        (scene.cluster.data_directory("coordinator") / trio.HOLD_NAME).unlink(missing_ok=True)
+        (scene.cluster.data_directory("coordinator") / etcd_trio.HOLD_NAME).unlink(missing_ok=True)
         if self._how == "freeze" and self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGCONT)

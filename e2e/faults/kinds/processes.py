@@ -8,8 +8,8 @@ from typing import Literal
 
 from seriatim import Segment
 
-from e2e.faults.fault import Fault, NotStruckError, Scene
-from e2e.faults.load import Role
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
+from e2e.faults.traffic.load import Role
 
 BrokerRole = Literal["master", "slave", "both"]
 

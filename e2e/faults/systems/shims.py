@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_TOOLS: Final = Path(__file__).resolve().parents[2] / "tools"
+_TOOLS: Final = Path(__file__).resolve().parents[3] / "tools"
 _LIBRARIES: Final = (
     "badclock",
     "lossydisk",

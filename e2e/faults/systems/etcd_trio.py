@@ -52,7 +52,7 @@ def endpoints(plan: ClusterPlan, first: str) -> str:
 def command(plan: ClusterPlan, data: Path) -> Sequence[str]:
     """Return the command line of the parent."""
     members = {f"m{number}": list(pair) for number, pair in enumerate(addresses(plan))}
-    return [sys.executable, "-m", "e2e.faults.trio", str(data), json.dumps(members), find_etcd()]
+    return [sys.executable, "-m", "e2e.faults.systems.etcd_trio", str(data), json.dumps(members), find_etcd()]
 
 
 def pids(data: Path) -> dict[str, int]:

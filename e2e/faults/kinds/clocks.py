@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
-from e2e.faults.fault import Fault, NotStruckError, Scene
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
 from e2e.faults.schedule import CLIENT_SAFE
 
 TOLERANCE_S: Final = 60.0

@@ -1,7 +1,7 @@
 """A process with consumers of a group in which order is by key. Their handlers fail, and may end the process.
 
-`python -m e2e.faults.worker [--namespace NAME]`. Its parent tells it what to do, line by line, as it does with
-`e2e.faults.client`:
+`python -m e2e.faults.traffic.keyed_worker [--namespace NAME]`. Its parent tells it what to do, line by line, as it does
+with `e2e.faults.traffic.client`:
 
     begin → `joined 3`, crash: a handler ends the process soon, mend: no handler fails any more, end → `ended 3`
 
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from seriatim import Assignment, Client, GiveUp, KeyedConsumer, Message, Retry
 
-from e2e.faults.client import number_of, opened, recorded_client, serve
+from e2e.faults.traffic.client import number_of, opened, recorded_client, serve
 from e2e.workers import Parent
 
 CONSUMERS: Final = 2
@@ -134,7 +134,7 @@ class Working:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.faults.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m e2e.faults.traffic.keyed_worker", description=__doc__)
     parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")
     options = parser.parse_args()
     serve(Working, options.namespace)

@@ -1,9 +1,9 @@
 """A client process of the fault suite: a producer, or the readers of consumer groups. Its parent tells it what to do.
 
-`python -m e2e.faults.client producer|reader [--namespace NAME]`. One process serves one case after another, because
-starting a process takes longer than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`. Each case has
-its own client, connections and history. Each line of the process names its case, so that the parent does not take it
-for an answer of another case:
+`python -m e2e.faults.traffic.client producer|reader [--namespace NAME]`. One process serves one case after another,
+because starting a process takes longer than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`. Each
+case has its own client, connections and history. Each line of the process names its case, so that the parent does not
+take it for an answer of another case:
 
     producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
     reader      begin → `joined 3 GROUP`, `read`, `gap`, end → `ended 3`; several groups of one case may begin
@@ -26,7 +26,7 @@ from seriatim.history import HistoryWriter
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import split_offset
 
-from e2e.faults import namespaces
+from e2e.faults.systems import namespaces
 from e2e.workers import Parent
 
 TICK_S: Final = 0.005
@@ -290,7 +290,7 @@ async def _serve(make: Callable[[Parent, dict[str, Any]], Part]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.faults.client", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m e2e.faults.traffic.client", description=__doc__)
     parser.add_argument("role", choices=("producer", "reader"))
     parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")
     options = parser.parse_args()

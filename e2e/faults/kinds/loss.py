@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, UnavailableError
 
-from e2e.faults.disks import start_with_new_disk, wipe
-from e2e.faults.fault import POLL_S, Fault, NotStruckError, Scene
-from e2e.faults.load import GROUP, LATE_GROUP, LOST, PROGRESS_DEADLINE_S
+from e2e.faults.kinds.disks import start_with_new_disk, wipe
+from e2e.faults.kinds.fault import POLL_S, Fault, NotStruckError, Scene
+from e2e.faults.traffic.load import GROUP, LATE_GROUP, LOST, PROGRESS_DEADLINE_S
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot
 
 ISSUER: Final = "fault suite"

@@ -21,10 +21,10 @@ from seriatim.history import HistoryWriter
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_api.retry import dead_letter_topic_of
 
-from e2e.faults.client import number_of, opened
-from e2e.faults.load import BEGIN_DEADLINE_S, DRAIN_DEADLINE_S
-from e2e.faults.namespaces import Namespaces
-from e2e.faults.worker import CRASHED
+from e2e.faults.systems.namespaces import Namespaces
+from e2e.faults.traffic.client import number_of, opened
+from e2e.faults.traffic.keyed_worker import CRASHED
+from e2e.faults.traffic.load import BEGIN_DEADLINE_S, DRAIN_DEADLINE_S
 from e2e.workers import Worker, WorkerError, start_worker
 
 GROUP: Final = "workers"
@@ -83,7 +83,7 @@ class Workers:
             stack = self._stacks[number] = AsyncExitStack()
             place = () if self._network is None else ("--namespace", self._network.namespace("reader"))
             self._workers[number] = await stack.enter_async_context(
-                start_worker(f"worker {number}", "e2e.faults.worker", place, log=self._log)
+                start_worker(f"worker {number}", "e2e.faults.traffic.keyed_worker", place, log=self._log)
             )
             await self._workers[number].wait_for("ready", BEGIN_DEADLINE_S)
         return self._workers[number]

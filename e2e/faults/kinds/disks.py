@@ -19,8 +19,8 @@ from typing import ClassVar, Final, Literal
 from seriatim import Segment
 from seriatim_api.errors import SeriatimError
 
-from e2e.faults.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
-from e2e.faults.processes import BrokerRole, brokers_of
+from e2e.faults.kinds.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
+from e2e.faults.kinds.processes import BrokerRole, brokers_of
 
 REPORT_DEADLINE_S: Final = 30.0
 BRING_DEADLINE_S: Final = 30.0
