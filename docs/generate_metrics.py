@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
-from seriatim_broker.cluster_metrics import ClusterMeter
-from seriatim_broker.consumer_group_counts import ConsumerGroupTally
-from seriatim_broker.consumer_group_metrics import ConsumerGroupMeter
-from seriatim_broker.metrics import GAUGES, BrokerCollector, Counters
-from seriatim_broker.topic_metrics import TopicMeter
+from seriatim_broker.counters.broker import Counters
+from seriatim_broker.counters.consumer_groups import ConsumerGroupTally
+from seriatim_broker.metrics.broker import GAUGES, BrokerCollector
+from seriatim_broker.metrics.cluster import ClusterMeter
+from seriatim_broker.metrics.consumer_groups import ConsumerGroupMeter
+from seriatim_broker.metrics.topics import TopicMeter
 from seriatim_operator.metrics import OperatorMetrics
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.queue import WorkQueue

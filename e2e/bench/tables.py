@@ -38,7 +38,7 @@ from seriatim_broker.core.values.producers import (
     pack_table,
     pack_window,
 )
-from seriatim_broker.rpc import peer_frames
+from seriatim_broker.rpc.links import peer_frames
 
 from .figures import Figure, table, to_json, write_json
 from .machine import machine_facts

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from seriatim import Client
 from seriatim_broker.composition import Broker
-from seriatim_broker.metrics import Exposition
-from seriatim_broker.settings import load
+from seriatim_broker.metrics.broker import Exposition
+from seriatim_broker.process.settings import load
 from seriatim_local.embedded import serve
 
 from tools.ports import free_ports

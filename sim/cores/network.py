@@ -27,7 +27,7 @@ from seriatim_broker.core.values.messages import (
     PrepareRequest,
     TableAnswer,
 )
-from seriatim_broker.rpc import peer_frames
+from seriatim_broker.rpc.links import peer_frames
 from seriatim_broker.testing.paths import Paths
 
 from ..distances import Distances

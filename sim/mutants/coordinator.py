@@ -30,7 +30,7 @@ record-not-kept [+ I13 restored]: the disk remembers what was decided
 + pass
 out-of-date [TWICE restored-alone brokers runtime 100]: a write is not sent if its chain record is known to be out of
   date
-@ runtime.coordination.CoordinatorWork._is_out_of_date
+@ runtime.driver.coordinator_requests.CoordinatorRequests._is_out_of_date
 + return False
 told-gives-no-length [TWICE restored-alone brokers 100]: a member that was told of a later segment answers no switcher
   before it has read the record
@@ -42,15 +42,15 @@ read-is-told [TWICE restored-alone brokers 100]: a transaction whose answer was 
 + return False
 epoch-compare [I7 revisions-again brokers runtime 100]: a write of a chain record compares the chain epoch of the
   record that it follows
-@ runtime.coordination.CoordinatorWork._prepare
+@ runtime.driver.coordinator_requests.CoordinatorRequests._prepare
 - compares += is_of_epoch(key, effect.partition, effect.chain.epoch - 1)
 + pass
 not-registered-again [ALARM restored brokers runtime 150]: a member record that lost a run is not overwritten
-@ runtime.membership.Seen.is_ahead_of
+@ runtime.membership.registration.Seen.is_ahead_of
 + return False
 rebuilt-is-listed [I13 restored brokers runtime 100]: copies of the coordinator's records are listed again after a
   rebuild
-@ runtime.rebuilt_watches.RebuiltWatches.end_watches
+@ runtime.coordinator.rebuilt_watches.RebuiltWatches.end_watches
 + pass
 """)
 """By name."""

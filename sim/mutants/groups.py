@@ -26,14 +26,14 @@ leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a whole copy
 + found = [member for member in segment.eligible if member not in leaving]
 + return list(dict.fromkeys((*found, *broker.directory.broker_groups.get(segment.broker_group, ()))))
 gate-asks-nobody [GATE]: the gate asks the members, and does not trust the record
-@ runtime.restart_gate.RestartGate._ask
+@ runtime.duties.restart_gate.RestartGate._ask
 + from ..core.values.messages import CopyReport, Standing
 + return tuple(CopyReport(Standing.WHOLE, 0, 0) for _ in segments)
 @ core.control.restarting.judge
 - return _judge_open(need, answers.get(need.ask[0]), place)
 + return Finding(Verdict.SAFE, "it is in the record", need)
 older-operator [OPERATOR]: an operator whose Lease is over changes nothing
-@ runtime.broker_groups.BrokerGroups.set
+@ runtime.controller.broker_groups.BrokerGroups.set
 - compares = await guard()
 + from seriatim_api.errors import StaleOperatorError
 + compares = ()
@@ -42,7 +42,7 @@ older-operator [OPERATOR]: an operator whose Lease is over changes nothing
 + except StaleOperatorError:
 +     pass
 operator-compare [OPERATOR]: an operator's epoch is compared in the transaction
-@ runtime.broker_groups.BrokerGroups.set
+@ runtime.controller.broker_groups.BrokerGroups.set
 - txn([*compares, mod_revision_is(key, revision)]
 + txn([mod_revision_is(key, revision)]
 tails-forgotten [I13 core]: a drained broker group gives away tail copies as well

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.rpc import codec, peer_frames
+from seriatim_broker.rpc.links import codec, peer_frames
 
 from .mutation import LOSS, Mutation, Patch
 from .rows import mutations
@@ -58,7 +58,7 @@ block-missing [TABLE CORE]: a preparation is written only with all idle blocks t
 @ core.switching.idle_blocks.missing
 + return ()
 part-missing [I13 LOSS tables-in-parts]: a message in parts is complete only with its last part
-@ rpc.peer_frames.ControlReader._take_part
+@ rpc.links.peer_frames.ControlReader._take_part
 - if self._parts_read and (parts_left
 + if not parts_left and not self._parts:
 +     return []

@@ -107,19 +107,19 @@ repeats-as-decided [REPEAT]: the last publication is compared in the layout in w
 - _check_same(record, wanted)
 + _check_same(record, replace(wanted, repeats=()))
 compares-record [ONE NEXT FENCE runtime]: a decision compares the record that it was made from
-@ runtime.deciding.of_record
+@ runtime.coordinator.writer_conditions.of_record
 + return []
 compares-floors [runtime]: a decision compares the floors of staged data
-@ runtime.deciding.of_floors
+@ runtime.coordinator.writer_conditions.of_floors
 + return []
 floor-first [runtime]: retention raises the floor of staged data before it looks at records
-@ runtime.stage_floors.StageFloors._raise
+@ runtime.duties.stage_floors.StageFloors._raise
 + return True
 waits-for-decided [runtime]: retention waits for publications that are decided
-@ runtime.stage_floors.StageFloors._is_needed
+@ runtime.duties.stage_floors.StageFloors._is_needed
 + return False
 taken-up [I13 runtime]: the controller finishes a publication that its publisher does not finish
-@ runtime.taking_up.is_to_finish
+@ runtime.controller.unfinished_publications.is_to_finish
 + return False
 """)
 """By name."""

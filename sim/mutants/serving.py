@@ -69,7 +69,7 @@ half-server [I14 LOSS half-copies]: a server holds the whole segment
 +     return
 + want(broker, partition, no, server_epoch)
 old-pages-stay [I5 I7 LOSS long-chains brokers runtime 150]: a changed page is written together with the record
-@ runtime.archive.ChainArchive.lay_out
+@ runtime.coordinator.chain_layout.ChainArchive.lay_out
 - if segments != before.get(number):
 + if len(segments) > len(before.get(number, ())):
 """)

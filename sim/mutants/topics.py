@@ -14,7 +14,7 @@ deleted-kept: brokers drop what they store of a deleted topic
 +     self.writes.append(write)
 expires-without-floor [EPOCH I1 I2 I8 I11 groups-again runtime]: the removal of a deleted cursor raises the floor of
   group epochs
-@ runtime.expiry.Expiry._remove_some_cursors
+@ runtime.controller.expiry.Expiry._remove_some_cursors
 - raised = floor.above([record for _, record in part])
 + raised = floor
 first-reads [I1 I2 I9 I11 groups-again]: if a consumer group had no consumers, its server reads the cursor again
@@ -25,7 +25,7 @@ first-reads [I1 I2 I9 I11 groups-again]: if a consumer group had no consumers, i
 + if False:
 cursors-follow-growth [I1 topics-grow runtime]: the groups of a topic have cursors on new partitions before these
   belong to it
-@ runtime.consumer_group_growth.give_cursors
+@ runtime.controller.consumer_group_growth.give_cursors
 + pass
 expires-without-range [GONE I13 runtime]: a removed tombstone leaves its partition id in the ranges of deleted
   partitions

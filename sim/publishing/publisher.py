@@ -12,7 +12,7 @@ from seriatim_broker.core.values import writers
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import ResolveProducer
 from seriatim_broker.core.values.writers import Publication, Verdict, WriterRecord
-from seriatim_broker.runtime import deciding
+from seriatim_broker.runtime.coordinator import writer_conditions
 
 from ..cluster import WALL_MS_START
 from . import staged
@@ -146,7 +146,7 @@ class Finish(Steps):
         done = writers.done(self._record, max(lost, self._lost_rows), now_ms)
 
         def write() -> bool:
-            same = deciding.of_record(KEYS, INCARNATION, self._writer, self._revision)
+            same = writer_conditions.of_record(KEYS, INCARNATION, self._writer, self._revision)
             if not records.put(self._writer, done, same):
                 return False
             self.publishing.judge.done(self._writer, done)
@@ -222,8 +222,8 @@ class Publish(Steps):
         after = writers.decided(record, wanted, TOPIC, manifest.rows, now_ms, new_id)
 
         def write() -> bool:
-            same = deciding.of_record(KEYS, INCARNATION, wanted.writer, revision)
-            if not records.put(wanted.writer, after, [*same, *deciding.of_floors(KEYS, as_of)]):
+            same = writer_conditions.of_record(KEYS, INCARNATION, wanted.writer, revision)
+            if not records.put(wanted.writer, after, [*same, *writer_conditions.of_floors(KEYS, as_of)]):
                 return False
             self.publishing.judge.decided(wanted.writer, after, wanted, looked_us)
             self.publishing.on_decided()

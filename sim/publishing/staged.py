@@ -14,8 +14,8 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.writers import WriterRecord
 from seriatim_broker.interfaces.coordinator import Compare, Delete, KeyValue, Listing, Operation, Put, TxnResult
-from seriatim_broker.runtime.keys import Keys, partition_of
-from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+from seriatim_broker.runtime.coordinator.keys import Keys, partition_of
+from seriatim_broker.runtime.coordinator.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryStore
 
 from ..cluster import checksum

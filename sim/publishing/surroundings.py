@@ -14,8 +14,8 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, CarryOut, StagedFetched, WriterRead
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Coordinator
-from seriatim_broker.runtime import taking_up
-from seriatim_broker.runtime.stage_floors import StageFloors
+from seriatim_broker.runtime.controller import unfinished_publications
+from seriatim_broker.runtime.duties.stage_floors import StageFloors
 
 from ..clients import Clients
 from ..cluster import COORDINATOR_TIMEOUT_US, WALL_MS_START, checksum
@@ -325,7 +325,9 @@ class Publishing:
             broker.process for broker in self.cluster.brokers.values() if broker.process and not broker.process.frozen
         ]
         for name, (record, revision) in list(self.records.writers.items()):
-            is_due = taking_up.is_to_finish(record) and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
+            is_due = (
+                unfinished_publications.is_to_finish(record) and now_ms - record.decided_at_ms > TAKEN_UP_US // 1000
+            )
             if is_due and running and name not in self._finishing:
                 self.judge.saw("publication taken up")
                 self._finishing.add(name)

@@ -19,11 +19,11 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.interfaces.storage import Storage
-from seriatim_broker.runtime.balancer import BalancerSettings
-from seriatim_broker.runtime.caretaker import CaretakerSettings
-from seriatim_broker.runtime.membership import Identity, Place
-from seriatim_broker.runtime.retention import RetentionSettings
-from seriatim_broker.runtime.traffic import Measured
+from seriatim_broker.runtime.controller.balancer import BalancerSettings
+from seriatim_broker.runtime.controller.caretaker import CaretakerSettings
+from seriatim_broker.runtime.driver.traffic import Measured
+from seriatim_broker.runtime.duties.retention import RetentionSettings
+from seriatim_broker.runtime.membership.registration import Identity, Place
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker

@@ -15,7 +15,7 @@ from typing import Any
 from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, TopicIncarnation
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.runtime import archive, records
+from seriatim_broker.runtime.coordinator import chain_layout, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
 
 from ..cluster import Look
@@ -276,7 +276,7 @@ class WholeCluster:
 @contextmanager
 def _short_records(segments_max: int) -> Iterator[None]:
     """Records of chains hold only so many segments, and pages twice as many; with 0 as many as in production."""
-    before = archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX, records.PAGE_SEGMENTS
+    before = chain_layout.RECORD_SEGMENTS_MIN, chain_layout.RECORD_SEGMENTS_MAX, records.PAGE_SEGMENTS
     if segments_max:
         _lay_out(segments_max // 2, segments_max, 2 * segments_max)
     try:
@@ -286,8 +286,8 @@ def _short_records(segments_max: int) -> Iterator[None]:
 
 
 def _lay_out(segments_min: int, segments_max: int, page_segments: int) -> None:
-    archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX = segments_min, segments_max
-    for module in (archive, records):
+    chain_layout.RECORD_SEGMENTS_MIN, chain_layout.RECORD_SEGMENTS_MAX = segments_min, segments_max
+    for module in (chain_layout, records):
         vars(module)["PAGE_SEGMENTS"] = page_segments
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from seriatim_api.errors import SeriatimError
-from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
+from seriatim_broker.runtime.controller.consumer_groups import ConsumerGroupCursors
 
 from ..consumers import name_of
 from .brokers import Home, RuntimeProcess

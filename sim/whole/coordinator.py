@@ -10,8 +10,8 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.placement import Intent
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
-from seriatim_broker.runtime.keys import Keys, partition_of
-from seriatim_broker.runtime.records import (
+from seriatim_broker.runtime.coordinator.keys import Keys, partition_of
+from seriatim_broker.runtime.coordinator.records import (
     cursor_from_value,
     member_from_record,
     page_numbers,
@@ -19,7 +19,7 @@ from seriatim_broker.runtime.records import (
     parse_record,
     spec_from_value,
 )
-from seriatim_broker.runtime.watermarks import sequence_of
+from seriatim_broker.runtime.membership.watermarks import sequence_of
 from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop

@@ -19,9 +19,9 @@ from seriatim_broker.core.control.controller import holders
 from seriatim_broker.core.control.restarting import Verdict
 from seriatim_broker.core.values.placement import Intent
 from seriatim_broker.core.values.segment import SegmentState
-from seriatim_broker.runtime.broker_groups import BrokerGroups
-from seriatim_broker.runtime.operators import guard_of
-from seriatim_broker.runtime.restart_gate import GateAnswer
+from seriatim_broker.runtime.controller.broker_groups import BrokerGroups
+from seriatim_broker.runtime.coordinator.operator_lease import guard_of
+from seriatim_broker.runtime.duties.restart_gate import GateAnswer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from .brokers import Home, RuntimeBroker, RuntimeProcess, serves

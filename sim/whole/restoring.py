@@ -18,11 +18,11 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2, records_pb2
 from seriatim_broker.core.peers import behind
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc import known
-from seriatim_broker.runtime.keys import partition_of
-from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
-from seriatim_broker.runtime.membership import Place
-from seriatim_broker.runtime.rebuilding import Answers, Step, Told, carry_out, make_plan
+from seriatim_broker.rpc.servicers import rebuild_reports
+from seriatim_broker.runtime.coordinator.keys import partition_of
+from seriatim_broker.runtime.membership.lost_records import LOOK_DEADLINE_S, LOOK_S
+from seriatim_broker.runtime.membership.registration import Place
+from seriatim_broker.runtime.rebuild import Answers, Step, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from ..cluster import WALL_MS_START
@@ -73,7 +73,7 @@ class Person:
 
     def note_seen(self) -> None:
         """Note the revision that each broker has seen, before the coordinator goes back."""
-        self._seen = {process: runtime.looking_back.seen.revision for process, runtime in self._running()}
+        self._seen = {process: runtime.lost_records.seen.revision for process, runtime in self._running()}
 
     def check_alarm(self) -> None:
         """ALARM: a broker that has seen a higher revision than the coordinator has says so once it has looked."""
@@ -198,9 +198,9 @@ def _ask(broker: RuntimeBroker) -> Told:
     pages: list[operations_pb2.TellKnownResponse] = []
     after = 0
     while not pages or not pages[-1].is_last:
-        pages.append(known.tell(process.watched.core, runtime.identity, place, after))
+        pages.append(rebuild_reports.tell(process.watched.core, runtime.identity, place, after))
         after = max((page.partition_id for page in pages[-1].partitions), default=after)
-    return known.read(broker.name, pages)
+    return rebuild_reports.read(broker.name, pages)
 
 
 def _says(process: RuntimeProcess) -> bool:

@@ -18,7 +18,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.interfaces.coordinator import KeyValue
-from seriatim_broker.runtime.records import cursor_from_value
+from seriatim_broker.runtime.coordinator.records import cursor_from_value
 
 from ..consumers import name_of
 from .brokers import Home, RuntimeProcess

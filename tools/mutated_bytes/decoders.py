@@ -44,9 +44,11 @@ from seriatim_broker.core.values.keyed import KeyPhase
 from seriatim_broker.core.values.log import Batch, CursorState, HandOverState, LocalSegment, Preparation, TailCopy
 from seriatim_broker.core.values.segment import Segment
 from seriatim_broker.interfaces import forms
-from seriatim_broker.rpc import codec, known, peer_frames, peer_hello, producing, range_reading
-from seriatim_broker.rpc.consuming import ConsumeStream, read_request
-from seriatim_broker.runtime import records
+from seriatim_broker.rpc.links import codec, peer_frames, peer_hello
+from seriatim_broker.rpc.servicers import rebuild_reports
+from seriatim_broker.rpc.streams import append, read_range
+from seriatim_broker.rpc.streams.consume import ConsumeStream, read_request
+from seriatim_broker.runtime.coordinator import records
 
 from .draws import Decoder, Draw, mutated, of_form, of_message, of_records, of_seeds
 
@@ -393,14 +395,14 @@ def _read_error(data: bytes) -> None:
 
 def _draw_known(random: Random) -> bytes:
     partition = operations_pb2.KnownPartition(
-        partition_id=7, form=_of_form(forms.way_of(known.KnownPartition).wire)(random)
+        partition_id=7, form=_of_form(forms.way_of(rebuild_reports.KnownPartition).wire)(random)
     )
     return operations_pb2.TellKnownResponse(partitions=[partition]).SerializeToString()
 
 
 def _read_known(data: bytes) -> None:
     page = operations_pb2.TellKnownResponse.FromString(data)
-    known.read("g0-0", [page])
+    rebuild_reports.read("g0-0", [page])
 
 
 def _member(name: str) -> ids.MemberId:
@@ -493,9 +495,9 @@ def _read_places(data: bytes) -> None:
 
 
 def _open_range(data: bytes) -> None:
-    request = range_reading._parse(data)
-    range_reading.place_of(request.open.from_offset)
-    range_reading.place_of(request.open.to_offset)
+    request = read_range._parse(data)
+    read_range.place_of(request.open.from_offset)
+    read_range.place_of(request.open.to_offset)
 
 
 def _read_header(data: bytes) -> None:
@@ -527,7 +529,7 @@ _ALL: Final = (
     _seeded("body in a broker", _body_seeds(), _stored_body, SeriatimError),
     _seeded("body in a client", _body_seeds(), _received_body, SeriatimError),
     _seeded("batch header", [_header(b"body", 3, 5)], _read_header, HeaderError),
-    _seeded("append frame", _append_seeds(), producing.read_frame, RequestError),
+    _seeded("append frame", _append_seeds(), append.read_frame, RequestError),
     _seeded("data frame", _data_seeds(), peer_frames.read_data_frame, RequestError),
     _seeded("delivery", _delivery_seeds(), _read_delivery, FrameError, DecodeError),
     _seeded(

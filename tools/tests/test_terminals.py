@@ -13,7 +13,7 @@ PLACES = (
     "client/src/seriatim/cli",
     "operator/src/seriatim_operator/plugin",
     "local/src/seriatim_local/commands.py",
-    "broker/src/seriatim_broker/rebuild_command.py",
+    "broker/src/seriatim_broker/process/rebuild_command.py",
 )
 EXCEPTIONS = {
     "client/src/seriatim/cli/_settings.py: click.echo": "prints what a SafeConsole has drawn",

@@ -47,7 +47,7 @@ EXCEPTIONS = {
     "broker/src/seriatim_broker/adapters/rocks/extents.py: ExtentRun": "batches behind each other in an extent",
     "broker/src/seriatim_broker/adapters/rocks/writer.py: WriteGroup": "writes that are flushed together",
     "local/src/seriatim_local/embedded/store.py: _Group": "writes that are flushed together",
-    "broker/src/seriatim_broker/runtime/group_epochs.py: group_epochs": "the glossary's group epoch",
+    "broker/src/seriatim_broker/runtime/coordinator/group_epochs.py: group_epochs": "the glossary's group epoch",
     "client/src/seriatim/history/_collect.py: Run": "of a program that writes a history",
     "sim/publishing/programs.py: Run": "of a program that publishes",
     "sim/mutants/groups.py: groups": "planted bugs, named after the world `groups` in which they are sought",

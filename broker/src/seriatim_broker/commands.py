@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from .process_start import prepare_process
+from .process.start import prepare_process
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -163,7 +163,7 @@ def rebuild(
     prepare_process()
     from seriatim_api.network.tls import TlsFiles
 
-    from .rebuild_command import Request, run
+    from .process.rebuild_command import Request, run
 
     request = Request(
         cluster,
@@ -192,8 +192,8 @@ def keep_snapshot(file: Path, to: str, keep: int) -> None:
     """Store a snapshot of etcd under its time, and remove the oldest ones."""
     from datetime import UTC, datetime
 
-    from .snapshot_command import keep as keep_it
-    from .snapshot_command import store_of
+    from .process.snapshot_command import keep as keep_it
+    from .process.snapshot_command import store_of
 
     try:
         name, removed = keep_it(file, store_of(to), keep, datetime.now(UTC))
@@ -215,7 +215,7 @@ def get_snapshot(source: str, name: str, file: Path, set_aside: Path | None) -> 
     """Get a snapshot of etcd that `keep-snapshot` stored, for `etcdutl snapshot restore`."""
     from datetime import UTC, datetime
 
-    from .snapshot_command import get, store_of
+    from .process.snapshot_command import get, store_of
 
     try:
         found, aside = get(store_of(source), name, file, set_aside, datetime.now(UTC))

@@ -27,55 +27,56 @@ from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage, log_end
 from .adapters.system_clock import SystemClock
-from .bugs import ServedCalls
-from .certificate_ends import CertificateEnds
-from .cluster_metrics import ClusterMeter
-from .consumer_group_metrics import ConsumerGroupMeter
 from .core.broker import BrokerCore
 from .core.peers import behind
 from .core.values.effects import Note
 from .core.values.events import PlanSwitch
-from .health import AdminPort
+from .counters.broker import Counters
 from .interfaces.link import PeerIdentity
-from .metrics import BrokerCollector, Counters, Exposition
-from .rpc import known
-from .rpc.addresses import Addresses
-from .rpc.admin import AdminServicer
-from .rpc.balancing import BalancingServicer, measure_traffic
-from .rpc.dead_letters import DeadLettersServicer
-from .rpc.forwards import Forwards
-from .rpc.grpc_streams import GrpcStreams
-from .rpc.limits import SERVER_OPTIONS
-from .rpc.link import LinkDialer, LinkListener
-from .rpc.listening import Bound, bind
-from .rpc.operations import OperationsServicer
-from .rpc.outbound import BrokerCalls
-from .rpc.peer_names import PeerNames
-from .rpc.places import Places
-from .rpc.publications import PublicationsServicer
-from .rpc.publishing import Publisher
-from .rpc.ranges import RangesServicer
-from .rpc.routing import RoutingServicer
-from .rpc.services import Services
-from .rpc.staging import Staging
-from .rpc.tcp_streams import TcpStreams
-from .rpc.transport import PLAIN, TlsTransport, Transport
+from .metrics.broker import BrokerCollector, Exposition
+from .metrics.certificate_ends import CertificateEnds
+from .metrics.cluster import ClusterMeter
+from .metrics.consumer_groups import ConsumerGroupMeter
+from .metrics.topics import TopicMeter
+from .process.health import AdminPort
+from .process.settings import BrokerSettings
+from .process.status_file import StatusFile
+from .process.tls import admin_context, open_source, server_credentials
+from .rpc.calls.addresses import Addresses
+from .rpc.calls.broken_assertions import ServedCalls
+from .rpc.calls.limits import SERVER_OPTIONS
+from .rpc.calls.outbound import BrokerCalls
+from .rpc.calls.services import Services
+from .rpc.calls.transport import PLAIN, TlsTransport, Transport
+from .rpc.distributed.forwards import Forwards
+from .rpc.distributed.places import Places
+from .rpc.distributed.publisher import Publisher
+from .rpc.distributed.staged_data import StagedData
+from .rpc.links.link import LinkDialer, LinkListener
+from .rpc.links.listening_sockets import Bound, bind
+from .rpc.links.peer_names import PeerNames
+from .rpc.servicers import rebuild_reports
+from .rpc.servicers.admin import AdminServicer
+from .rpc.servicers.balancing import BalancingServicer, measure_traffic
+from .rpc.servicers.dead_letters import DeadLettersServicer
+from .rpc.servicers.operations import OperationsServicer
+from .rpc.servicers.publications import PublicationsServicer
+from .rpc.servicers.ranges import RangesServicer
+from .rpc.servicers.routing import RoutingServicer
+from .rpc.streams.over_grpc import GrpcStreams
+from .rpc.streams.over_tcp import TcpStreams
 from .runtime.assembly import Ground, Runtime
-from .runtime.balancer import BalancerSettings
-from .runtime.caretaker import CaretakerSettings
-from .runtime.external_address import ExternalAddress
-from .runtime.keys import Keys
-from .runtime.looking_back import LookingBack
-from .runtime.membership import KnownDisk, Place, Seen, is_running, join, mark_clean
-from .runtime.retention import RetentionSettings
-from .runtime.topic_feed import TopicFeed
-from .runtime.topic_limits import TopicLimits
-from .runtime.topic_news import TopicNews
-from .runtime.traffic import Measured
-from .settings import BrokerSettings
-from .status_file import StatusFile
-from .tls import admin_context, open_source, server_credentials
-from .topic_metrics import TopicMeter
+from .runtime.controller.balancer import BalancerSettings
+from .runtime.controller.caretaker import CaretakerSettings
+from .runtime.coordinator.keys import Keys
+from .runtime.coordinator.topic_changes import TopicChanges
+from .runtime.coordinator.topic_feed import TopicFeed
+from .runtime.coordinator.topic_limits import TopicLimits
+from .runtime.driver.traffic import Measured
+from .runtime.duties.retention import RetentionSettings
+from .runtime.membership.external_address import ExternalAddress
+from .runtime.membership.lost_records import LostRecords
+from .runtime.membership.registration import KnownDisk, Place, Seen, is_running, join, mark_clean
 
 EXIT_STATUS_CRASHED = 70
 """A step of the core failed: EX_SOFTWARE of sysexits.h."""
@@ -169,13 +170,13 @@ class _Disk:
         self.directory.note_coordinator(seen.registered_run, seen.revision, seen.rebuilt_at_ms)
 
 
-async def _lost(looking_back: LookingBack, core: BrokerCore) -> str:
+async def _lost(lost_records: LostRecords, core: BrokerCore) -> str:
     """See `Services.lost`.
 
     Raises:
         CoordinatorUnavailableError: The coordinator does not answer.
     """
-    lost = await looking_back.lost()
+    lost = await lost_records.lost()
     return behind.reason(core.state) or (behind.told(lost) if lost else "")
 
 
@@ -402,20 +403,20 @@ class Broker:
             topic_limits=(topic_limits := TopicLimits(settings.batch_size_bytes_max)),
             in_flight_bytes_max=settings.in_flight_size_bytes_max,
             disk_state=self._core.disk_state,
-            lost=partial(_lost, runtime.looking_back, self._core),
-            note_revision=runtime.looking_back.note,
+            lost=partial(_lost, runtime.lost_records, self._core),
+            note_revision=runtime.lost_records.note,
             quarantined_logs=self._core.quarantined_logs,
             is_alive=self._links.is_alive,
         )
         self._driver.on_note(self._count_note)
         places = Places(self._services, self._calls)
-        self._staging = Staging(self._services, self._calls, places)
+        self._staging = StagedData(self._services, self._calls, places)
         self._publisher = Publisher(self._services, self._calls, places, self._staging)
         self._driver.on_fetch(self._staging.fetch)
         self._forwards = Forwards(self._services, self._calls)
         self._driver.on_forward(self._forwards.forward)
         runtime.stage_floors.on_read(self._staging.manifest)
-        runtime.taking_up.on_finish(self._publisher.finish_again)
+        runtime.unfinished_publications.on_finish(self._publisher.finish_again)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self.gauges(), self._certificate_ends()))
         self._meter = ConsumerGroupMeter(
@@ -424,7 +425,7 @@ class Broker:
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
         self._feed = TopicFeed(runtime.coordinator, self._keys)
-        self._news = TopicNews(runtime.coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
+        self._news = TopicChanges(runtime.coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
         self._cluster_meter = ClusterMeter(
             settings.broker,
             self._feed,
@@ -487,7 +488,7 @@ class Broker:
             self._services,
             self._runtime.groups,
             self._runtime.gate,
-            lambda after: known.tell(self._core, self.identity, self._place, after),
+            lambda after: rebuild_reports.tell(self._core, self.identity, self._place, after),
         )
         broker_pb2_grpc.add_RoutingServicer_to_server(routing, server)  # type: ignore[no-untyped-call]
         broker_pb2_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]
@@ -717,8 +718,8 @@ class Broker:
             "retained_seconds": lambda: runtime.retention.figures.retained_s,
             "retention_unread_ratio": lambda: runtime.retention.figures.unread_ratio,
             "retention_unread_seconds": lambda: runtime.retention.figures.unread_s,
-            "publications_waiting": lambda: runtime.taking_up.waiting_count,
-            "publications_waiting_seconds": lambda: runtime.taking_up.waiting_s,
+            "publications_waiting": lambda: runtime.unfinished_publications.waiting_count,
+            "publications_waiting_seconds": lambda: runtime.unfinished_publications.waiting_s,
             "publication_bytes": lambda: core.state.carried_bytes,
             "disk_full": lambda: float(core.is_disk_full),
             "disk_size_bytes": lambda: room.size_bytes,

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 import structlog
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 
-from . import logs
 from .composition import Broker, end_process, serve_admin
-from .metrics import Exposition
-from .process_memory import keep_freed_memory, settle_objects
-from .settings import ENVIRONMENT_PREFIX, NAMES, BrokerSettings, load
-from .status_file import StatusFile
+from .metrics.broker import Exposition
+from .process import logs
+from .process.memory import keep_freed_memory, settle_objects
+from .process.settings import ENVIRONMENT_PREFIX, NAMES, BrokerSettings, load
+from .process.status_file import StatusFile
 
 EXIT_STATUS_REFUSED = 2
 EXIT_STATUS_FAILED = 1

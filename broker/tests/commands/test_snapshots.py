@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from click.testing import CliRunner
 from seriatim_broker.commands import coordinator
-from seriatim_broker.snapshot_command import Bucket, Directory, Store, get, keep
+from seriatim_broker.process.snapshot_command import Bucket, Directory, Store, get, keep
 
 NOW = datetime(2026, 11, 29, 11, 17, tzinfo=UTC)
 HOUR = timedelta(hours=1)

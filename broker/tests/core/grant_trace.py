@@ -28,8 +28,8 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.log import Batch
-from seriatim_broker.rpc.consuming import ConsumeStream
-from seriatim_broker.runtime.keyed_reads import KeyedReads
+from seriatim_broker.rpc.streams.consume import ConsumeStream
+from seriatim_broker.runtime.driver.keyed_reads import KeyedReads
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from tools import lines

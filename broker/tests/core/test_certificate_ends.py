@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 from seriatim_api.network.tls import TlsFiles, TlsSource
-from seriatim_broker.certificate_ends import CertificateEnds, first_end
+from seriatim_broker.metrics.certificate_ends import CertificateEnds, first_end
 
 
 @pytest.mark.parametrize("year", [2027, 2049, 2050, 3000])

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker import cluster_metrics
-from seriatim_broker.cluster_metrics import UNREAD_S, ClusterMeter, broker_figures, partition_figures
-from seriatim_broker.runtime.topic_feed import Copies, Standing
+from seriatim_broker.metrics import cluster
+from seriatim_broker.metrics.cluster import UNREAD_S, ClusterMeter, broker_figures, partition_figures
+from seriatim_broker.runtime.coordinator.topic_feed import Copies, Standing
 
 A0, A1, B0, B1 = (MemberId(name, name[0] * 32) for name in ("a-0", "a-1", "b-0", "b-1"))
 BOTH_A, BOTH_B = (Copies(frozenset(both), frozenset(both)) for both in ((A0, A1), (B0, B1)))
@@ -117,7 +117,7 @@ class Shown:
 @pytest.fixture
 async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Shown]:
     """A meter that runs."""
-    monkeypatch.setattr(cluster_metrics, "LOOK_S", 0)
+    monkeypatch.setattr(cluster, "LOOK_S", 0)
     found = Shown()
     running = asyncio.create_task(found.meter.run())
     yield found

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_broker.consumer_group_counts import ConsumerGroupTally
-from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName, _Sums
 from seriatim_broker.core.consumers.groups.figures import ConsumerGroupFigures, figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 from seriatim_broker.core.values.segment import SegmentState
-from seriatim_broker.runtime.unread import Unread
+from seriatim_broker.counters.consumer_groups import ConsumerGroupTally
+from seriatim_broker.metrics.consumer_groups import OTHER, ConsumerGroupMeter, ConsumerGroupName, _Sums
+from seriatim_broker.runtime.duties.unread import Unread
 
 from .keyed_support import QUICK, KeyedServing, offsets
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving
@@ -174,7 +174,7 @@ async def test_a_message_is_looked_up_once() -> None:
 
 
 async def test_lookups_have_a_limit_and_all_partitions_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.LOOKUPS_MAX", 2)
+    monkeypatch.setattr("seriatim_broker.metrics.consumer_groups.LOOKUPS_MAX", 2)
     parts = {}
     for number in range(5):
         bench = KeyedServing("abc")
@@ -273,7 +273,7 @@ async def test_each_read_of_the_page_asks_for_a_measurement(monkeypatch: pytest.
         measured.put_nowait(None)
 
     monkeypatch.setattr(type(page.meter), "measure", lambda _meter: measure())
-    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.MEASURE_S_MIN", 0)
+    monkeypatch.setattr("seriatim_broker.metrics.consumer_groups.MEASURE_S_MIN", 0)
     running = asyncio.create_task(page.meter.run())
     for _ in range(3):
         consume(page.meter.collect())
@@ -317,7 +317,7 @@ async def test_a_message_in_a_segment_that_this_broker_does_not_have_is_as_old_a
     monkeypatch.setattr(bench.part, "chain", SimpleNamespace(topic=TOPIC, segment={elsewhere.no: elsewhere}.get))
     oldest = make_offset(elsewhere.no, 4)
     found = ConsumerGroupFigures(1, 0, parked_keys=1, oldest=oldest)
-    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.figures_of", lambda *_: found)
+    monkeypatch.setattr("seriatim_broker.metrics.consumer_groups.figures_of", lambda *_: found)
     monkeypatch.setattr(bench.part, "logs", {})
     assert await page.read("oldest_seconds") == {mine: 21}
     assert page.disk.lookups == 0

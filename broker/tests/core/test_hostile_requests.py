@@ -15,7 +15,7 @@ from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, make_offset
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.rpc.consuming import ConsumeStream
+from seriatim_broker.rpc.streams.consume import ConsumeStream
 
 from tools.mutated_bytes.draws import fill
 

@@ -14,8 +14,14 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.metrics import Counters
-from seriatim_broker.rpc.consuming import REQUEST_BYTES_MAX, ROWS_MAX, SUBSCRIPTIONS_MAX, ConsumeStream, read_request
+from seriatim_broker.counters.broker import Counters
+from seriatim_broker.rpc.streams.consume import (
+    REQUEST_BYTES_MAX,
+    ROWS_MAX,
+    SUBSCRIPTIONS_MAX,
+    ConsumeStream,
+    read_request,
+)
 
 from .keyed_support import KeyedServing
 from .support import GROUP, MS, STREAM, P, Serving
@@ -183,7 +189,9 @@ def test_a_request_over_the_limit_is_refused_before_it_isread_requestd(monkeypat
     def parse(_data: bytes) -> Any:
         raise AssertionError("it was parsed")
 
-    monkeypatch.setattr("seriatim_broker.rpc.consuming.broker_pb2.ConsumeRequest.FromString", parse, raising=False)
+    monkeypatch.setattr(
+        "seriatim_broker.rpc.streams.consume.broker_pb2.ConsumeRequest.FromString", parse, raising=False
+    )
     client, _ = raw()
     with pytest.raises(BadRequestError, match="bytes"):
         client.send_raw(bytes(REQUEST_BYTES_MAX + 1))

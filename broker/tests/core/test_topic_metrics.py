@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import STAGE_TOPIC
-from seriatim_broker.topic_metrics import OTHER, TopicMeter
+from seriatim_broker.metrics.topics import OTHER, TopicMeter
 
 
 class Partition:

@@ -11,7 +11,7 @@ from seriatim_broker.core.values.chain import Chain, declare_lost, trim
 from seriatim_broker.core.values.effects import Led
 from seriatim_broker.core.values.positions import BatchPlace
 from seriatim_broker.core.values.segment import AT_ZERO, SegmentState, Start
-from seriatim_broker.runtime.unread import (
+from seriatim_broker.runtime.duties.unread import (
     NO_END_S,
     Figures,
     Nearness,
@@ -176,7 +176,7 @@ async def test_the_age_of_an_unread_message_of_the_open_segment_is_its_own() -> 
 
 
 async def test_of_many_groups_only_some_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seriatim_broker.runtime.unread.TIMED_MAX", 1)
+    monkeypatch.setattr("seriatim_broker.runtime.duties.unread.TIMED_MAX", 1)
     found = await unread_messages(led_of(chain_of(())), [reader(1, 0, "a"), reader(1, 0, "b")], find)
     assert found == {"a": Unread(20, NOW_MS - 400), "b": Unread(20, 0)}
     assert found["a"].with_more(found["b"]) == Unread(40, NOW_MS - 400, 2)

@@ -12,7 +12,7 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, change_server, remove_eligible
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.states import NOTHING
-from seriatim_broker.rpc import codec
+from seriatim_broker.rpc.links import codec
 
 from .support import M00, M01, M10, M11, Bench, P, attempt, first_chain, sealed_chain, segment_of
 

@@ -364,7 +364,7 @@ def test_what_no_record_could_hold_is_refused(wrong: Publication) -> None:
 
 
 def test_a_record_of_the_largest_manifest_stays_small() -> None:
-    from seriatim_broker.runtime.records import writer_from_value, writer_to_record
+    from seriatim_broker.runtime.coordinator.records import writer_from_value, writer_to_record
 
     place = replace(
         PLACE,

@@ -20,7 +20,7 @@ PLANTED = {
     "the question when to wake": "BrokerCore.next_wake_us",
     "a submit to the disk": "RocksStorage.submit",
     "a turn of the disk's writer": "Writer._write_group",
-    "a transaction": "CoordinatorWork._write_jointly",  # each new topic makes one; not each run needs a read
+    "a transaction": "CoordinatorRequests._write_jointly",  # each new topic makes one; not each run needs a read
     "the upkeep of a link": "Links._maintain",
     "a callback that nothing guards": "Broker._watch_directory",
     "a call": "AdminServicer.CreateTopic",
@@ -39,8 +39,9 @@ from seriatim_broker.adapters.rocks import storage, writer
 from seriatim_broker.core import broker
 from seriatim_local.commands import standalone
 from seriatim_local.embedded import service
-from seriatim_broker.rpc import admin, grpc_streams, producing
-from seriatim_broker.runtime import coordination, links
+from seriatim_broker.rpc.servicers import admin
+from seriatim_broker.rpc.streams import append, over_grpc
+from seriatim_broker.runtime.driver import coordinator_requests, links
 
 started = {}
 for place, words in json.loads(sys.argv[1]).items():
@@ -58,9 +59,10 @@ else:
 
 homes = {
     "BrokerCore": broker.BrokerCore, "RocksStorage": storage.RocksStorage, "Links": links.Links,
-    "CoordinatorWork": coordination.CoordinatorWork, "Broker": composition.Broker, "Writer": writer.Writer,
-    "AdminServicer": admin.AdminServicer, "AppendStream": producing.AppendStream,
-    "GrpcCarriage": grpc_streams.GrpcCarriage, "LeaseService": service.LeaseService,
+    "CoordinatorRequests": coordinator_requests.CoordinatorRequests,
+    "Broker": composition.Broker, "Writer": writer.Writer,
+    "AdminServicer": admin.AdminServicer, "AppendStream": append.AppendStream,
+    "GrpcCarriage": over_grpc.GrpcCarriage, "LeaseService": service.LeaseService,
 }
 name, method = place.split(".")
 count = 0

@@ -15,8 +15,8 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
 from seriatim_broker.composition import EXIT_STATUS_RUN_OVER
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import certify_death
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.membership.registration import certify_death
 
 from tools.ports import free_ports
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import structlog
 from seriatim_api.log_repeats import WithoutRepeats
-from seriatim_broker.logs import LINES_MAX, REPEATED_S, LogFile, _Guarded, configure
+from seriatim_broker.process.logs import LINES_MAX, REPEATED_S, LogFile, _Guarded, configure
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from seriatim_api.network.tls import TlsFiles
-from seriatim_broker.health import AdminPort
-from seriatim_broker.tls import admin_context, open_source
+from seriatim_broker.process.health import AdminPort
+from seriatim_broker.process.tls import admin_context, open_source
 from seriatim_local import tls as local_tls
 
 from tools.ports import free_ports

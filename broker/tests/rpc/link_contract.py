@@ -22,7 +22,7 @@ from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.events import Event, LinkDown, LinkUp, Moment, Received, Tick
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
-from seriatim_broker.runtime.links import Links
+from seriatim_broker.runtime.driver.links import Links
 
 DEADLINE_S = 30.0
 

@@ -9,7 +9,7 @@ from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.link import Dialer
-from seriatim_broker.rpc.link import LinkDialer, LinkListener
+from seriatim_broker.rpc.links.link import LinkDialer, LinkListener
 from seriatim_local.layout.plan import Address, Link
 from seriatim_local.links.proxy import Proxy
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from seriatim_api.v1 import common_pb2, records_pb2
 from seriatim_broker.core.values.effects import RouteInfo
-from seriatim_broker.rpc.addresses import Addresses
-from seriatim_broker.runtime.directory import Directory
-from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.rpc.calls.addresses import Addresses
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.membership.directory import Directory
 
 
 def record(broker: str, external: str, external_run: int = 3) -> records_pb2.MemberRecord:

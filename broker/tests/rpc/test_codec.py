@@ -36,9 +36,9 @@ from seriatim_broker.core.values.producers import (
     pack_window,
 )
 from seriatim_broker.core.values.segment import AT_ZERO, Segment, SegmentState, Start
-from seriatim_broker.rpc import codec, peer_frames
-from seriatim_broker.runtime.archive import ChainArchive
-from seriatim_broker.runtime.records import chain_to_record, parse_chain
+from seriatim_broker.rpc.links import codec, peer_frames
+from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
+from seriatim_broker.runtime.coordinator.records import chain_to_record, parse_chain
 
 KINDS = typing.get_args(m.Message)
 

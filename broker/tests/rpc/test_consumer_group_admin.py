@@ -24,10 +24,10 @@ from seriatim_broker.core.values.effects import ConsumerGroupDescribed
 from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
-from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, _pass_dropped, row_of
-from seriatim_broker.rpc.consumer_group_operations import ConsumerGroupOperations
-from seriatim_broker.rpc.outbound import BrokerCalls
-from seriatim_broker.runtime.records import operation_to_number
+from seriatim_broker.rpc.calls.outbound import BrokerCalls
+from seriatim_broker.rpc.servicers.consumer_group_admin import ConsumerGroupAdmin, _pass_dropped, row_of
+from seriatim_broker.rpc.servicers.consumer_group_operations import ConsumerGroupOperations
+from seriatim_broker.runtime.coordinator.records import operation_to_number
 
 SERVER = MemberId("g0-0", b"0" * 16)
 
@@ -148,7 +148,7 @@ async def test_a_server_without_an_answer_is_told_in_words(
         async def DescribeGroup(self, *_: object, **__: object) -> None:  # noqa: N802 - the contract's name
             raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "ipv4:127.0.0.2:7000: recvmsg")
 
-    monkeypatch.setattr("seriatim_broker.rpc.outbound.broker_pb2_grpc.AdminStub", Stub)
+    monkeypatch.setattr("seriatim_broker.rpc.calls.outbound.broker_pb2_grpc.AdminStub", Stub)
     directory: Any = SimpleNamespace(peer_address=lambda _broker: "127.0.0.2:7000")
     calls = BrokerCalls(directory)
     with pytest.raises(kind) as error:

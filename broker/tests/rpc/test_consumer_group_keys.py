@@ -11,7 +11,7 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values.effects import KeysListed
 from seriatim_broker.core.values.events import ListKeys
 from seriatim_broker.core.values.keyed import KeyPhase, WaitingKey
-from seriatim_broker.rpc.consumer_group_keys import ConsumerGroupKeys
+from seriatim_broker.rpc.servicers.consumer_group_keys import ConsumerGroupKeys
 
 LONG = b"x" * 1_025
 

@@ -24,7 +24,7 @@ from seriatim_broker.core.values.keyed import (
     WantedSettings,
 )
 from seriatim_broker.interfaces.settings_records import settings_to_proto
-from seriatim_broker.rpc.consumer_group_settings import check_dead_letter_topic, settings_from, wanted_from
+from seriatim_broker.rpc.servicers.consumer_group_settings import check_dead_letter_topic, settings_from, wanted_from
 
 KEYED = records_pb2.CONSUMER_MODE_KEY_ORDERED
 

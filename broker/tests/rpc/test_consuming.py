@@ -17,7 +17,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import DELAY_MS_MAX, ConsumerMode
 from seriatim_broker.core.values.log import Batch
-from seriatim_broker.rpc.consuming import AHEAD_BYTES_MAX, CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
+from seriatim_broker.rpc.streams.consume import AHEAD_BYTES_MAX, CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
 
 
 class Driver:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from seriatim_api.network.round_trips import WAY_KEY
-from seriatim_broker.rpc.services import deadline_us, ends_s, remaining_s
+from seriatim_broker.rpc.calls.services import deadline_us, ends_s, remaining_s
 
 
 def call(left_s: float | None, way: str | None = None) -> Any:

@@ -14,9 +14,9 @@ import pytest
 from seriatim_api.errors import SeriatimError
 from seriatim_api.network import grpc_options
 from seriatim_api.v1 import broker_pb2
-from seriatim_broker.rpc import transport
-from seriatim_broker.rpc.limits import CHANNEL_OPTIONS, SERVER_OPTIONS
-from seriatim_broker.rpc.outbound import BrokerCalls
+from seriatim_broker.rpc.calls import transport
+from seriatim_broker.rpc.calls.limits import CHANNEL_OPTIONS, SERVER_OPTIONS
+from seriatim_broker.rpc.calls.outbound import BrokerCalls
 from seriatim_local.layout.plan import Address, Link
 from seriatim_local.links.proxy import Proxy
 

@@ -20,9 +20,9 @@ from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ResolveProducer
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
-from seriatim_broker.rpc import forwards
-from seriatim_broker.rpc.dead_letters import DeadLettersServicer
-from seriatim_broker.rpc.forwards import Forwards
+from seriatim_broker.rpc.distributed import forwards
+from seriatim_broker.rpc.distributed.forwards import Forwards
+from seriatim_broker.rpc.servicers.dead_letters import DeadLettersServicer
 
 OWN = MemberId("g0-0", "a" * 32)
 PRODUCER = b"producer" + FORWARDER_MARK

@@ -12,12 +12,12 @@ from seriatim_broker.core.values.chain import Opening, create
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.interfaces import forms
-from seriatim_broker.rpc import known
+from seriatim_broker.rpc.servicers import rebuild_reports
 
 MEMBERS = MemberId("g0-0", "5e" * 16), MemberId("g0-1", "5f" * 16)
 CHAIN = create(PartitionId(7), "t", 0, True, ("g0",), Opening(b"a" * 16, "g0", MEMBERS, 1, False), 0)
 CURSOR = CursorState(1, "g", 3, 4, 9, settings=ConsumerGroupSettings(ConsumerMode.KEY_ORDERED), serial=2)
-KNOWN = known.KnownPartition(CHAIN, (CURSOR,), (KnownWriter(b"p" * 16, 3, 4, 5),))
+KNOWN = rebuild_reports.KnownPartition(CHAIN, (CURSOR,), (KnownWriter(b"p" * 16, 3, 4, 5),))
 
 
 def page(form: bytes) -> operations_pb2.TellKnownResponse:
@@ -26,7 +26,7 @@ def page(form: bytes) -> operations_pb2.TellKnownResponse:
 
 
 def test_a_broker_tells_all_that_a_rebuild_needs() -> None:
-    told = known.read("g0-0", [page(forms.encode(KNOWN))])
+    told = rebuild_reports.read("g0-0", [page(forms.encode(KNOWN))])
     assert told.chains == {7: CHAIN}
     assert told.cursors == {7: (CURSOR,)}
     assert told.writers == {7: KNOWN.writers}
@@ -41,4 +41,4 @@ def test_a_control_record_without_settings_that_are_known_is_damage(wrong: objec
     if wrong == []:
         del row[1][0][settings_at:]
     with pytest.raises(CorruptionError, match="g0-0"):
-        known.read("g0-0", [page(msgspec.msgpack.encode(row))])
+        rebuild_reports.read("g0-0", [page(msgspec.msgpack.encode(row))])

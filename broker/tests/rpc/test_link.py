@@ -22,11 +22,11 @@ from seriatim_api.network.tls import TlsSource
 from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces.link import PeerRefusedError, PeerSilentError
-from seriatim_broker.rpc import link, listening, peer_frames
-from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
-from seriatim_broker.rpc.link import LinkConnection, LinkDialer, LinkListener
-from seriatim_broker.rpc.link_lane import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, Lane
-from seriatim_broker.rpc.peer_hello import write_hello
+from seriatim_broker.rpc.calls.limits import MESSAGE_SIZE_BYTES_MAX
+from seriatim_broker.rpc.links import link, listening_sockets, peer_frames
+from seriatim_broker.rpc.links.lane import CONTROL_HELLO, DATA_HELLO, MESSAGES, REFUSAL, Lane
+from seriatim_broker.rpc.links.link import LinkConnection, LinkDialer, LinkListener
+from seriatim_broker.rpc.links.peer_hello import write_hello
 from structlog.testing import capture_logs
 
 from tools.ports import free_port
@@ -446,7 +446,7 @@ async def test_who_does_not_listen_refuses_and_who_does_not_answer_is_silent() -
 async def test_a_port_that_is_taken_and_not_listening_refuses() -> None:
     """A broker takes its port before it joins, which may take long. Until then it refuses, as if it did not run."""
     listener = LinkListener(identity("b", 4), lambda connection: connection.run(lambda _message: None))
-    bound = await listening.bind("127.0.0.1:0", "links")
+    bound = await listening_sockets.bind("127.0.0.1:0", "links")
     with pytest.raises(PeerRefusedError):
         await LinkDialer(identity("a", 1)).dial(bound.address, DEADLINE_S)
     assert await listener.start(bound) == bound.address
@@ -651,7 +651,7 @@ async def test_a_broker_that_stops_when_its_dial_ends_leaves_no_connection_behin
 async def test_without_descriptors_connections_wait_until_there_are_some(
     acceptor: Acceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(listening_sockets, "ACCEPT_RETRY_S", 0.01)
     raw = socket.create_connection(("127.0.0.1", acceptor.port))
     with socket.socket() as lowest:
         free = lowest.fileno()

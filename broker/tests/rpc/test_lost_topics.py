@@ -10,8 +10,8 @@ import pytest
 from seriatim_api.errors import CoordinatorBehindError, UnknownTopicError
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc.services import Services
-from seriatim_broker.rpc.topic_admin import TopicAdmin
+from seriatim_broker.rpc.calls.services import Services
+from seriatim_broker.rpc.servicers.topic_admin import TopicAdmin
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_producing import QuietCore, make_services

@@ -9,10 +9,10 @@ import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import broker_pb2, publications_pb2
-from seriatim_broker.rpc.admin import AdminServicer
-from seriatim_broker.rpc.publications import PublicationsServicer
-from seriatim_broker.rpc.services import named
-from seriatim_broker.rpc.topic_admin import TopicAdmin
+from seriatim_broker.rpc.calls.services import named
+from seriatim_broker.rpc.servicers.admin import AdminServicer
+from seriatim_broker.rpc.servicers.publications import PublicationsServicer
+from seriatim_broker.rpc.servicers.topic_admin import TopicAdmin
 
 NOW = RunId(MemberId("g0-0", "now"), 5)
 

@@ -15,9 +15,9 @@ import trustme
 from seriatim_api.network import tls
 from seriatim_api.network.tls import TlsSource
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
-from seriatim_broker.rpc.outbound import BrokerCalls
-from seriatim_broker.rpc.transport import TlsTransport
-from seriatim_broker.tls import server_credentials
+from seriatim_broker.process.tls import server_credentials
+from seriatim_broker.rpc.calls.outbound import BrokerCalls
+from seriatim_broker.rpc.calls.transport import TlsTransport
 
 from .certificates import write
 

@@ -19,8 +19,8 @@ from seriatim_broker.core.values.producers import (
     pack_window,
 )
 from seriatim_broker.interfaces.link import PeerSilentError
-from seriatim_broker.rpc import peer_frames
-from seriatim_broker.rpc.link import LinkDialer
+from seriatim_broker.rpc.links import peer_frames
+from seriatim_broker.rpc.links.link import LinkDialer
 
 from .link_contract import identity
 from .tcp_peers import TcpPeers

@@ -15,9 +15,9 @@ from seriatim_api.network import tls
 from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerRefusedError, PeerSilentError
-from seriatim_broker.rpc.link import LinkDialer, LinkListener
-from seriatim_broker.rpc.peer_names import PeerNames, covers
-from seriatim_broker.runtime.links import DIAL_DEADLINE_S
+from seriatim_broker.rpc.links.link import LinkDialer, LinkListener
+from seriatim_broker.rpc.links.peer_names import PeerNames, covers
+from seriatim_broker.runtime.driver.links import DIAL_DEADLINE_S
 from structlog.testing import capture_logs
 
 from tools.ports import free_port

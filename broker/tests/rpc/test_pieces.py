@@ -9,7 +9,7 @@ from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, RetryPolicy
 from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange
-from seriatim_broker.rpc import codec, peer_frames
+from seriatim_broker.rpc.links import codec, peer_frames
 
 P = PartitionId(7)
 ROWS = tuple((b"k%05d" % number, b"v" * (number % 200)) for number in range(20_000))

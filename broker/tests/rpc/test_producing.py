@@ -24,15 +24,15 @@ from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, Event, Moment, Tick
-from seriatim_broker.metrics import Counters
-from seriatim_broker.rpc.grpc_streams import GrpcStreams
-from seriatim_broker.rpc.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
-from seriatim_broker.rpc.services import Services
-from seriatim_broker.runtime.driver import Driver
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity
-from seriatim_broker.runtime.topic_limits import TopicLimits
-from seriatim_broker.runtime.traffic import Traffic
+from seriatim_broker.counters.broker import Counters
+from seriatim_broker.rpc.calls.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
+from seriatim_broker.rpc.calls.services import Services
+from seriatim_broker.rpc.streams.over_grpc import GrpcStreams
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.topic_limits import TopicLimits
+from seriatim_broker.runtime.driver.driver import Driver
+from seriatim_broker.runtime.driver.traffic import Traffic
+from seriatim_broker.runtime.membership.registration import Identity
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 from seriatim_broker.testing.simulated_storage import SimulatedStorage

@@ -13,12 +13,12 @@ from seriatim_api.ids import INDEX_MAX, PartitionId, TopicIncarnation, make_offs
 from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, Manifest, ManifestPart, StagedBatch, StagedBatches
 from seriatim_api.v1 import broker_pb2, common_pb2, publications_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc.outbound import FORWARDED_KEY
-from seriatim_broker.rpc.peer_names import PeerNames
-from seriatim_broker.rpc.publications import PublicationsServicer
-from seriatim_broker.rpc.publishing import Carried
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.stage import stage_settings
+from seriatim_broker.rpc.calls.outbound import FORWARDED_KEY
+from seriatim_broker.rpc.distributed.publisher import Carried
+from seriatim_broker.rpc.links.peer_names import PeerNames
+from seriatim_broker.rpc.servicers.publications import PublicationsServicer
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.stage import stage_settings
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 PLACE = records_pb2.ManifestReference(

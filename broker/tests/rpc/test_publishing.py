@@ -29,13 +29,13 @@ from seriatim_broker.core.values.effects import CarriedOut
 from seriatim_broker.core.values.events import CarryOut, Event, ResolveProducer
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.values.writers import ManifestPlace, Publication, WriterRecord, WriterState
+from seriatim_broker.counters.broker import Counters
 from seriatim_broker.interfaces.coordinator import Delete, Put
-from seriatim_broker.metrics import Counters
-from seriatim_broker.rpc import publishing
-from seriatim_broker.rpc.publishing import Publisher, Writer
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import writer_from_value, writer_to_record
-from seriatim_broker.runtime.topic_limits import TopicLimits
+from seriatim_broker.rpc.distributed import publisher
+from seriatim_broker.rpc.distributed.publisher import Publisher, Writer
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import writer_from_value, writer_to_record
+from seriatim_broker.runtime.coordinator.topic_limits import TopicLimits
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")
@@ -226,8 +226,8 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are short."""
-    monkeypatch.setattr(publishing, "PAUSE_S", 0.001)
-    monkeypatch.setattr(publishing, "PAUSE_S_MAX", 0.002)
+    monkeypatch.setattr(publisher, "PAUSE_S", 0.001)
+    monkeypatch.setattr(publisher, "PAUSE_S_MAX", 0.002)
 
 
 async def begun() -> Cluster:
@@ -415,7 +415,7 @@ async def test_a_master_that_answers_that_it_waits_is_not_looked_after() -> None
 async def test_a_master_that_is_silent_is_looked_after(
     monkeypatch: pytest.MonkeyPatch, error: errors.SeriatimError
 ) -> None:
-    monkeypatch.setattr(publishing, "CALL_DEADLINE_S", 2.0)
+    monkeypatch.setattr(publisher, "CALL_DEADLINE_S", 2.0)
     cluster = await begun()
     cluster.master = "g1-0"
     cluster.silences = [error]
@@ -428,7 +428,7 @@ async def test_a_master_that_had_little_time_is_not_looked_after() -> None:
     cluster = await begun()
     cluster.master = "g1-0"
     cluster.silences = [errors.DeadlineExceededError("late")]
-    await cluster.publish(cluster.wanted(), publishing.CALL_DEADLINE_S / 2)
+    await cluster.publish(cluster.wanted(), publisher.CALL_DEADLINE_S / 2)
     assert not cluster.fed
 
 

@@ -15,8 +15,8 @@ from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.values.effects import PartitionSurveyed
 from seriatim_broker.core.values.events import SurveyPartition
 from seriatim_broker.core.values.segment import SegmentState
-from seriatim_broker.rpc.places import Places
-from seriatim_broker.rpc.staging import Staging
+from seriatim_broker.rpc.distributed.places import Places
+from seriatim_broker.rpc.distributed.staged_data import StagedData
 
 STAGE = PartitionId(90)
 OWN = MemberId("g0-0", "a" * 32)
@@ -48,7 +48,7 @@ class Cluster:
         self.asked: list[str] = []  # brokers
         self.records_read = 0
         self.is_away = False  # the coordinator
-        self.staging = Staging(cast(Any, self), cast(Any, self), Places(cast(Any, self), cast(Any, None)))
+        self.staging = StagedData(cast(Any, self), cast(Any, self), Places(cast(Any, self), cast(Any, None)))
 
     async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> PartitionSurveyed:
         event = event_of(1)

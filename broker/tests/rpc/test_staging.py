@@ -21,8 +21,8 @@ from seriatim_broker.core.values.events import ReadRange
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.values.writers import ManifestPlace
-from seriatim_broker.rpc import staging
-from seriatim_broker.rpc.staging import FETCHES_AT_ONCE, Staging
+from seriatim_broker.rpc.distributed import staged_data
+from seriatim_broker.rpc.distributed.staged_data import FETCHES_AT_ONCE, StagedData
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 OWN = MemberId("g0-0", "a" * 32)
@@ -60,7 +60,7 @@ class Cluster:
         self.asked: list[str] = []
         self.surveys = 0
         self.storage = SimpleNamespace(is_saturated=False)
-        self.staging = Staging(cast(Any, self), cast(Any, self), cast(Any, self))
+        self.staging = StagedData(cast(Any, self), cast(Any, self), cast(Any, self))
 
     async def ask_core(self, event_of: Callable[[int], Any], _deadline_s: float) -> fx.RangeRead:
         event = event_of(1)
@@ -236,7 +236,7 @@ def staged_manifest(cluster: Cluster, pieces: int = 2) -> ManifestPlace:
 
 @pytest.mark.parametrize("large_bytes", [1, 1 << 20])
 async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
-    monkeypatch.setattr(staging, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(staged_data, "LARGE_BYTES", large_bytes)
     cluster = Cluster()
     place = staged_manifest(cluster)
     read_in: list[threading.Thread] = []
@@ -245,7 +245,7 @@ async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_by
         read_in.append(threading.current_thread())
         return publications.read_manifest(data)
 
-    monkeypatch.setattr(staging, "read_manifest", read_manifest)
+    monkeypatch.setattr(staged_data, "read_manifest", read_manifest)
     assert await cluster.staging.manifest(place) == MANIFEST
     assert await cluster.staging.manifest(place) == MANIFEST
     (thread,) = read_in
@@ -255,7 +255,7 @@ async def test_a_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch, large_by
 
 
 async def test_nothing_is_fetched_while_the_own_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "DISK_LOOK_S", 0.0)
+    monkeypatch.setattr(staged_data, "DISK_LOOK_S", 0.0)
     cluster = Cluster()
     cluster.here[STAGED.offset] = batch_of(b"rows")
     cluster.storage.is_saturated = True
@@ -266,7 +266,7 @@ async def test_nothing_is_fetched_while_the_own_disk_is_behind(monkeypatch: pyte
     cluster.storage.is_saturated = False
     assert (await fetching).batch is not None
     cluster.storage.is_saturated = True
-    monkeypatch.setattr(staging, "READ_DEADLINE_S", 0.0)
+    monkeypatch.setattr(staged_data, "READ_DEADLINE_S", 0.0)
     found = await cluster.staging.fetch(fx.FetchStaged(3, PartitionId(1), STAGED))
     assert (found.batch, found.is_gone) == (None, False)
 
@@ -287,7 +287,7 @@ async def test_a_manifest_that_is_forgotten_is_read_again() -> None:
 async def test_few_manifests_are_kept(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     cluster = Cluster()
     place = staged_manifest(cluster)
-    monkeypatch.setattr(staging, limit, 2 * MANIFEST.size_bytes - 1 if "BYTES" in limit else 1)
+    monkeypatch.setattr(staged_data, limit, 2 * MANIFEST.size_bytes - 1 if "BYTES" in limit else 1)
     other = replace(place, id=b"o" * 16)
     for offset in place.offsets:
         cluster.here[offset] = batch_of(cluster.here[offset].body, PIECE, ID)

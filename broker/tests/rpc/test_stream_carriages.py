@@ -15,10 +15,10 @@ from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
 from seriatim_api.wire.frames import read_delivery_frame, write_field
 from seriatim_api.wire.stream_frames import FINISHED, HELLO, MESSAGE
-from seriatim_broker.rpc.grpc_streams import GrpcStreams
-from seriatim_broker.rpc.limits import SERVER_OPTIONS
-from seriatim_broker.rpc.routing import RoutingServicer
-from seriatim_broker.rpc.services import Services
+from seriatim_broker.rpc.calls.limits import SERVER_OPTIONS
+from seriatim_broker.rpc.calls.services import Services
+from seriatim_broker.rpc.servicers.routing import RoutingServicer
+from seriatim_broker.rpc.streams.over_grpc import GrpcStreams
 
 from .test_producing import QuietCore, core, release, services
 from .test_tcp_streams import Nowhere, Place, batches, listening

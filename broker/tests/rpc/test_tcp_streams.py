@@ -32,10 +32,10 @@ from seriatim_api.wire import framed_connection
 from seriatim_api.wire.frame_reader import HELLO_SIZE_BYTES_MAX
 from seriatim_api.wire.frames import AppendEntry, write_append_frame
 from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
-from seriatim_broker.rpc import producing, tcp_streams
-from seriatim_broker.rpc.limits import MESSAGE_SIZE_BYTES_MAX
-from seriatim_broker.rpc.services import Services
-from seriatim_broker.rpc.tcp_streams import TcpStreams
+from seriatim_broker.rpc.calls.limits import MESSAGE_SIZE_BYTES_MAX
+from seriatim_broker.rpc.calls.services import Services
+from seriatim_broker.rpc.streams import append, over_tcp
+from seriatim_broker.rpc.streams.over_tcp import TcpStreams
 from structlog.testing import capture_logs
 
 from .certificates import write
@@ -200,7 +200,7 @@ async def test_what_is_no_hello_for_this_broker_is_refused_with_one_line(
 async def test_a_hello_that_does_not_come_in_time_is_not_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(tcp_streams, "HELLO_DEADLINE_S", 0.5)
+    monkeypatch.setattr(over_tcp, "HELLO_DEADLINE_S", 0.5)
     raw = await place.raw()
     raw.writer.write(sent)
     assert isinstance(await raw.end(), errors.BadRequestError)
@@ -293,7 +293,7 @@ async def test_the_last_frame_reaches_a_client_that_is_still_sending(place: Plac
 
 
 async def test_a_client_that_does_not_go_is_left_after_a_while(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_streams, "LINGER_S", 0.05)
+    monkeypatch.setattr(over_tcp, "LINGER_S", 0.05)
     raw = await place.raw()
     await raw.opened()
     raw.send(9)
@@ -316,7 +316,7 @@ async def taken_one_in_each_turn(core: QuietCore) -> None:
 async def test_a_frame_of_much_work_lets_others_have_their_turn_and_keeps_the_order(
     place: Place, core: QuietCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "SLICE_S", -1.0)  # a slice is one batch
+    monkeypatch.setattr(append, "SLICE_S", -1.0)  # a slice is one batch
     raw = await place.raw()
     await raw.opened()
     small = bytes(500)
@@ -332,7 +332,7 @@ async def test_a_frame_of_much_work_lets_others_have_their_turn_and_keeps_the_or
 async def test_a_client_that_goes_while_its_frame_is_worked_on_leaves_nothing(
     place: Place, core: QuietCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "SLICE_S", -1.0)
+    monkeypatch.setattr(append, "SLICE_S", -1.0)
     raw = await place.raw()
     await raw.opened()
     raw.send(MESSAGE, batches(*range(8)))
@@ -347,7 +347,7 @@ async def test_a_client_that_goes_while_its_frame_is_worked_on_leaves_nothing(
 async def test_nothing_is_taken_from_a_client_that_does_not_read_until_it_reads(
     place: Place, core: QuietCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp_streams, "BEHIND_COUNT_MAX", 5)
+    monkeypatch.setattr(over_tcp, "BEHIND_COUNT_MAX", 5)
     raw = await place.raw()
     await raw.opened()
     [connection] = place.streams._connections
@@ -433,9 +433,9 @@ async def test_a_broken_assertion_reaches_the_event_loop(
     raw = await place.raw()
     await raw.opened()
     if where == "when sending":
-        monkeypatch.setattr(producing.AppendStream, "next_frame", next_frame)
+        monkeypatch.setattr(append.AppendStream, "next_frame", next_frame)
     else:
-        monkeypatch.setattr(producing.AppendStream, "take", take)
+        monkeypatch.setattr(append.AppendStream, "take", take)
     told: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
@@ -456,7 +456,7 @@ async def test_the_kernel_looks_after_clients_whose_machine_vanishes(place: Plac
     [connection] = place.streams._connections
     connected = connection.info("socket")
     assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    for name, value in tcp_streams.KEEPALIVE:
+    for name, value in over_tcp.KEEPALIVE:
         assert not hasattr(socket, name) or connected.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
     assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -640,7 +640,7 @@ async def test_many_small_frames_let_others_have_their_turn_and_keep_their_order
 
 async def test_a_consumer_that_has_finished_gets_nothing_more(place: Place) -> None:
     """Else a consumer on a slow line would end only when all that its credit allows has come."""
-    connection = tcp_streams._StreamConnection()
+    connection = over_tcp._StreamConnection()
     written: list[int] = []
 
     class Waiting:

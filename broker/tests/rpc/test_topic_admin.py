@@ -10,12 +10,12 @@ import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc import topic_admin
-from seriatim_broker.rpc.admin import AdminServicer
-from seriatim_broker.rpc.services import Services
-from seriatim_broker.rpc.topic_admin import TopicAdmin
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.topic_feed import TopicFeed, WatchedTopics
+from seriatim_broker.rpc.calls.services import Services
+from seriatim_broker.rpc.servicers import topic_admin
+from seriatim_broker.rpc.servicers.admin import AdminServicer
+from seriatim_broker.rpc.servicers.topic_admin import TopicAdmin
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.topic_feed import TopicFeed, WatchedTopics
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 

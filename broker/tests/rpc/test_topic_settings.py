@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.v1 import broker_pb2, records_pb2
-from seriatim_broker.rpc import topic_admin
-from seriatim_broker.rpc.topic_admin import RETENTION_BYTES_MIN, RETENTION_MS_MIN
+from seriatim_broker.rpc.servicers import topic_admin
+from seriatim_broker.rpc.servicers.topic_admin import RETENTION_BYTES_MIN, RETENTION_MS_MIN
 
 DAY_MS = 86_400_000
 

@@ -31,7 +31,7 @@ from seriatim_broker.core.values.chain import (
 )
 from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.interfaces.coordinator import REQUEST_SIZE_BYTES_MAX
-from seriatim_broker.runtime.archive import (
+from seriatim_broker.runtime.coordinator.chain_layout import (
     MOVED_SEGMENTS_MAX,
     RECORD_SEGMENTS_MAX,
     RECORD_SEGMENTS_MIN,
@@ -39,7 +39,7 @@ from seriatim_broker.runtime.archive import (
     Layout,
     PagesNeededError,
 )
-from seriatim_broker.runtime.records import PAGE_SEGMENTS, chain_to_record, page_numbers, parse_record
+from seriatim_broker.runtime.coordinator.records import PAGE_SEGMENTS, chain_to_record, page_numbers, parse_record
 
 from .test_planning import CHAIN
 

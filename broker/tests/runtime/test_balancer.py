@@ -13,12 +13,12 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import PlanSwitch
 from seriatim_broker.core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, Intent
+from seriatim_broker.counters.broker import Counters
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.metrics import Counters
-from seriatim_broker.runtime.balancer import FAILURES_MAX, Balancer, BalancerSettings
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import chain_to_record
-from seriatim_broker.runtime.traffic import STALE_S, WINDOW_S, Measured, Traffic
+from seriatim_broker.runtime.controller.balancer import FAILURES_MAX, Balancer, BalancerSettings
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import chain_to_record
+from seriatim_broker.runtime.driver.traffic import STALE_S, WINDOW_S, Measured, Traffic
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_planning import CHAIN
@@ -305,7 +305,7 @@ async def test_a_head_is_not_moved_twice_within_a_while() -> None:
 async def test_figures_that_nobody_has_asked_for_in_a_long_time_are_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seriatim_broker.runtime.balancer.FRESH_S", 0)
+    monkeypatch.setattr("seriatim_broker.runtime.controller.balancer.FRESH_S", 0)
     world = uneven()
     world.seconds = STALE_S + 1
     await world.balancer.ask(run=False)

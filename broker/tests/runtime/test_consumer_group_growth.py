@@ -11,10 +11,10 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.interfaces.coordinator import TxnResult
-from seriatim_broker.runtime import consumer_group_growth
-from seriatim_broker.runtime import topics as topics_of_controller
-from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
-from seriatim_broker.runtime.records import cursor_from_value
+from seriatim_broker.runtime.controller import consumer_group_growth
+from seriatim_broker.runtime.controller import topics as topics_of_controller
+from seriatim_broker.runtime.controller.consumer_groups import ConsumerGroupCursors
+from seriatim_broker.runtime.coordinator.records import cursor_from_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_topics import KEYS, SETTINGS, Controller, topic_in, unchanged

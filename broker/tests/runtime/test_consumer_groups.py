@@ -12,10 +12,10 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.consumer_groups import CURSORS_PER_TXN, ConsumerGroupCursors
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.operators import guard_of
-from seriatim_broker.runtime.records import cursor_from_value, cursor_to_value
+from seriatim_broker.runtime.controller.consumer_groups import CURSORS_PER_TXN, ConsumerGroupCursors
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.operator_lease import guard_of
+from seriatim_broker.runtime.coordinator.records import cursor_from_value, cursor_to_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")

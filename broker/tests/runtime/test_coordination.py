@@ -23,14 +23,12 @@ from seriatim_broker.core.values.chain import Chain, change_server
 from seriatim_broker.core.values.effects import ReadChain, WriteChain, WriteCursor
 from seriatim_broker.core.values.events import ChainRead, ChainWritten, CursorRecord, CursorWritten, Event, WriteOutcome
 from seriatim_broker.core.values.keyed import RETRY_DEFAULT, ConsumerGroupSettings, ConsumerMode
-from seriatim_broker.health import AdminPort
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
-from seriatim_broker.runtime.archive import ChainArchive
-from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import certify_death
-from seriatim_broker.runtime.pages import has_pages, read_all_whole, read_whole
-from seriatim_broker.runtime.records import (
+from seriatim_broker.process.health import AdminPort
+from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.pages import has_pages, read_all_whole, read_whole
+from seriatim_broker.runtime.coordinator.records import (
     chain_to_record,
     cursor_from_value,
     cursor_to_value,
@@ -38,7 +36,9 @@ from seriatim_broker.runtime.records import (
     join_pages,
     parse_chain,
 )
-from seriatim_broker.runtime.refusals import Refusals
+from seriatim_broker.runtime.coordinator.write_refusals import WriteRefusals
+from seriatim_broker.runtime.driver.coordinator_requests import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorRequests
+from seriatim_broker.runtime.membership.registration import certify_death
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 from structlog.testing import capture_logs
 
@@ -92,7 +92,7 @@ class Desk:
         self._arrived = asyncio.Event()
         self.refusals: list[CoordinatorRefusedError] = []
         self.known_epoch = 0  # of every partition, to the core
-        self.work = CoordinatorWork(
+        self.work = CoordinatorRequests(
             self.recording,
             KEYS,
             self._take,
@@ -159,7 +159,7 @@ async def test_a_bug_in_a_transaction_is_told_to_who_ends_the_process(
         raise AssertionError("a rule is broken")
 
     told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    work = CoordinatorWork(coordinator, KEYS, lambda _: None, failed=told.set_result)
+    work = CoordinatorRequests(coordinator, KEYS, lambda _: None, failed=told.set_result)
     monkeypatch.setattr(coordinator, "txn", fails)
     if what == "read":
         work.read_chain(ReadChain(PartitionId(1)))
@@ -289,7 +289,7 @@ async def test_what_the_coordinator_refuses_is_refused_for_all_and_sent_once(des
         answers = await desk.write(*created(range(1, 6)))
     assert {(answer.outcome, answer.revision) for answer in answers.values()} == {(WriteOutcome.REFUSED, 0)}
     assert desk.refusals
-    assert not [entry for entry in logs if entry["log_level"] == "error"], "`Refusals` says it, once"
+    assert not [entry for entry in logs if entry["log_level"] == "error"], "`WriteRefusals` says it, once"
 
 
 async def test_what_is_refused_for_itself_says_nothing_of_other_writes_and_is_logged_once(desk: Desk) -> None:
@@ -312,7 +312,7 @@ async def test_refusals_are_told_once_and_probed_until_they_end(coordinator: Coo
         if not refused:
             ended.set()
 
-    refusals = Refusals(recording, KEYS.probe("g0-0"), tell, SystemClock())
+    refusals = WriteRefusals(recording, KEYS.probe("g0-0"), tell, SystemClock())
     probing = asyncio.ensure_future(refusals.run())
     error = recording.refuses = CoordinatorRefusedError("database space exceeded")
     with capture_logs() as logs:

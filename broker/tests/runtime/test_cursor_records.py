@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord
 from seriatim_broker.core.values.keyed import RETRY_DEFAULT, ConsumerMode
 from seriatim_broker.core.values.log import HandOverId
-from seriatim_broker.runtime.records import cursor_from_value, cursor_to_value
+from seriatim_broker.runtime.coordinator.records import cursor_from_value, cursor_to_value
 
 PLAIN = CursorRecord(1, 1, 0, "t")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seriatim_api.v1 import common_pb2, records_pb2
-from seriatim_broker.runtime.directory import Directory
-from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.membership.directory import Directory
 
 CALLS, LINKS = "host-1:7100", "host-1:7103"
 

@@ -33,10 +33,10 @@ from seriatim_broker.core.values.log import (
     Write,
 )
 from seriatim_broker.core.values.messages import Heartbeat
-from seriatim_broker.metrics import Counters
-from seriatim_broker.runtime import driver as driver_module
-from seriatim_broker.runtime import retry_cache
-from seriatim_broker.runtime.driver import Driver
+from seriatim_broker.counters.broker import Counters
+from seriatim_broker.runtime.driver import driver as driver_module
+from seriatim_broker.runtime.driver import retry_cache
+from seriatim_broker.runtime.driver.driver import Driver
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 P = PartitionId(1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from seriatim_api.ids import MemberId
 from seriatim_broker.interfaces.coordinator import Coordinator, Put, WatchBatch
-from seriatim_broker.runtime import election as module
-from seriatim_broker.runtime.election import Election
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.membership import election as module
+from seriatim_broker.runtime.membership.election import Election
+from seriatim_broker.runtime.membership.registration import Identity
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore, StoreCopy
 
 HOUR_S = 3600.0

@@ -10,10 +10,10 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.external_address import ExternalAddress
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity
-from seriatim_broker.settings import load
+from seriatim_broker.process.settings import load
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.membership.external_address import ExternalAddress
+from seriatim_broker.runtime.membership.registration import Identity
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")

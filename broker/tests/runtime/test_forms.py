@@ -11,14 +11,16 @@ from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.events import DirectoryChanged
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Put, unchanged_under
-from seriatim_broker.runtime import forms, membership, tidying
-from seriatim_broker.runtime.directory import Directory
+from seriatim_broker.runtime.controller import cleanup
+from seriatim_broker.runtime.coordinator import forms
+from seriatim_broker.runtime.membership import registration
+from seriatim_broker.runtime.membership.directory import Directory
 
+from .test_cleanup import cleanup as cleanup_of
 from .test_membership import KEYS, FakeDisk, Taker, joined, record_of
-from .test_tidying import tidying as tidying_of
 
 FORM_SYNTHETIC = 1
-LEVEL = membership.FORMAT_LEVEL
+LEVEL = registration.FORMAT_LEVEL
 
 
 class Version:
@@ -30,7 +32,7 @@ class Version:
 
     async def starts(self, coordinator: Coordinator, slot: int) -> None:
         """A broker of this version starts on the disk of its slot, and what runs from here on is of this version."""
-        for module in (membership, tidying):
+        for module in (registration, cleanup):
             for name, value in self._numbers.items():
                 self._patches.setattr(module, name, value, raising=False)
         item = await coordinator.get(KEYS.member(f"g0-{slot}"))
@@ -40,7 +42,7 @@ class Version:
 
 async def level_of(coordinator: Any) -> int:
     """The cluster's format level after a pass of the controller."""
-    await tidying_of(coordinator).raise_level()
+    await cleanup_of(coordinator).raise_level()
     found = await coordinator.get(KEYS.cluster_record)
     return records_pb2.ClusterRecord.FromString(found.value).format_level
 

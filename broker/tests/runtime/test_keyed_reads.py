@@ -13,8 +13,8 @@ from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.bodies import OpenedBody
-from seriatim_broker.runtime import keyed_reads, retry_cache
-from seriatim_broker.runtime.keyed_reads import KeyedReads
+from seriatim_broker.runtime.driver import keyed_reads, retry_cache
+from seriatim_broker.runtime.driver.keyed_reads import KeyedReads
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_in
 from seriatim_broker.testing.virtual_time import in_virtual_time
 

@@ -12,7 +12,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.messages import Heartbeat, HeartbeatAnswer, Message
 from seriatim_broker.interfaces.link import Connection, PeerIdentity, PeerSilentError
-from seriatim_broker.runtime.links import DIAL_DEADLINE_S, Links
+from seriatim_broker.runtime.driver.links import DIAL_DEADLINE_S, Links
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop, VirtualTime
 
 

@@ -34,12 +34,13 @@ from seriatim_broker.core.values.events import (
 )
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.coordinator import Coordinator, Delete, KeyValue, Put
-from seriatim_broker.runtime import membership
-from seriatim_broker.runtime.coordination import CoordinatorWork
-from seriatim_broker.runtime.directory import Directory
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.lease import LeaseKeeper
-from seriatim_broker.runtime.membership import (
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import chain_to_record, put_deleted_partitions
+from seriatim_broker.runtime.driver.coordinator_requests import CoordinatorRequests
+from seriatim_broker.runtime.membership import registration
+from seriatim_broker.runtime.membership.directory import Directory
+from seriatim_broker.runtime.membership.lease import LeaseKeeper
+from seriatim_broker.runtime.membership.registration import (
     NEVER_SEEN,
     Identity,
     KnownDisk,
@@ -49,7 +50,6 @@ from seriatim_broker.runtime.membership import (
     join,
     mark_clean,
 )
-from seriatim_broker.runtime.records import chain_to_record, put_deleted_partitions
 
 from .test_planning import CHAIN
 
@@ -184,7 +184,7 @@ async def test_a_new_cluster_refuses_code_of_the_last_level(
 ) -> None:
     """Also with an empty disk, which no passport refuses (rule `level-refuses`)."""
     await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
-    monkeypatch.setattr(membership, "FORMAT_LEVEL", membership.FORMAT_LEVEL - 1)
+    monkeypatch.setattr(registration, "FORMAT_LEVEL", registration.FORMAT_LEVEL - 1)
     with pytest.raises(NewerFormatError, match="start the newer version"):
         await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")))
 
@@ -286,7 +286,7 @@ async def test_the_directory_tells_the_core_who_is_admitted(coordinator: Coordin
 
 async def test_chains_are_compared_and_swapped(coordinator: Coordinator) -> None:
     chain, taker = replace(CHAIN, epoch=1), Taker()
-    work = CoordinatorWork(coordinator, KEYS, taker)
+    work = CoordinatorRequests(coordinator, KEYS, taker)
     work.read_chain(ReadChain(chain.partition))
     await taker.until_count(1)
     assert taker.events[0] == ChainRead(chain.partition, None, 0)
@@ -322,7 +322,7 @@ async def test_fields_of_a_newer_version_survive_a_write_of_what_a_peer_told(coo
     key = KEYS.chain(CHAIN.partition)
     put = await coordinator.txn((), [Put(key, chain_to_record(CHAIN).SerializeToString() + unknown)])
     taker = Taker()
-    work = CoordinatorWork(coordinator, KEYS, taker)
+    work = CoordinatorRequests(coordinator, KEYS, taker)
     later = replace(CHAIN, epoch=CHAIN.epoch + 1)
     work.write_chain(WriteChain(CHAIN.partition, 1, later, put.revision, None))  # never read by this broker
     await taker.until_count(1)
@@ -351,7 +351,7 @@ async def test_joining_waits_for_a_coordinator_that_does_not_answer_and_takes_it
 
 async def test_an_answer_that_does_not_come_is_unknown(coordinator: Coordinator) -> None:
     taker = Taker()
-    work = CoordinatorWork(coordinator, KEYS, taker)
+    work = CoordinatorRequests(coordinator, KEYS, taker)
     await coordinator.close()
     work.read_chain(ReadChain(CHAIN.partition))
     work.write_chain(WriteChain(CHAIN.partition, 1, CHAIN, 0, None))

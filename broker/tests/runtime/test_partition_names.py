@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import seriatim_broker
-from seriatim_broker import logs
+from seriatim_broker.process import logs
 
 SOURCES = Path(seriatim_broker.__file__).parent
 INNER_NUMBER = re.compile(r"partition \{(?:[a-z_.]*\.)?(?:partition|partition_id|partition\.id)\}")

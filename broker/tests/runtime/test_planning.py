@@ -22,7 +22,7 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Heal, Release
 from seriatim_broker.core.values.placement import BrokerGroupSpec, Intent, healers, order, placeable, send_chain
 from seriatim_broker.core.values.segment import Segment, SegmentState
-from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
+from seriatim_broker.runtime.coordinator.keys import CHAINS_PER_PAGE, Keys, partition_of
 
 GROUPS = [f"g{number}" for number in range(8)]
 A, B, C, D = (MemberId(name, f"disk-{name}") for name in ("g0-0", "g0-1", "g1-0", "g1-1"))

@@ -20,12 +20,10 @@ from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.writers import WriterRecord, WriterState, name_digest
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc.known import tell
-from seriatim_broker.runtime.group_epochs import EpochFloor
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import NEVER_SEEN, Identity, Place
-from seriatim_broker.runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
-from seriatim_broker.runtime.records import (
+from seriatim_broker.rpc.servicers.rebuild_reports import tell
+from seriatim_broker.runtime.coordinator.group_epochs import EpochFloor
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import (
     cursor_from_value,
     cursor_to_value,
     member_to_record,
@@ -33,6 +31,8 @@ from seriatim_broker.runtime.records import (
     writer_from_value,
     writer_to_record,
 )
+from seriatim_broker.runtime.membership.registration import NEVER_SEEN, Identity, Place
+from seriatim_broker.runtime.rebuild import Answers, Plan, Told, carry_out, make_plan
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import pytest
 from seriatim_api.errors import CompactedError
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.mirror import mirror
-from seriatim_broker.runtime.rebuilt_watches import RebuiltWatches
+from seriatim_broker.runtime.coordinator.mirror import mirror
+from seriatim_broker.runtime.coordinator.rebuilt_watches import RebuiltWatches
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore, StoreCopy
 
 pytestmark = pytest.mark.asyncio

@@ -15,9 +15,9 @@ from seriatim_broker.core.values.effects import CopiesTold
 from seriatim_broker.core.values.events import AskCopies
 from seriatim_broker.core.values.messages import CopyReport, Standing
 from seriatim_broker.interfaces.coordinator import Delete, KeyValue, Put
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import chain_to_record
-from seriatim_broker.runtime.restart_gate import RestartGate
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import chain_to_record
+from seriatim_broker.runtime.duties.restart_gate import RestartGate
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop, VirtualTime
 

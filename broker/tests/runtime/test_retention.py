@@ -16,11 +16,11 @@ from seriatim_broker.core.values.log import SafeCursor
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import cursor_to_value
-from seriatim_broker.runtime.retention import ASKED_S, Retention, RetentionSettings
-from seriatim_broker.runtime.stage_floors import StageFloors
-from seriatim_broker.runtime.unread import Unread
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import cursor_to_value
+from seriatim_broker.runtime.duties.retention import ASKED_S, Retention, RetentionSettings
+from seriatim_broker.runtime.duties.stage_floors import StageFloors
+from seriatim_broker.runtime.duties.unread import Unread
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.network.tls import TlsFiles
-from seriatim_broker.settings import load
+from seriatim_broker.process.settings import load
 
 GIVEN: dict[str, Any] = {
     "cluster": "c",

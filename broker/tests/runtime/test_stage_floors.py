@@ -13,10 +13,10 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.events import Trim
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Put, unchanged_under
-from seriatim_broker.runtime import stage_floors
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import writer_to_record
-from seriatim_broker.runtime.stage_floors import StageFloors
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import writer_to_record
+from seriatim_broker.runtime.duties import stage_floors
+from seriatim_broker.runtime.duties.stage_floors import StageFloors
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_retention import Bench

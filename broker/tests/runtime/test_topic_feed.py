@@ -16,11 +16,11 @@ from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
-from seriatim_broker.runtime.archive import ChainArchive
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.rebuilt_watches import RebuiltWatches
-from seriatim_broker.runtime.records import chain_to_record
-from seriatim_broker.runtime.topic_feed import (
+from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.rebuilt_watches import RebuiltWatches
+from seriatim_broker.runtime.coordinator.records import chain_to_record
+from seriatim_broker.runtime.coordinator.topic_feed import (
     CHAINS_PER_TAKE_MAX,
     WATCHERS_MAX,
     Copies,

@@ -21,9 +21,9 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CreatePartition
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult, absent
-from seriatim_broker.runtime import topics as topics_of_controller
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.topics import Topics
+from seriatim_broker.runtime.controller import topics as topics_of_controller
+from seriatim_broker.runtime.controller.topics import Topics
+from seriatim_broker.runtime.coordinator.keys import Keys
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYS = Keys("c")

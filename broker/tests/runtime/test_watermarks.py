@@ -11,10 +11,10 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import KnownDisk, Place, join, mark_clean
-from seriatim_broker.runtime.records import member_to_record
-from seriatim_broker.runtime.watermarks import Watermarks, sequence_of
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.coordinator.records import member_to_record
+from seriatim_broker.runtime.membership.registration import KnownDisk, Place, join, mark_clean
+from seriatim_broker.runtime.membership.watermarks import Watermarks, sequence_of
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 from .test_membership import NOW_MS, FakeDisk
@@ -164,8 +164,8 @@ async def test_a_disk_that_cannot_be_read_begins_no_run() -> None:
 async def test_the_duty_goes_on_without_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     await bench.write_member()
-    monkeypatch.setattr("seriatim_broker.runtime.watermarks.NOTE_S", 0.0)
-    monkeypatch.setattr("seriatim_broker.runtime.watermarks.NOTE_DEADLINE_S", 0.0)
+    monkeypatch.setattr("seriatim_broker.runtime.membership.watermarks.NOTE_S", 0.0)
+    monkeypatch.setattr("seriatim_broker.runtime.membership.watermarks.NOTE_DEADLINE_S", 0.0)
     store, asked, noted = bench.coordinator.store, 0, asyncio.Event()
     answer = store.answer
     store.on_write(lambda _batch: noted.set())

@@ -10,7 +10,8 @@ import pytest
 from seriatim_api.protocol import PROTOCOL
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.interfaces import forms
-from seriatim_broker.rpc import codec, known
+from seriatim_broker.rpc.links import codec
+from seriatim_broker.rpc.servicers import rebuild_reports
 
 from .described_forms import described
 
@@ -19,7 +20,7 @@ FORMS = Path(__file__).parent / "forms" / f"{PROTOCOL}-{m.FORMS}.txt"
 
 
 def test_messages_between_brokers_are_as_their_forms_say() -> None:
-    wires = [*(way.wire for way in codec.WAYS.values()), forms.way_of(known.KnownPartition).wire]
+    wires = [*(way.wire for way in codec.WAYS.values()), forms.way_of(rebuild_reports.KnownPartition).wire]
     written = "\n".join(dict.fromkeys(line for wire in wires for line in described(wire))) + "\n"
     if os.environ.get("REWRITE_FORMATS") == "1":
         FORMS.write_text(written, encoding="utf-8")

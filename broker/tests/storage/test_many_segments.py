@@ -21,8 +21,8 @@ from seriatim_broker.core.values.effects import Effect, Persist
 from seriatim_broker.core.values.events import ChainRead, Moment, Persisted
 from seriatim_broker.core.values.log import LocalSegment, PutBatch, PutPreparation, PutSegment, Write
 from seriatim_broker.core.values.segment import Segment, SegmentState
-from seriatim_broker.runtime.archive import ChainArchive
-from seriatim_broker.runtime.records import page_numbers, parse_record
+from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
+from seriatim_broker.runtime.coordinator.records import page_numbers, parse_record
 
 from .build import MEMBERS, SegmentBuilder, preparation
 from .harness import RocksHarness

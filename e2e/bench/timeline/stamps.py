@@ -55,7 +55,7 @@ def _received(stamp: str, of: str) -> Place:
     """A message of another broker reaches the core."""
     return Place(
         stamp,
-        "seriatim_broker.runtime.driver:Driver.feed",
+        "seriatim_broker.runtime.driver.driver:Driver.feed",
         parameter="event",
         attribute="message",
         of=f"{_MESSAGES}:{of}",
@@ -65,12 +65,12 @@ def _received(stamp: str, of: str) -> Place:
 
 def _sent(stamp: str, of: str) -> Place:
     """A message leaves for another broker."""
-    return Place(stamp, "seriatim_broker.runtime.links:Links.send", parameter="message", of=f"{_MESSAGES}:{of}")
+    return Place(stamp, "seriatim_broker.runtime.driver.links:Links.send", parameter="message", of=f"{_MESSAGES}:{of}")
 
 
 REPLY_WRITTEN: Final = "reply written"
 
-_STREAM: Final = "seriatim_broker.rpc.producing:AppendStream"
+_STREAM: Final = "seriatim_broker.rpc.streams.append:AppendStream"
 
 BROKER: Final = (
     Place("append taken", f"{_STREAM}.take"),

@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 import yaml
 from seriatim.cli import main
-from seriatim_broker.settings import BrokerSettings
+from seriatim_broker.process.settings import BrokerSettings
 
 from e2e.pages import ROOT, RUNNABLE, Block, blocks_of, pages
 

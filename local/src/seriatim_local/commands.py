@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from seriatim_api.errors import PreconditionError
 from seriatim_api.terminal.safe_text import echo
-from seriatim_broker.process_start import prepare_process
+from seriatim_broker.process.start import prepare_process
 
 from seriatim_local.links.delays import parse_delay
 from seriatim_local.state import DIRECTORY_DEFAULT, end_leftovers, find_directory, is_running, read_state, write_state

@@ -12,13 +12,13 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.network.tls import TlsFiles, TlsSource
-from seriatim_broker import logs
 from seriatim_broker.composition import Broker, serve_admin
-from seriatim_broker.metrics import Exposition
-from seriatim_broker.process_memory import settle_objects
+from seriatim_broker.metrics.broker import Exposition
+from seriatim_broker.process import logs
+from seriatim_broker.process.memory import settle_objects
+from seriatim_broker.process.settings import check_address, load
+from seriatim_broker.process.tls import open_source, server_credentials
 from seriatim_broker.serving import refuse, run, serve_until_stopped, stop_signal
-from seriatim_broker.settings import check_address, load
-from seriatim_broker.tls import open_source, server_credentials
 
 from seriatim_local.embedded import serve
 from seriatim_local.layout.ports import PortRange

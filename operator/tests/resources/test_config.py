@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from seriatim_broker.settings import NAMES, load
+from seriatim_broker.process.settings import NAMES, load
 from seriatim_operator.resources.config import settings_in
 from seriatim_operator.spec.settings import (
     USER_SETTINGS,

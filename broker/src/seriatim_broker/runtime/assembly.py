@@ -18,39 +18,39 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import RunId
 
 from ..core.values.events import DiskRoom, WritesRefused
+from ..counters.broker import Counters
 from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
 from ..interfaces.storage import Storage
-from ..metrics import Counters
-from . import retry_cache
-from .balancer import Balancer, BalancerSettings
-from .broker_groups import BrokerGroups
-from .caretaker import Caretaker, CaretakerSettings
-from .controller import Controller
-from .coordination import CoordinatorWork
-from .directory import Directory
-from .drainer import Drainer
-from .driver import Core, Driver
-from .election import Election
-from .forgetting import Forgetting
-from .keys import Keys
-from .lease import LeaseKeeper
-from .links import Links
-from .looking_back import LookingBack, Remember
-from .membership import Identity, live_record
-from .rebuilt_watches import RebuiltWatches
-from .refusals import Refusals
-from .restart_gate import RestartGate
-from .retention import Retention, RetentionSettings
-from .stage_floors import StageFloors
-from .taking_up import TakingUp
-from .tidying import Tidying
-from .topics import Topics
-from .traffic import Measured, MeasureTraffic, Traffic
-from .wall_clocks import TOLD_S
-from .watermarks import Watermarks
+from .controller.balancer import Balancer, BalancerSettings
+from .controller.broker_groups import BrokerGroups
+from .controller.caretaker import Caretaker, CaretakerSettings
+from .controller.cleanup import Cleanup
+from .controller.controller import Controller
+from .controller.drainer import Drainer
+from .controller.topics import Topics
+from .controller.unfinished_publications import UnfinishedPublications
+from .coordinator.keys import Keys
+from .coordinator.rebuilt_watches import RebuiltWatches
+from .coordinator.write_refusals import WriteRefusals
+from .driver import retry_cache
+from .driver.coordinator_requests import CoordinatorRequests
+from .driver.driver import Core, Driver
+from .driver.links import Links
+from .driver.traffic import Measured, MeasureTraffic, Traffic
+from .duties.deleted_groups import DeletedGroups
+from .duties.restart_gate import RestartGate
+from .duties.retention import Retention, RetentionSettings
+from .duties.stage_floors import StageFloors
+from .membership.directory import Directory
+from .membership.election import Election
+from .membership.lease import LeaseKeeper
+from .membership.lost_records import LostRecords, Remember
+from .membership.registration import Identity, live_record
+from .membership.wall_clocks import TOLD_S
+from .membership.watermarks import Watermarks
 
 LIVE_KEY_RETRY_S = 0.2
 ROOM_PERIOD_S = 0.5
@@ -143,17 +143,17 @@ class Runtime:
             self.directory.is_dismissed,
             self.driver.fail,
         )
-        self.looking_back = LookingBack(
+        self.lost_records = LostRecords(
             coordinator, keys, identity, post, ground.remember, coordinator.end_watches
         )  # fmt: skip
         self.watermarks = Watermarks(
             coordinator, keys, identity.run_id, lambda: ground.storage.durable_sequence, clock
         )  # fmt: skip
-        self.refusals = Refusals(
+        self.refusals = WriteRefusals(
             coordinator, keys.probe(broker), lambda refused: post(WritesRefused(refused)), clock
         )  # fmt: skip
         counted = lambda outcome: ground.counters.add(ground.counters.coordinator_writes, outcome)  # noqa: E731
-        self.work = CoordinatorWork(
+        self.work = CoordinatorRequests(
             coordinator, keys, post, self.refusals.refused, counted, self.driver.fail, self.driver.is_overtaken
         )  # fmt: skip
         self.lease = LeaseKeeper(coordinator, clock)
@@ -172,11 +172,11 @@ class Runtime:
             coordinator, keys, self.driver, self.directory, caretaker.is_there, self._measure, clock, balancing,
             ground.counters,
         )  # fmt: skip
-        tidying = Tidying(coordinator, keys, election, clock, settings)
-        self.taking_up = TakingUp(coordinator, keys, clock)
-        self.controller = Controller(election, topics, caretaker, drainer, balancer, tidying, self.taking_up)
+        cleanup = Cleanup(coordinator, keys, election, clock, settings)
+        self.unfinished_publications = unfinished = UnfinishedPublications(coordinator, keys, clock)
+        self.controller = Controller(election, topics, caretaker, drainer, balancer, cleanup, unfinished)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
-        self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
+        self._deleted_groups = DeletedGroups(coordinator, keys, self.driver, settings.forget_s)
         self.stage_floors = StageFloors(coordinator, keys)
         self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors)
         self.is_there = caretaker.is_there
@@ -200,10 +200,10 @@ class Runtime:
             ("disk room", self._watch_room()),
             ("links of the group", self._watch_broker_group()),
             ("refusals", self.refusals.run()),
-            ("looking back", self.looking_back.run()),
+            ("lost records", self.lost_records.run()),
             ("watermarks", self.watermarks.run()),
             ("controller", self.controller.run()),
-            ("forgetting", self._forgetting.run()),
+            ("deleted groups", self._deleted_groups.run()),
             ("retention", self.retention.run()),
         ]
 

@@ -14,19 +14,19 @@ from random import Random
 from seriatim_api.ids import MemberId, RunId
 
 from seriatim_broker.core.values.log import RecoveredPartition
+from seriatim_broker.counters.broker import Counters
 from seriatim_broker.interfaces.clock import Clock
 from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.interfaces.link import PeerIdentity
 from seriatim_broker.interfaces.storage import Storage
-from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.assembly import Ground, Runtime
-from seriatim_broker.runtime.balancer import BalancerSettings
-from seriatim_broker.runtime.caretaker import CaretakerSettings
-from seriatim_broker.runtime.driver import Core
-from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.membership import Identity, Place, Seen, is_running, join, mark_clean
-from seriatim_broker.runtime.retention import RetentionSettings
-from seriatim_broker.runtime.traffic import MeasureTraffic
+from seriatim_broker.runtime.controller.balancer import BalancerSettings
+from seriatim_broker.runtime.controller.caretaker import CaretakerSettings
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.runtime.driver.driver import Core
+from seriatim_broker.runtime.driver.traffic import MeasureTraffic
+from seriatim_broker.runtime.duties.retention import RetentionSettings
+from seriatim_broker.runtime.membership.registration import Identity, Place, Seen, is_running, join, mark_clean
 
 from .memory_network import MemoryNetwork
 from .simulated_bodies import SimulatedBodies

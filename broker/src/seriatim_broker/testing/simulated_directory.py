@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from seriatim_api.errors import ForeignDiskError, OldDiskError, WipedDiskError
 from seriatim_api.ids import MemberId
 
-from seriatim_broker.runtime.membership import NEVER_SEEN, KnownDisk, Seen
+from seriatim_broker.runtime.membership.registration import NEVER_SEEN, KnownDisk, Seen
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
 from seriatim_api.network.tls import TlsFiles
-from seriatim_broker.rpc.asking import AskedBroker, transport_of
+from seriatim_broker.rpc.calls.command_channel import AskedBroker, transport_of
 
 ATTEMPT_DEADLINE_S: Final = 3.0
 """For the answer of one broker. Then the next one is asked."""

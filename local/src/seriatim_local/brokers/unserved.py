@@ -13,7 +13,7 @@ from seriatim_api.network.tls import TlsFiles
 
 if TYPE_CHECKING:
     from seriatim_api.v1 import broker_pb2
-    from seriatim_broker.rpc.asking import AskedBroker
+    from seriatim_broker.rpc.calls.command_channel import AskedBroker
 
 DEADLINE_S: Final = 2.0
 """Time for all questions together. A person waits for the status, and what is known by then is of use."""
@@ -59,7 +59,7 @@ async def count_unserved(addresses: Sequence[str], tls: TlsFiles | None) -> Unse
         addresses: Addresses of brokers.
         tls: The certificate files of a client; None: plain text.
     """
-    from seriatim_broker.rpc.asking import AskedBroker, transport_of  # imports gRPC
+    from seriatim_broker.rpc.calls.command_channel import AskedBroker, transport_of  # imports gRPC
 
     transport = transport_of(tls)
     until = asyncio.get_running_loop().time() + DEADLINE_S

@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 import structlog
 from seriatim_api.errors import PreconditionError
-from seriatim_broker.bugs import ServedCalls
+from seriatim_broker.rpc.calls.broken_assertions import ServedCalls
 
 from seriatim_local.embedded.requests import REQUEST_SIZE_BYTES_MAX
 from seriatim_local.embedded.service import add_services
