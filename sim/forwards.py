@@ -73,7 +73,7 @@ class Forwards:
         """The number of the dead letter of a message, as the server of a consumer group makes it now."""
         partition, group = effect.partition, effect.origin.group
         known = process.core.partitions[partition].consumer_groups[group]
-        forwards = known.keyed.forwards.values() if known.keyed is not None else ()
+        forwards = known.keyed.forwarder.waiting.values() if known.keyed is not None else ()
         number = next((forward.number for forward in forwards if forward.offset == effect.offset), 0)
         producer = dead_letter_producer(partition, group, known.group_epoch, term_of_number(number))
         sent = self._sent.get((producer, producer_epoch_of(number), message))

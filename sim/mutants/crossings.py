@@ -27,11 +27,11 @@ jump-tells-drop [I1 I13]: a cursor that jumps over a lost segment still says wha
 - consumer_group.ledger.take_up_dropped(consumer_group.cursor)
 + pass
 granted-and-gone [K5 J2 keyed-gone]: attempts on a granted message end when retention drops it
-@ core.state.keyed.KeyedDispatcher.drop_below
-- for key in [run.key for run in self.doing.values()]:
+@ core.state.keyed.dispatcher.KeyedDispatcher.drop_below
+- for key in [grant.key for grant in self.grants.by_token.values()]:
 + for key in ():
 first-is-named [K5 J2 keyed-gone]: a record names the message on which attempts were
-@ core.state.keyed_rows._record
+@ core.state.keyed.rows._record
 - key.aside_first if key.aside else dispatcher.first_offset(key),
 + key.aside_first if key.aside else 0,
 move-stays [VOID I11 I2 I9]: an exclusive group is not served in an earlier group epoch than the disk knows
@@ -75,16 +75,16 @@ comer-is-told [I1 I13]: each consumer that comes is told of the losses and drops
 @ core.consumers.groups.subscriptions._welcome
 + outcomes.join(broker, consumer_group, consumer)
 forward-ends-with-message [J4 CORE]: the way of a message to the dead-letter topic ends when it is gone
-@ core.state.keyed.KeyedDispatcher._first_is_done
-- self.forwards.pop(key.name, None)
-+ forward = self.forwards.get(key.name)
+@ core.state.keyed.dispatcher.KeyedDispatcher._first_is_done
+- self.forwarder.waiting.pop(key.name, None)
++ forward = self.forwarder.waiting.get(key.name)
 + if forward is None or not forward.number or not (key.aside or key.live):
-+     self.forwards.pop(key.name, None)
++     self.forwarder.waiting.pop(key.name, None)
 gone-lists-are-passed [I13 I1]: lists pass what is gone, also of keys that wait
 @ core.consumers.keyed.grants._pass_gone_lists
 + pass
 gone-has-no-attempts [K5 J2]: an attempt on a message that was dropped counts nowhere
-@ core.state.keyed.KeyedDispatcher.end_run
+@ core.state.keyed.dispatcher.KeyedDispatcher.end_grant
 - return False
 + return True
 loss-told-once [TOLD]: a consumer is told of each lost message once

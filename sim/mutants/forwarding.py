@@ -9,11 +9,11 @@ forwarding-ends-once: a message that has a forwarder's number ends in no other w
   broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
 + for name, _ in keyed.sent:
 +     keyed.queue(keyed.keys[name])
-@ core.state.keyed.Key.is_held
+@ core.state.keyed.key.Key.is_held
 + return self.phase is KeyPhase.PARKED
 numbered-is-durable: a dead letter is sent only when its number is durable on every eligible member
 @ core.consumers.keyed.dead_letters._ready
-+ ready = [one for one in keyed.forwards.values() if one.number and one.row is not None]
++ ready = [one for one in keyed.forwarder.waiting.values() if one.number and one.row is not None]
 + return sorted(ready, key=lambda one: one.number)
 in-order-of-numbers: dead letters are sent in the order of their numbers, without gaps
 @ core.consumers.keyed.dead_letters._ready
@@ -28,11 +28,11 @@ passed-is-stored: a message is passed only when its dead letter is stored
 - sent[: event.stored_count]
 + sent
 numbers-have-a-term [letters-restored]: each term of a forwarder counts on its own
-@ core.state.keyed_rows.rows_to_hand_over
+@ core.state.keyed.rows.rows_to_hand_over
   rows = handed_rows(known.items())
-+ from ..values.ledger_rows import write_forwarder
-+ rows = [*rows, write_forwarder(dispatcher.next_number)]
-@ core.state.keyed.KeyedDispatcher.give_number
++ from ...values.ledger_rows import write_forwarder
++ rows = [*rows, write_forwarder(dispatcher.forwarder.next_number)]
+@ core.state.keyed.forwarder.Forwarder.give_number
 - max(self.next_number, first_number(term))
 + max(self.next_number, 1)
 lost-is-noted [letters-lost]: what is declared lost is noted for consumers that come later
@@ -40,7 +40,7 @@ lost-is-noted [letters-lost]: what is declared lost is noted for consumers that 
 - if partition.chain is None or consumer_group.is_at_most_once:
 + if partition.chain is None or consumer_group.is_at_most_once or end_of_gone(partition.chain, offset)[1]:
 lost-behind-others [letters-lost]: lists in a lost segment are passed, also behind older ones
-@ core.state.keyed.KeyedDispatcher.lists_in
+@ core.state.keyed.lists.Lists.within
 + return []
 jump-is-noted [letters-lost]: a cursor that leaves a lost segment says what was lost
 @ core.consumers.cursors.crossing._untold
@@ -51,7 +51,7 @@ forwards-are-wanted [letters-lost]: a group goes on with dead letters after a cr
 - consumer_group.is_forwarding
 + consumer_group.forwards_alone
 @ core.consumers.keyed.handoff.on_left
-- forwards_alone = keyed.forwards and not consumer_group.consumers
+- forwards_alone = keyed.forwarder.waiting and not consumer_group.consumers
 + forwards_alone = False
 passed-is-noted [letters-lost]: a cursor that passes a lost segment says so
 @ core.consumers.cursors.crossing._lost_between

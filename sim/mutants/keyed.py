@@ -7,32 +7,32 @@ MUTATIONS = mutations("""
 token-and-offset: an acknowledgement counts under the token of the grant that gave the message
 @ core.consumers.keyed.outcomes._run_at
 - run = _run_of(keyed, consumer, token)
-+ for name in list(keyed.singles):
-+     keyed.weigh(name)
-+ found = (run for run in keyed.doing.values() if run.is_given and run.offsets[run.done] == offset)
++ for name in list(keyed.line.singles):
++     keyed.grants.weigh(name)
++ found = (run for run in keyed.grants.by_token.values() if run.is_given and run.offsets[run.done] == offset)
 + run = _run_of(keyed, consumer, token) or next(found, None)
 head-stays: a failed message stays the first one of its key
-@ core.state.keyed.KeyedDispatcher.note_failure
-  self.changed[key.name] = None
+@ core.state.keyed.dispatcher.KeyedDispatcher.note_failure
+  self.line.changed[key.name] = None
 + key.live = key.live[1:] + key.live[:1]
 one-entry-a-key [keyed-delayed]: a key that is delayed counts once, however many messages are behind it
-@ core.state.keyed.KeyedDispatcher.take_in
-  key = self.weigh(name)
+@ core.state.keyed.dispatcher.KeyedDispatcher.take_in
+  key = self.grants.weigh(name)
 + if key is not None and key.is_delayed:
 +     key.is_delayed = False
-+     self.queue(key)
++     self.line.queue(key)
 frames-by-size [keyed-frames]: a frame has no more messages than its bytes allow
 @ core.consumers.keyed.grants._room_bytes
 + return 1 << 40
 rest-is-ready [keyed-frames]: what a frame has no room for is ready again
-@ core.state.keyed.KeyedDispatcher.cut_frame
+@ core.state.keyed.frames.cut
 - kept = at = 0
-+ kept, at, ready = 0, 0, list(self.ready)
++ kept, at, ready = 0, 0, list(keyed.line.ready)
   frame.offsets = frame.offsets[:count]
-+ self.ready.clear()
-+ self.ready.extend(ready)
++ keyed.line.ready.clear()
++ keyed.line.ready.extend(ready)
 list-first: what was set aside is older than what is live
-@ core.state.keyed.KeyedDispatcher.take_in
+@ core.state.keyed.dispatcher.KeyedDispatcher.take_in
 - if key.aside or key.phase is KeyPhase.PARKED:
 + if key.aside and not key.is_held:
 +     key.live.append(index)
@@ -55,7 +55,7 @@ full-first: a new server first sends all rows, which replace what was there
 +     partition.ledger_versions = put(partition.ledger_versions, group, version)
 + message = replace(message, change=replace(change, is_full=False))
 live-joins-the-list: what is live is handed over in the lists
-@ core.state.keyed.KeyedDispatcher.set_some_aside
+@ core.state.keyed.room.set_some_aside
 + return False
 terms-grow: the tokens of the next server are higher than those of the last one
 @ core.values.events.CursorRecord.after_term
@@ -79,16 +79,16 @@ aside-is-reserved [keyed-full]: what is granted from a list is reserved before
 - if no < keyed.segment_no else make_offset(no, below)
 + if True else 0
 delay-ends-with-message [keyed-waits]: a key waits no longer than its first message is there
-@ core.state.keyed.KeyedDispatcher._first_is_done
+@ core.state.keyed.dispatcher.KeyedDispatcher._first_is_done
 - key.error, key.first = "", 0
 + key.error, key.first, ready_us = "", 0, key.ready_us
   if key.phase is KeyPhase.RETRY and not key.aside:
-      self.to_phase(key, None)
+      self.line.to_phase(key, None)
 + if not key.token:
-+     self.wait_until(key, ready_us)
++     self.line.wait_until(key, ready_us)
 first-is-read [keyed-waits]: a server takes the first message of a key from its record
-@ core.state.keyed_rows._read_key
-  dispatcher.queue(key)
+@ core.state.keyed.rows._read_key
+  dispatcher.line.queue(key)
 + key.first = 0
 alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone tells what its lists had there
 @ core.consumers.groups.serving._oldest_listed
@@ -135,13 +135,13 @@ frozen-waits: nothing changes while the state of the keys is handed over
 @ core.consumers.keyed.outcomes._waits
 + return False
 given-again: what a consumer was given and said nothing about comes again flagged
-@ core.state.keyed.KeyedDispatcher.end_run
+@ core.state.keyed.dispatcher.KeyedDispatcher.end_grant
 - return True
-+ run.is_given = False
++ grant.is_given = False
 + return True
 message-started [keyed-rests]: begun is a message, and not its grant
-@ core.state.keyed.KeyedDispatcher.acknowledge
-- run.is_started = False
+@ core.state.keyed.dispatcher.KeyedDispatcher.acknowledge
+- grant.is_started = False
 + pass
 started-when-begun [keyed-rests client]: a consumer reports a message as begun when its application begins it
 @ seriatim._core.keyed_consumer.KeyedPartitionConsumer._granted
@@ -161,8 +161,8 @@ settings-on-disks [crossings]: mode, policy and term base are on the disks
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
 @ core.consumers.groups.serving._make_dispatcher
-- keyed.is_begun = record.handover == NO_HAND_OVER
-+ keyed.is_begun = True
+- keyed.handoff.is_begun = record.handover == NO_HAND_OVER
++ keyed.handoff.is_begun = True
 seen-key [keyed-parked]: a request means a key as the person saw it
 @ core.consumers.keyed.waiting_keys._operate_on
   first_offset = keyed.first_offset(key)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, make_offset, split_offset
-from seriatim_broker.core.state.keyed import RECORD_BYTES, Key, KeyedDispatcher
-from seriatim_broker.core.state.keyed_rows import dispatcher_of, read_some
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
+from seriatim_broker.core.state.keyed.key import RECORD_BYTES, Key
+from seriatim_broker.core.state.keyed.rows import dispatcher_of, read_some
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -63,21 +64,21 @@ class KeyedServing(Serving):
         group = self.part.consumer_groups.get(GROUP)
         if group is not None and group.keyed is not None:
             keyed = group.keyed
-            found = Counter(key.phase for key in keyed.keys.values() if key.phase is not None and not key.token)
-            assert [found[phase] for phase in KeyPhase] == [keyed.phase_counts[phase] for phase in KeyPhase]
-            assert keyed.aside_count == sum(len(key.aside) for key in keyed.keys.values())
+            found = Counter(key.phase for key in keyed.line.keys.values() if key.phase is not None and not key.token)
+            assert [found[phase] for phase in KeyPhase] == [keyed.line.phase_counts[phase] for phase in KeyPhase]
+            assert keyed.lists.message_count == sum(len(key.aside) for key in keyed.line.keys.values())
             delayed, lists = (
-                [key.name for key in keyed.keys.values() if is_so(key)] for is_so in (is_delayed, has_list)
+                [key.name for key in keyed.line.keys.values() if is_so(key)] for is_so in (is_delayed, has_list)
             )
-            assert (keyed.delayed_count, keyed.list_count) == (len(delayed), len(lists))
-            assert keyed.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
-            assert len(keyed.delayed) >= keyed.delayed_count
-            for key in keyed.keys.values():  # its state is that of its first message, in one place
+            assert (keyed.line.delayed_count, keyed.lists.key_count) == (len(delayed), len(lists))
+            assert keyed.lists.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
+            assert len(keyed.line.delayed) >= keyed.line.delayed_count
+            for key in keyed.line.keys.values():  # its state is that of its first message, in one place
                 assert not (key.live and key.aside), "only the list keeps the order of a key that has one"
                 assert key.phase is not None or not (key.attempts or key.ready_at_ms or key.error)
                 is_short = key.ready_us <= self.now_us + self.config.retry_us_max
                 assert is_short or (key.phase is KeyPhase.RETRY and key.attempts), "a key that is delayed is listed so"
-                assert (key.name in keyed.forwards) == (key.phase is KeyPhase.FORWARDING)
+                assert (key.name in keyed.forwarder.waiting) == (key.phase is KeyPhase.FORWARDING)
         return effects
 
     def join(
@@ -138,7 +139,7 @@ class KeyedServing(Serving):
     def serve(self) -> None:
         """One consumer has joined, and was granted all that can be. The next server does not take a hand-over."""
         self.begin()
-        self.keyed.rests_until_us = 1 << 60
+        self.keyed.handoff.rests_until_us = 1 << 60
         self.deliver()
 
     # ---- what was granted ----
@@ -200,5 +201,5 @@ def dispatcher_with(segment_no: int, floor: int, rows: Mapping[bytes, bytes], no
     """A dispatcher that has read all rows."""
     dispatcher = dispatcher_of(segment_no, floor, rows.items())
     assert read_some(dispatcher, len(rows), now)
-    dispatcher.frozen = None
+    dispatcher.handoff.frozen = None
     return dispatcher

@@ -15,7 +15,7 @@ from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values import chain as chains

@@ -14,7 +14,7 @@ from seriatim_broker.core.consumers.groups import serving
 from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
 from seriatim_broker.core.state.consumers import ConsumerGroupPhase
-from seriatim_broker.core.state.keyed import Fetch
+from seriatim_broker.core.state.keyed.grants import Fetch
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -115,7 +115,7 @@ def test_a_dead_letter_is_sent_only_when_its_number_is_on_both_disks() -> None:
     bench.fail("a")
     bench.reads()
     bench.persist()
-    assert bench.keyed.keys[b"ka"].sequence == first_number(TERM)
+    assert bench.keyed.line.keys[b"ka"].sequence == first_number(TERM)
     assert bench.asked() == []
     bench.confirm_replications()
     assert bench.numbers() == [1]
@@ -128,7 +128,7 @@ def test_what_is_forwarded_ends_in_no_other_way() -> None:
     bench.deliver()
     bench.acks(run_a)
     bench.wait(2 * SECOND, (M01,))
-    assert bench.keyed.keys[b"ka"].phase is KeyPhase.FORWARDING
+    assert bench.keyed.line.keys[b"ka"].phase is KeyPhase.FORWARDING
     assert bench.granted() == []
 
 
@@ -155,7 +155,7 @@ def test_a_message_that_cannot_be_read_gets_no_number_and_holds_up_no_other() ->
     for _ in range(4):
         bench.deliver(200 * MS)
     assert bench.numbers() == [2]
-    assert bench.keyed.keys[b"ka"].sequence == first_number(TERM) + 1
+    assert bench.keyed.line.keys[b"ka"].sequence == first_number(TERM) + 1
 
 
 def test_at_most_sixteen_have_a_number() -> None:
@@ -163,12 +163,12 @@ def test_at_most_sixteen_have_a_number() -> None:
     bench = forwarding(keys)
     bench.fail(*keys)
     bench.deliver()
-    assert max(key.sequence for key in bench.keyed.keys.values()) == first_number(TERM) + 15
+    assert max(key.sequence for key in bench.keyed.line.keys.values()) == first_number(TERM) + 15
     while bench.asked():
         bench.done()
         bench.deliver()
-    assert bench.keyed.next_number == first_number(TERM) + len(keys)
-    assert not bench.keyed.keys
+    assert bench.keyed.forwarder.next_number == first_number(TERM) + len(keys)
+    assert not bench.keyed.line.keys
 
 
 def test_while_the_topic_takes_nothing_people_are_told_once_and_other_keys_go_on() -> None:
@@ -179,14 +179,14 @@ def test_while_the_topic_takes_nothing_people_are_told_once_and_other_keys_go_on
         if bench.asked():
             bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
     assert bench.notes().count("dead_letters_refused") == 1
-    assert bench.keyed.refusal == "there is no topic 'dead'"
+    assert bench.keyed.forwarder.refusal == "there is no topic 'dead'"
     for _ in range(20):
         bench.deliver(400 * MS)
         if bench.asked():
             break
     bench.done()
     assert bench.notes().count("dead_letters_taken") == 1
-    assert bench.keyed.refusal == ""
+    assert bench.keyed.forwarder.refusal == ""
 
 
 def test_a_new_server_goes_on_with_the_number_that_is_on_its_disk() -> None:
@@ -199,12 +199,12 @@ def test_a_new_server_goes_on_with_the_number_that_is_on_its_disk() -> None:
     rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
     successor = Forwarding("ab", cursors=(known,), rows=rows)
     successor.serve()
-    successor.keyed.rests_until_us = 0  # all of the segment is read, so it tried to hand over first
+    successor.keyed.handoff.rests_until_us = 0  # all of the segment is read, so it tried to hand over first
     for _ in range(3):
         successor.deliver(100 * MS)
     (request,) = successor.asked()
     assert [letter.number for letter in request.letters] == [2]
-    assert successor.keyed.next_number == first_number(TERM) + 2
+    assert successor.keyed.forwarder.next_number == first_number(TERM) + 2
 
 
 class Later(Forwarding):
@@ -291,13 +291,14 @@ def test_a_message_that_retention_dropped_takes_its_number_with_it() -> None:
     bench = forwarding("aab")
     bench.fail("a")
     bench.deliver()
-    assert list(bench.keyed.keys[b"ka"].aside) == list(offsets([0, 1])), "the list says which message has the number"
-    bench.keyed.pass_first(bench.keyed.keys[b"ka"])
-    bench.keyed.requeue(bench.keyed.keys[b"ka"])
+    key = bench.keyed.line.keys[b"ka"]
+    assert list(key.aside) == list(offsets([0, 1])), "the list says which message has the number"
+    bench.keyed.pass_first(bench.keyed.line.keys[b"ka"])
+    bench.keyed.line.requeue(bench.keyed.line.keys[b"ka"])
     bench.done(0, errors.NotServingError("later"))
     bench.deliver(200 * MS)
     assert bench.granted() == [[1]]
-    assert not bench.keyed.forwards
+    assert not bench.keyed.forwarder.waiting
 
 
 def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -> None:
@@ -405,7 +406,7 @@ def handed_over(before: Callable[[Forwarding], None] | None = None) -> tuple[For
     bench.done()
     for run in bench.runs():
         bench.acks(run)
-    bench.keyed.rests_until_us = 0
+    bench.keyed.handoff.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
     handed = bench.sent(msg.HandOver, following)[-1].handover
@@ -438,20 +439,20 @@ def test_a_hand_over_that_is_not_taken_is_tried_again_although_nothing_else_is_l
     bench.link(bench.chain.segments[1].server)
     (run,) = bench.runs()
     bench.nack(run, is_last=True)  # its key is parked
-    bench.keyed.rests_until_us = 0
+    bench.keyed.handoff.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
-    assert bench.keyed.frozen is not None
-    while bench.keyed.frozen is not None:  # the next segment is empty, so its server does not answer
+    assert bench.keyed.handoff.frozen is not None
+    while bench.keyed.handoff.frozen is not None:  # the next segment is empty, so its server does not answer
         bench.wait(100 * MS, (M01,))
-    assert not bench.keyed.doing
-    assert bench.core.state.timers.is_polled_earlier((TimerKind.KEYS, P, GROUP), bench.keyed.rests_until_us)
+    assert not bench.keyed.grants.by_token
+    assert bench.core.state.timers.is_polled_earlier((TimerKind.KEYS, P, GROUP), bench.keyed.handoff.rests_until_us)
 
 
 @pytest.mark.parametrize("is_unknown", [True, False])
 def test_a_refusal_says_nothing_of_an_earlier_try_without_an_answer(is_unknown: bool) -> None:
     bench, written = handed_over()
-    handing = bench.keyed.handover
+    handing = bench.keyed.handoff.outgoing
     if is_unknown:
         bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
         bench.cursor()
@@ -459,21 +460,21 @@ def test_a_refusal_says_nothing_of_an_earlier_try_without_an_answer(is_unknown: 
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.REFUSED, 0))
     bench.wait(2 * SECOND, (M01,))
     bench.cursor()
-    assert (bench.keyed.handover is handing) == is_unknown, "the first try may still be carried out"
+    assert (bench.keyed.handoff.outgoing is handing) == is_unknown, "the first try may still be carried out"
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
 def test_a_hand_over_under_way_outlives_a_rebuild_of_the_coordinator(is_unknown: bool) -> None:
     """Rule `under-way-stays`: the write may still be carried out."""
     bench, written = handed_over()
-    handing = bench.keyed.handover
+    handing = bench.keyed.handoff.outgoing
     if is_unknown:
         bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
         bench.cursor()
     bench.clear()
     bench.do(ev.CoordinatorRebuilt())
     bench.look_up()
-    assert bench.keyed.handover is handing
+    assert bench.keyed.handoff.outgoing is handing
     assert not bench.delivered(fx.Joined)
     assert bench.granted() == []
 
@@ -482,7 +483,7 @@ def test_a_hand_over_under_way_outlives_a_rebuild_of_the_coordinator(is_unknown:
 def test_hand_over_under_way_when_the_last_consumer_leaves(leaves_late: bool) -> None:
     """Rule `under-way-is-kept`: a consumer that joins at once gets nothing before the outcome is known."""
     bench, written = handed_over()
-    handing = bench.keyed.handover
+    handing = bench.keyed.handoff.outgoing
     if not leaves_late:
         bench.do(ev.ConsumerGone(1))
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
@@ -493,7 +494,7 @@ def test_hand_over_under_way_when_the_last_consumer_leaves(leaves_late: bool) ->
     bench.cursor()
     for _ in range(4):
         bench.deliver()
-    assert bench.keyed.handover is handing
+    assert bench.keyed.handoff.outgoing is handing
     assert bench.granted() == []
     again = bench.all(fx.WriteCursor)[1]
     assert again.record == written.record
@@ -510,11 +511,11 @@ def test_hand_over_under_way_when_the_first_consumer_joins() -> None:
     bench.wait(2 * SECOND)  # the other member is silent
     bench.cursor()
     assert bench.part.consumer_groups[GROUP].phase is ConsumerGroupPhase.SERVING
-    assert bench.keyed.frozen is not None
-    handing = bench.keyed.handover
+    assert bench.keyed.handoff.frozen is not None
+    handing = bench.keyed.handoff.outgoing
     bench.join(subscription=2)
     bench.cursor()
-    assert bench.keyed.handover is handing
+    assert bench.keyed.handoff.outgoing is handing
     assert bench.granted() == []
 
 
@@ -526,7 +527,7 @@ def test_consumer_that_joined_during_a_crossing_that_failed() -> None:
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
     bench.read_chain(bench.chain)
     bench.cursor()
-    assert bench.keyed.frozen is None
+    assert bench.keyed.handoff.frozen is None
     assert [effect.subscription for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Joined)] == [2]
 
 
@@ -535,16 +536,17 @@ def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
     bench.unreadable = set(offsets([0]))
     bench.fail("a")
     bench.deliver()
-    forward = bench.keyed.forwards[b"ka"]
+    forward = bench.keyed.forwarder.waiting[b"ka"]
     serial = forward.reading = bench.core.state.new_serial()
     bench.core.state.reads[serial] = (ReadKind.KEYS, P, 1, GROUP, 0)
-    bench.keyed.fetches[serial] = Fetch(offsets([0]), list(offsets([0])), tries=TRIES_MAX)  # no member has the message
+    fetch = Fetch(offsets([0]), list(offsets([0])), tries=TRIES_MAX)  # no member has the message
+    bench.keyed.grants.fetches[serial] = fetch
     seen = SeenKey(b"ka", 0, offsets([0])[0], 1)
     bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.SKIP, (seen,), bench.now_us + SECOND))
-    assert not bench.keyed.forwards
+    assert not bench.keyed.forwarder.waiting
     bench.wait(SECOND, (M01,))
     bench.deliver()
-    assert not bench.keyed.fetches
+    assert not bench.keyed.grants.fetches
     assert serial not in bench.core.state.reads
 
 
@@ -553,16 +555,16 @@ def test_an_answer_counts_for_the_number_that_was_sent() -> None:
     bench.fail("a")
     bench.deliver()
     assert bench.numbers() == [1]
-    key = bench.keyed.keys[b"ka"]
+    key = bench.keyed.line.keys[b"ka"]
     bench.keyed.pass_first(key)  # retention dropped the first message, and what was begun for it ends
-    bench.keyed.requeue(key)
+    bench.keyed.line.requeue(key)
     bench.wait(200 * MS, (M01,))
     bench.deliver()
     bench.fail("a")
     (request,) = bench.asked()
     bench.do(ev.ForwardsDone(P, GROUP, request.serial, 1, None))
     bench.deliver()
-    assert [forward.offset for forward in bench.keyed.forwards.values()] == list(offsets([1]))
+    assert [forward.offset for forward in bench.keyed.forwarder.waiting.values()] == list(offsets([1]))
     assert "dead_lettered" not in bench.notes()
 
 
@@ -571,7 +573,7 @@ def test_an_answer_counts_for_the_number_that_was_sent() -> None:
 
 def held_bytes(bench: Forwarding) -> int:
     """What the forwarder has in memory, with the reads that are under way."""
-    forwards = bench.keyed.forwards.values()
+    forwards = bench.keyed.forwarder.waiting.values()
     return sum(len(forward.row.body) if forward.row else MIB * bool(forward.reading) for forward in forwards)
 
 
@@ -589,7 +591,7 @@ def test_messages_on_their_way_to_dead_letter_topics_have_a_limit_in_bytes() -> 
             stored += len(bench.asked()[0].letters)
             bench.done()
     assert stored == 6
-    assert not bench.keyed.forwards
+    assert not bench.keyed.forwarder.waiting
     assert not bench.core.state.forwarding_bytes
 
 
@@ -613,7 +615,7 @@ def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memo
         bench.deliver(400 * MS)
         if bench.asked():
             bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
-    assert bench.keyed.refusal
+    assert bench.keyed.forwarder.refusal
     bench.clear()
     asked = 0
     for _ in range(40):
@@ -628,7 +630,7 @@ def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memo
         bench.deliver(400 * MS)
         if bench.asked():
             bench.done()
-    assert not bench.keyed.forwards, "all are stored when it takes dead letters again"
+    assert not bench.keyed.forwarder.waiting, "all are stored when it takes dead letters again"
 
 
 # ---- without consumers -------------------------------------------------------------------------------------
@@ -700,18 +702,18 @@ def test_a_group_that_was_deleted_meanwhile_is_not_kept_for_its_dead_letters() -
 
 def test_without_consumers_dead_letters_are_not_handed_over() -> None:
     bench = forwarding("ab")
-    bench.keyed.rests_until_us = 0
+    bench.keyed.handoff.rests_until_us = 0
     bench.fail("a", "b")
     bench.do(ev.ConsumerGone(1))
     for _ in range(4):
         bench.deliver(400 * MS)
-        assert bench.keyed.frozen is None
+        assert bench.keyed.handoff.frozen is None
     for _ in range(6):
         if bench.asked():
             bench.done()
         bench.deliver(400 * MS)
     assert not bench.sent(msg.HandOver)
-    assert not bench.keyed.forwards
+    assert not bench.keyed.forwarder.waiting
     assert bench.all(fx.WriteCursor)[-1].record.segment_no == 2, "all of segment 1 is done"
 
 
@@ -725,7 +727,7 @@ def crosses_with_dead_letters() -> tuple[Forwarding, fx.WriteCursor]:
     bench.link(following)
     bench.fail("a", "b")
     bench.deliver()
-    bench.keyed.rests_until_us = 0
+    bench.keyed.handoff.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
     handed = bench.sent(msg.HandOver, following)[-1].handover
@@ -822,12 +824,12 @@ def test_consumers_that_end_while_dead_letters_are_handed_over() -> None:
     bench.link(bench.chain.segments[1].server)
     bench.fail("a", "b")
     bench.deliver()
-    bench.keyed.rests_until_us = 0
+    bench.keyed.handoff.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
-    assert bench.keyed.frozen is not None
+    assert bench.keyed.handoff.frozen is not None
     bench.do(ev.ConsumerGone(1))
-    assert bench.keyed.frozen is None
+    assert bench.keyed.handoff.frozen is None
     for _ in range(2):
         bench.done()
         bench.deliver()

@@ -135,7 +135,7 @@ def test_loss_of_many_lists_is_one_gap(acked: int, begin: int) -> None:
     bench.read_chain(declare_lost(bench.part.chain, 1))
     bench.deliver()
     keyed = bench.keyed
-    assert not keyed.aside_count
+    assert not keyed.lists.message_count
     assert bench.delivered(fx.Gap) == [fx.Gap(1, begin, "declared lost")]
 
 
@@ -301,8 +301,8 @@ def test_key_that_is_parked_after_its_message_was_lost_goes_on() -> None:
     bench.deliver()
     bench.nack(run, is_last=True)
     bench.deliver()
-    assert [key.name for key in keyed.keys.values() if key.aside] == [b"kj"], "nothing of k is left"
-    assert keyed.phase_counts[KeyPhase.PARKED] == 1
+    assert [key.name for key in keyed.line.keys.values() if key.aside] == [b"kj"], "nothing of k is left"
+    assert keyed.line.phase_counts[KeyPhase.PARKED] == 1
 
 
 class Behind(Serving):

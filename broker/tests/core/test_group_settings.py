@@ -290,7 +290,7 @@ def test_a_rewind_before_all_that_was_set_aside_loses_nothing() -> None:
     bench.nack(run, delay_ms=60_000)
     bench.acks(other)
     keyed = bench.keyed
-    keyed.set_aside(keyed.keys[b"ka"])
+    keyed.set_aside(keyed.line.keys[b"ka"])
     bench.deliver()
     bench.operate(SKIP, index=3)
     assert "set aside (the oldest is 1:0)" in str(bench.refusal())

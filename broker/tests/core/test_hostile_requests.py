@@ -95,8 +95,8 @@ def test_any_request_leaves_the_core_running(mode: ConsumerMode, at_most_once: b
             serving, stream = served(mode, at_most_once=at_most_once)
             continue
         keyed = group.keyed
-        granted += keyed is not None and bool(keyed.doing)
-        tokens = [1, *(keyed.doing if keyed is not None else ())]
+        granted += keyed is not None and bool(keyed.grants.by_token)
+        tokens = [1, *(keyed.grants.by_token if keyed is not None else ())]
         request = request_of(chance, tokens)
         try:
             list(stream.take(request.SerializeToString()))

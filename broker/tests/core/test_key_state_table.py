@@ -376,7 +376,8 @@ def test_failure_without_a_grant_changes_nothing(state: str) -> None:
     bench = Waiting(STATES[state])
     bench.come("here", 0)
     before = bench.rows()
-    bench.do(ev.ConsumerNack(STREAM, 1, 1 << 41, bench.keyed.first_offset(bench.keyed.weigh(b"ka")), 0, "no", True))
+    first = bench.keyed.first_offset(bench.keyed.grants.weigh(b"ka"))
+    bench.do(ev.ConsumerNack(STREAM, 1, 1 << 41, first, 0, "no", True))
     bench.deliver()
     assert bench.void() == [1 << 41]
     assert bench.rows() == before

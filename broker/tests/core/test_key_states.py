@@ -37,7 +37,7 @@ def delayed(keys: str, *, is_aside: bool) -> KeyedServing:
     for run in others:
         bench.acks(run)
     if is_aside:
-        keyed.set_aside(keyed.keys[b"ka"])
+        keyed.set_aside(keyed.line.keys[b"ka"])
         keyed.window.rise()
     bench.deliver()
     bench.clear()
@@ -55,7 +55,7 @@ def test_key_goes_on_when_its_failed_message_is_dropped(is_aside: bool) -> None:
     bench.nack(run)
     bench.deliver()
     keyed = bench.keyed
-    assert (keyed.phase_counts[KeyPhase.RETRY], keyed.keys[b"ka"].attempts) == (1, 1), "by its own failure"
+    assert (keyed.line.phase_counts[KeyPhase.RETRY], keyed.line.keys[b"ka"].attempts) == (1, 1), "by its own failure"
 
 
 @pytest.mark.parametrize("is_aside", [False, True])
@@ -63,7 +63,7 @@ def test_key_of_which_all_is_dropped_leaves_no_record(is_aside: bool) -> None:
     bench = delayed("aab", is_aside=is_aside)
     drops_below(bench, 3)
     keyed = bench.keyed
-    assert not keyed.has_keys
+    assert not keyed.line.has_keys
     assert [name for name in bench.rows() if b"ka" in name] == []
 
 
@@ -77,7 +77,7 @@ def test_message_behind_a_dropped_one_is_not_forwarded(held: int) -> None:
     bench.deliver()
     drops_below(bench, held + 1)
     assert bench.granted() == [[held + 1]]
-    assert not bench.keyed.forwards
+    assert not bench.keyed.forwarder.waiting
 
 
 def test_key_in_the_dead_letter_order_is_released() -> None:
@@ -89,8 +89,8 @@ def test_key_in_the_dead_letter_order_is_released() -> None:
     bench.do(ev.OperateKeys(2, P, GROUP, KeyOperation.RELEASE, (seen,), bench.now_us + 10**6))
     bench.deliver()
     assert bench.granted() == [[0, 1]]
-    assert not bench.keyed.forwards
-    assert bench.keyed.keys[b"ka"].phase is not KeyPhase.FORWARDING
+    assert not bench.keyed.forwarder.waiting
+    assert bench.keyed.line.keys[b"ka"].phase is not KeyPhase.FORWARDING
 
 
 @pytest.mark.parametrize("is_dropped_first", [False, True], ids=["dropped later", "dropped while it is granted"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers.keyed import earlier_messages
-from seriatim_broker.core.state.keyed import Fetch, Frame, Grant, Key, KeyedDispatcher
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
+from seriatim_broker.core.state.keyed.grants import Fetch, Frame, Grant
+from seriatim_broker.core.state.keyed.key import Key
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -28,7 +30,7 @@ class Cut(KeyedServing):
     def in_flight(self) -> int:
         group = self.part.consumer_groups[GROUP]
         assert group.keyed is not None
-        assert group.keyed.in_flight == group.consumers[0].in_flight
+        assert group.keyed.grants.in_flight == group.consumers[0].in_flight
         return group.consumers[0].in_flight
 
 
@@ -81,7 +83,7 @@ def test_messages_that_come_after_a_large_one_are_granted_together_again() -> No
     bench.begin(credit=0)
     keyed = bench.keyed
     bench.deliver()
-    keyed.average_bytes = 1 << 20
+    keyed.grants.average_bytes = 1 << 20
     bench.fits = 8
     bench.do(ev.ConsumerCredit(STREAM, 4 << 20))
     bench.deliver()
@@ -113,25 +115,25 @@ def test_a_fetch_goes_on_with_the_first_messages_when_much_is_in_memory(monkeypa
     frame = Frame(group.consumers[0], 1, 1 << 40)
     frame.offsets = tuple(make_offset(1, index) for index in (5, 0, 1, 2, 3, 4, 6, 7))
     for at, offset in enumerate(frame.offsets):
-        key = keyed.keys[b"k%d" % at] = Key(b"k%d" % at)
+        key = keyed.line.keys[b"k%d" % at] = Key(b"k%d" % at)
         keyed.park(key, "no")
         keyed.take_in(key.name, 0, offset)
         run = Grant(at + 1, key, frame.consumer, (offset,), is_aside=True, deadline_us=1 << 40)
-        keyed.begin_run(run)
+        keyed.begin_grant(run)
         keyed.release(key)
         frame.names.append(b"")
         frame.indexes.append(0)
-        frame.runs.append(run)
-    keyed.rows[9] = frame
-    keyed.fetches[9] = Fetch(frame.offsets, list(frame.offsets), 1 << 20)
+        frame.grants.append(run)
+    keyed.grants.reads[9] = frame
+    keyed.grants.fetches[9] = Fetch(frame.offsets, list(frame.offsets), 1 << 20)
     bench.clear()
     for index in (5, 0, 1):
         assert not bench.all(fx.ReadRows)
-        keyed.fetches[9].asked = (M10, make_offset(1, index))
+        keyed.grants.fetches[9].asked = (M10, make_offset(1, index))
         answer = msg.CopyAnswer(P, 1, index, True, (batches[index],), None)
         assert earlier_messages.on_answer(bench.core.state, bench.part, group, M10, answer) == []
     (read,) = [effect for effect in bench.core.state.out.effects if isinstance(effect, fx.ReadRows)]
     assert (read.offsets, len(read.batches)) == (tuple(make_offset(1, index) for index in (5, 0, 1)), 3)
     assert frame.offsets == read.offsets
-    assert list(keyed.ready) == [b"k3", b"k4", b"k5", b"k6", b"k7"]
-    assert (frame.consumer.in_flight, [run.token for run in frame.runs]) == (8 - 5, [1, 2, 3])
+    assert list(keyed.line.ready) == [b"k3", b"k4", b"k5", b"k6", b"k7"]
+    assert (frame.consumer.in_flight, [run.token for run in frame.grants]) == (8 - 5, [1, 2, 3])

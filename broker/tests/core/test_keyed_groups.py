@@ -199,7 +199,7 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
     first, second, third = bench.runs()
     bench.join(2)
     keyed = bench.keyed
-    keyed.frozen = []
+    keyed.handoff.frozen = []
     bench.do(ev.ConsumerExtend(STREAM, 2, (first.token, second.token), 1_000))
     bench.acks(first, number=1)
     outcomes.thaw(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
@@ -288,7 +288,7 @@ def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:
     for number, run in enumerate(runs, 1):
         bench.acks(run, number=number, subscription=2)
     keyed = bench.keyed
-    assert not keyed.has_keys, "nothing is kept of keys that are done"
+    assert not keyed.line.has_keys, "nothing is kept of keys that are done"
 
 
 def test_after_the_last_attempt_the_key_is_parked_and_others_go_on() -> None:
@@ -301,7 +301,7 @@ def test_after_the_last_attempt_the_key_is_parked_and_others_go_on() -> None:
     assert [note.name for note in bench.all(fx.Note) if note.name == "key_parked"] == ["key_parked"]
     keyed = bench.keyed
     assert keyed.window.floor == 3, "the messages of the parked key are in its list"
-    assert list(keyed.keys[b"ka"].aside) == list(offsets([0, 1]))
+    assert list(keyed.line.keys[b"ka"].aside) == list(offsets([0, 1]))
 
 
 def test_a_blocking_policy_tries_for_ever() -> None:
@@ -501,11 +501,11 @@ def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun()
     bench.begin_unconfirmed()
     keyed = bench.keyed
     bench.wait(SECOND, (M01,))
-    assert list(keyed.doing) == [5 << 40], "its deadline has passed, and it does not end yet"
+    assert list(keyed.grants.by_token) == [5 << 40], "its deadline has passed, and it does not end yet"
     assert not bench.all(fx.ReadKeys)
     bench.persist_everywhere()
     bench.wait(SECOND, (M01,))
-    assert not keyed.doing
+    assert not keyed.grants.by_token
     assert bench.all(fx.ReadKeys)
 
 
@@ -521,7 +521,7 @@ def test_a_server_that_begins_again_with_its_own_record_waits_for_all_members_to
     bench.join(2)
     bench.cursor()
     keyed = bench.keyed
-    assert not keyed.doing, "this disk has the record, so the grant is over here"
+    assert not keyed.grants.by_token, "this disk has the record, so the grant is over here"
     bench.persist()
     bench.wait(50 * MS, (M01,))
     assert not bench.all(fx.ReadKeys)
@@ -540,10 +540,10 @@ def handing_over() -> KeyedServing:
     bench.link(bench.chain.segments[1].server)
     keyed = bench.keyed
     bench.runs()
-    keyed.rests_until_us = 0
+    keyed.handoff.rests_until_us = 0
     for _ in range(4):
         bench.deliver()
-    assert keyed.frozen is not None
+    assert keyed.handoff.frozen is not None
     return bench
 
 

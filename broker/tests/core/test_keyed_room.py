@@ -8,10 +8,16 @@ import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers.cursors import gap_reports
 from seriatim_broker.core.consumers.keyed import grants
-from seriatim_broker.core.state import keyed as keyed_state
-from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.dispatcher import Consumer
-from seriatim_broker.core.state.keyed import Frame, Grant, Key, KeyedDispatcher, RoomLimits
+from seriatim_broker.core.state.keyed import grants as grants_state
+from seriatim_broker.core.state.keyed import line as line_state
+from seriatim_broker.core.state.keyed import lists as lists_state
+from seriatim_broker.core.state.keyed import room
+from seriatim_broker.core.state.keyed import rows as keyed_rows
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
+from seriatim_broker.core.state.keyed.grants import Frame, Grant
+from seriatim_broker.core.state.keyed.key import RECORD_BYTES, Key
+from seriatim_broker.core.state.keyed.lists import RoomLimits
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -56,7 +62,7 @@ def test_a_slow_handler_does_not_stop_other_keys() -> None:
         for run in bench.runs():
             bench.acks(run)
     assert bench.keyed.read_index == 20
-    assert list(bench.keyed.keys) == [b"ka"]
+    assert list(bench.keyed.line.keys) == [b"ka"]
     bench.acks(slow)  # its grant went on
     bench.settle()
     (rest,) = bench.runs()
@@ -80,7 +86,7 @@ def test_a_grant_whose_messages_are_set_aside_keeps_its_order() -> None:
         bench.settle()
         for run in bench.runs():
             bench.acks(run)
-    assert list(bench.keyed.keys[b"ka"].aside) == list(first.offsets[1:])
+    assert list(bench.keyed.line.keys[b"ka"].aside) == list(first.offsets[1:])
     bench.acks(first._replace(offsets=first.offsets[2:]))
     assert bench.void() == [first.token], "the next message is still the second one"
     bench.nack(first, 1, delay_ms=0)
@@ -101,7 +107,7 @@ def test_reading_stops_when_the_lists_are_full_and_grants_go_on() -> None:
         bench.settle()
         for each in bench.runs():
             bench.acks(each)
-    assert bench.keyed.aside_count == 3
+    assert bench.keyed.lists.message_count == 3
     assert bench.keyed.read_index < 12
     (note,) = bench.notes("lists_full")
     assert dict(note.fields)["group"] == GROUP
@@ -146,7 +152,7 @@ def test_reading_stops_when_too_many_keys_wait() -> None:
         for run in bench.runs():
             bench.nack(run)  # for 5 minutes
         bench.settle()
-    assert 3 <= len(bench.keyed.delayed) < 10
+    assert 3 <= len(bench.keyed.line.delayed) < 10
     assert bench.keyed.read_index < 10
     assert len(bench.notes("lists_full")) == 1
 
@@ -174,7 +180,7 @@ def test_a_delayed_key_with_many_messages_counts_once() -> None:
         for each in bench.runs():
             bench.acks(each)
     assert bench.keyed.read_index == 35
-    assert (bench.keyed.delayed_count, len(bench.keyed.delayed)) == (1, 1)
+    assert (bench.keyed.line.delayed_count, len(bench.keyed.line.delayed)) == (1, 1)
     assert not bench.notes("lists_full")
 
 
@@ -185,8 +191,8 @@ def test_keys_that_a_person_released_do_not_count() -> None:
         for run in bench.runs():
             bench.nack(run)
         bench.deliver(200 * MS)
-    keys = bench.keyed.keys
-    assert bench.keyed.delayed_count >= 10
+    keys = bench.keyed.line.keys
+    assert bench.keyed.line.delayed_count >= 10
     seen = tuple(SeenKey(name, 0, bench.keyed.first_offset(key), 1) for name, key in sorted(keys.items()))
     bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.RELEASE, seen, bench.now_us + 5 * SECOND))
     for _ in range(6):
@@ -203,54 +209,54 @@ def test_reading_goes_on_beside_a_thousand_keys_that_wait() -> None:
     names = [b"k%d" % number for number in range(1_000)]
     for index, name in enumerate(names):
         keyed.take_in(name, index, make_offset(1, index))
-        key = keyed.weigh(name)
+        key = keyed.grants.weigh(name)
         assert key is not None
         key.is_queued = False
         keyed.note_failure(key, "no", 300 * SECOND, 300_000)
-        keyed.requeue(key)
+        keyed.line.requeue(key)
     index = 1_000
-    while not keyed.is_full_of(limits):
+    while not keyed.lists.is_full_of(limits):
         keyed.take_in(names[index % 1_000], index, make_offset(1, index))
         index += 1
-        if keyed.is_short(limits):
+        if room.is_short(keyed, limits):
             keyed.read_index = index
-            keyed.make_room(limits, 2_000, is_consumer_idle=False)
-    assert keyed.aside_count == limits.aside_messages
+            room.make_room(keyed, limits, 2_000, is_consumer_idle=False)
+    assert keyed.lists.message_count == limits.aside_messages
     assert index > 50_000
 
 
 def test_entries_of_delays_that_are_over_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    monkeypatch.setattr(line_state, "STALE_ENTRIES_MAX", 10)
     dispatcher = KeyedDispatcher(1, Window(0, {}))
     dispatcher.take_in(b"ka", 0, make_offset(1, 0))
     for time_us in range(1, 100):
-        key = dispatcher.weigh(b"ka")
+        key = dispatcher.grants.weigh(b"ka")
         assert key is not None
         key.is_queued = False
         dispatcher.note_failure(key, "no", 86_400 * SECOND + time_us, 0)
-        dispatcher.requeue(key)
+        dispatcher.line.requeue(key)
         if time_us < 99:
             dispatcher.release(key)
-    assert len(dispatcher.delayed) <= 12
-    dispatcher.ready.clear()
-    dispatcher.wake_delayed(86_401 * SECOND)
-    assert list(dispatcher.ready) == [b"ka"]
+    assert len(dispatcher.line.delayed) <= 12
+    dispatcher.line.ready.clear()
+    dispatcher.line.wake_delayed(86_401 * SECOND)
+    assert list(dispatcher.line.ready) == [b"ka"]
 
 
 def test_long_names_fill_the_lists_by_their_bytes() -> None:
-    limits = RoomLimits(100, 1_000_000, 1_000_000, 100_000, 100 * 2 * (1_000 + keyed_state.RECORD_BYTES))
+    limits = RoomLimits(100, 1_000_000, 1_000_000, 100_000, 100 * 2 * (1_000 + RECORD_BYTES))
     keyed = KeyedDispatcher(1, Window(0, {}))
     for index in range(100):
-        assert keyed.has_list_room(limits)
+        assert keyed.lists.has_room(limits)
         name = (b"k%d" % index).ljust(1_000)
         keyed.take_in(name, index, make_offset(1, index))
-        key = keyed.weigh(name)
+        key = keyed.grants.weigh(name)
         assert key is not None
         keyed.park(key, "no")
-    assert not keyed.has_list_room(limits)
-    assert keyed.is_full_of(limits)
-    keyed.pass_first(keyed.keys[b"k0".ljust(1_000)])
-    assert keyed.has_list_room(limits)
+    assert not keyed.lists.has_room(limits)
+    assert keyed.lists.is_full_of(limits)
+    keyed.pass_first(keyed.line.keys[b"k0".ljust(1_000)])
+    assert keyed.lists.has_room(limits)
 
 
 class Pair(Small):
@@ -289,7 +295,7 @@ def test_an_idle_consumer_gets_messages_when_all_live_ones_are_granted() -> None
             for stream in (STREAM, 2):
                 bench.do(ev.ConsumerAcks(stream, stream, 2, (run.token,) * len(run.offsets), run.offsets))
     assert bench.part.consumer_groups[GROUP].ledger.acked == 24
-    assert not bench.keyed.keys
+    assert not bench.keyed.line.keys
 
 
 def test_half_of_the_lists_are_left_for_keys_that_fail() -> None:
@@ -299,7 +305,7 @@ def test_half_of_the_lists_are_left_for_keys_that_fail() -> None:
     bench.join_second()
     for _ in range(3):
         bench.settle()
-    assert bench.keyed.list_count == 2
+    assert bench.keyed.lists.key_count == 2
     assert not bench.notes("lists_full")
 
 
@@ -310,47 +316,47 @@ def test_room_is_made_for_many_keys_in_several_steps() -> None:
     for index in range(950):
         name = b"k%d" % index
         keyed.take_in(name, index, make_offset(1, index))
-        key = keyed.weigh(name)
+        key = keyed.grants.weigh(name)
         assert key is not None
-        keyed.take_ready()
+        keyed.line.take_ready()
         run = Grant(index + 1, key, consumer, (make_offset(1, index),), is_aside=False, deadline_us=1)
-        keyed.begin_run(run)
+        keyed.begin_grant(run)
     keyed.read_index = 2_000
     counts = []
-    while keyed.make_room(limits, 400, is_consumer_idle=False):
-        counts.append(keyed.list_count)
+    while room.make_room(keyed, limits, 400, is_consumer_idle=False):
+        counts.append(keyed.lists.key_count)
     assert counts == [400, 800]
-    assert keyed.list_count == 950
+    assert keyed.lists.key_count == 950
 
 
 def test_an_old_parked_key_keeps_no_entries_of_messages_that_are_done_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    monkeypatch.setattr(lists_state, "STALE_ENTRIES_MAX", 10)
     dispatcher = KeyedDispatcher(1, Window(0, {}))
     for name in (b"kparked", b"kbusy"):
-        dispatcher.keys[name] = Key(name)
-        dispatcher.park(dispatcher.keys[name], "no")
+        dispatcher.line.keys[name] = Key(name)
+        dispatcher.park(dispatcher.line.keys[name], "no")
     dispatcher.take_in(b"kparked", 0, make_offset(1, 0))
     for index in range(1, 100):
         dispatcher.take_in(b"kbusy", index, make_offset(1, index))
-        dispatcher.pass_first(dispatcher.keys[b"kbusy"])
-    assert len(dispatcher.first_asides) <= 2 * dispatcher.list_count + 11
-    assert dispatcher.oldest_aside == make_offset(1, 0)
-    dispatcher.pass_first(dispatcher.keys[b"kparked"])
-    assert dispatcher.oldest_aside == 0
+        dispatcher.pass_first(dispatcher.line.keys[b"kbusy"])
+    assert len(dispatcher.lists.firsts) <= 2 * dispatcher.lists.key_count + 11
+    assert dispatcher.lists.oldest == make_offset(1, 0)
+    dispatcher.pass_first(dispatcher.line.keys[b"kparked"])
+    assert dispatcher.lists.oldest == 0
 
 
 def test_frames_that_are_over_keep_no_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    monkeypatch.setattr(grants_state, "STALE_ENTRIES_MAX", 10)
     dispatcher = KeyedDispatcher(1, Window(0, {}))
     for token in range(1, 100):
         frame = Frame(Consumer.absent("c"), token, 86_400 * SECOND)
         frame.names, frame.indexes, frame.single_count = [b"k"], [token], 1
-        dispatcher.granted[token], dispatcher.singles[b"k"] = frame, -token
-        dispatcher.begin_frame(frame)
+        dispatcher.grants.singles[token], dispatcher.line.singles[b"k"] = frame, -token
+        dispatcher.grants.begin_frame(frame)
         if token < 99:
-            dispatcher.leave_frame(frame, 1)
-    assert len(dispatcher.frame_deadlines) <= 12
-    assert [run.token for run in dispatcher.due_runs(86_400 * SECOND)] == [99]
+            dispatcher.grants.leave_frame(frame, 1)
+    assert len(dispatcher.grants.frame_deadlines) <= 12
+    assert [run.token for run in dispatcher.grants.due(86_400 * SECOND)] == [99]
 
 
 def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> None:
@@ -358,20 +364,20 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
     bench.serve()
     keyed = bench.keyed
     for number in range(1, 31):
-        key = keyed.keys[b"k%d" % number] = Key(b"k%d" % number)
+        key = keyed.line.keys[b"k%d" % number] = Key(b"k%d" % number)
         keyed.park(key, "no")
         keyed.take_in(key.name, number, make_offset(0, number))  # no segment of the chain has it
     bench.clear()
     bench.do(ev.ConsumerCredit(STREAM, 1))
     grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
-    assert keyed.aside_count == 20
+    assert keyed.lists.message_count == 20
     bench.now_us += 1
     bench.do(ev.Tick())
-    assert keyed.aside_count == 10, "other events come between two parts"
+    assert keyed.lists.message_count == 10, "other events come between two parts"
     bench.settle()
-    assert keyed.aside_count == 0
+    assert keyed.lists.message_count == 0
     assert [told.messages for told in bench.delivered(fx.Dropped)] == [10, 10, 10], "one gap for each part"
-    assert not [name for name in keyed.keys if name not in (b"ka", b"kb")]
+    assert not [name for name in keyed.line.keys if name not in (b"ka", b"kb")]
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
@@ -381,7 +387,7 @@ def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest
     bench.serve()
     bench.join(2, stream=2)
     keyed = bench.keyed
-    key = keyed.keys[b"klong"] = Key(b"klong")
+    key = keyed.line.keys[b"klong"] = Key(b"klong")
     keyed.park(key, "no")
     for index in range(1, 1_001):
         keyed.take_in(key.name, index, make_offset(0, index))  # no segment of the chain has it
@@ -389,15 +395,15 @@ def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest
         keyed.release(key)
     bench.clear()
     counts = []
-    while keyed.aside_count:
+    while keyed.lists.message_count:
         assert len(counts) < 5
         bench.now_us += 1
         bench.do(ev.Tick())
         grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
-        counts.append(keyed.aside_count)
+        counts.append(keyed.lists.message_count)
     assert len(counts) >= 2, "other events come between two parts"
     bench.settle()
-    assert b"klong" not in keyed.keys
+    assert b"klong" not in keyed.line.keys
     told = [effect for effect in bench.all(fx.Deliver) if isinstance(effect.event, fx.Dropped)]
     for stream in (STREAM, 2):
         mine = [effect.event for effect in told if effect.stream == stream]
@@ -415,9 +421,10 @@ def test_live_messages_that_are_gone_are_forgotten_some_keys_at_a_time() -> None
     keyed.take_in(b"ksingle", 20, make_offset(1, 20))
     keyed.take_in(b"kstays", 21, make_offset(1, 21))
     assert [keyed.drop_below(21, 4) for _ in range(3)] == [False, False, True]
-    assert (keyed.window.floor, keyed.live_count, list(keyed.keys), list(keyed.singles)) == (21, 1, [], [b"kstays"])
-    assert keyed.has_ready
-    assert keyed.ready[0] == b"kstays"
+    assert (keyed.window.floor, keyed.live_count) == (21, 1)
+    assert (list(keyed.line.keys), list(keyed.line.singles)) == ([], [b"kstays"])
+    assert keyed.line.has_ready
+    assert keyed.line.ready[0] == b"kstays"
 
 
 @pytest.mark.parametrize("is_last", [True, False])
@@ -430,7 +437,7 @@ def test_a_failure_on_a_message_that_is_gone_counts_for_no_other(is_last: bool) 
     bench.nack(run, delay_ms=0)
     bench.settle()
     if is_last:
-        assert not bench.keyed.keys
+        assert not bench.keyed.line.keys
         assert [name for name in bench.rows() if name[:1] == b"k"] == []
     else:
         (again,) = bench.runs()
@@ -448,18 +455,18 @@ def test_a_key_waits_no_longer_than_its_delay_when_a_clock_was_ahead(delay_ms: i
     now = ev.Moment(bench.now_us, bench.wall_ms - wrong_ms)  # of the next server
     keyed = dispatcher_with(1, 0, bench.rows(), now)
     keyed.take_in(b"ka", 0, make_offset(1, 0))
-    ((ready_us, _, _),) = keyed.delayed
+    ((ready_us, _, _),) = keyed.line.delayed
     asked_us = 1_000 * (delay_ms or 1_000)
     assert asked_us - SECOND <= ready_us - now.mono_us <= asked_us
-    key = keyed.keys[b"ka"]
+    key = keyed.line.keys[b"ka"]
     assert (key.attempts, key.sequence, key.ready_at_ms - now.wall_ms) == (1, 0, (ready_us - now.mono_us) // 1_000)
     again = dispatcher_with(1, 0, dict(rows_of(keyed)), now)  # also after one more change of servers
-    assert again.keys[b"ka"].delay_ms == (delay_ms or 1_000)
+    assert again.line.keys[b"ka"].delay_ms == (delay_ms or 1_000)
 
 
 def rows_of(keyed: KeyedDispatcher) -> tuple[tuple[bytes, bytes], ...]:
     """The rows of all keys that waited."""
-    keyed.changed = dict.fromkeys(keyed.keys)
+    keyed.line.changed = dict.fromkeys(keyed.line.keys)
     return keyed_rows.take_changes(keyed).puts
 
 
@@ -476,9 +483,9 @@ def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
     bench.begin()
     keyed = bench.keyed
     for at in (8, 16):
-        assert keyed.unread is not None
-        assert keyed.unread.at == at
+        assert keyed.handoff.unread is not None
+        assert keyed.handoff.unread.at == at
         bench.now_us += 1
         bench.do(ev.Tick())
-    assert keyed.unread is None
-    assert len(keyed.keys) == 10
+    assert keyed.handoff.unread is None
+    assert len(keyed.line.keys) == 10

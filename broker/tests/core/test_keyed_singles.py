@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import replace
 
 from seriatim_broker.core.consumers.keyed import grants
-from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
+from seriatim_broker.core.state.keyed.key import Key
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -34,7 +35,7 @@ def test_a_key_with_one_message_is_small() -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(keyed.singles) == KEYS
+    assert len(keyed.line.singles) == KEYS
     assert (after - before) / KEYS < KEY_BYTES_MAX
 
 
@@ -44,8 +45,8 @@ def test_keys_at_rest_cost_nothing() -> None:
     for run in bench.runs():
         bench.acks(run)
     keyed = bench.keyed
-    left = (keyed.keys, keyed.singles, keyed.granted, keyed.frames, keyed.doing, keyed.ready)
-    assert not any(left)
+    line, grants = keyed.line, keyed.grants
+    assert not any((line.keys, line.singles, line.ready, grants.singles, grants.frames, grants.by_token))
     assert (keyed.live_count, bench.part.consumer_groups[GROUP].consumers[0].in_flight) == (0, 0)
 
 
@@ -117,16 +118,16 @@ def test_a_key_that_becomes_ready_goes_to_another_consumer_if_the_one_that_ackno
     bench = KeyedServing("abca")
     bench.begin()
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     bench.join(2, on_demand=True)
     bench.part.consumer_groups[GROUP].consumers[0].in_flight_max = 1
     bench.deliver()
     (first,) = bench.runs()
-    assert keyed.is_sated, "two keys are ready, and no consumer has room"
+    assert keyed.grants.is_sated, "two keys are ready, and no consumer has room"
     bench.do(ev.ConsumerDemand(STREAM, 2, 2, 1))
     bench.deliver()
     assert bench.granted() == [[1], [2]]
-    assert not keyed.is_sated
+    assert not keyed.grants.is_sated
     bench.part.consumer_groups[GROUP].consumers[0].demand = 0
     bench.do(ev.ConsumerDemand(STREAM, 2, 1, 1))
     bench.acks(first)
@@ -138,15 +139,15 @@ def test_a_consumer_that_acknowledges_is_given_more_while_the_others_have_no_roo
     bench = KeyedServing("abcdef")
     bench.begin()
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     bench.join(2)
     for consumer in bench.part.consumer_groups[GROUP].consumers:
         consumer.in_flight_max = 1
     bench.deliver()
     first, second = bench.runs()
     for run, expected in ((second, [2]), (first, [3])):
-        assert keyed.is_sated
-        bench.acks(run, subscription=keyed.granted[run.token].consumer.subscription)
+        assert keyed.grants.is_sated
+        bench.acks(run, subscription=keyed.grants.singles[run.token].consumer.subscription)
         bench.deliver()
         assert bench.granted() == [expected]
 

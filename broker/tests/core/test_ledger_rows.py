@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_broker.core.state.keyed_rows import dispatcher_of, read_some, take_changes
+from seriatim_broker.core.state.keyed.rows import dispatcher_of, read_some, take_changes
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values.events import Moment
 from seriatim_broker.core.values.keyed import KeyPhase
@@ -93,26 +93,26 @@ def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
     keyed = dispatcher_with(1, 0, {}, NOW)
     for index in range(3_000):
         keyed.take_in(b"kx", index, (1 << 40) | index)
-    key = keyed.keys[b"kx"]
+    key = keyed.line.keys[b"kx"]
     keyed.park(key, "poison")
     keyed.window.rise()
     assert keyed.window.floor == 3_000
     change = take_changes(keyed)
     rows = dict(change.puts)
     again = dispatcher_with(1, 3_000, rows, NOW)
-    assert list(again.keys[b"kx"].aside) == list(key.aside)
-    assert again.oldest_aside == 1 << 40
-    assert again.next_ready() is None, "it waits for a person"
-    again.release(again.keys[b"kx"])
-    assert again.next_ready() is again.keys[b"kx"]
+    assert list(again.line.keys[b"kx"].aside) == list(key.aside)
+    assert again.lists.oldest == 1 << 40
+    assert again.line.next_ready() is None, "it waits for a person"
+    again.release(again.line.keys[b"kx"])
+    assert again.line.next_ready() is again.line.keys[b"kx"]
     for _ in range(1_500):
-        again.pass_first(again.keys[b"kx"])
+        again.pass_first(again.line.keys[b"kx"])
     change = take_changes(again)
     rows.update(change.puts)
     for name in change.deletes:
         rows.pop(name, None)
     last = dispatcher_with(1, 3_000, rows, NOW)
-    assert list(last.keys[b"kx"].aside) == list(key.aside)[1_500:]
+    assert list(last.line.keys[b"kx"].aside) == list(key.aside)[1_500:]
     del rows[aside_name(b"kx", 2)]
     with pytest.raises(LedgerRowError):
         dispatcher_with(1, 3_000, rows, NOW)
@@ -128,7 +128,7 @@ def test_keys_are_read_some_at_a_time() -> None:
     steps = 0
     while not read_some(keyed, 3, NOW):
         steps += 1
-        assert keyed.frozen == [], "nothing is granted before all are read"
+        assert keyed.handoff.frozen == [], "nothing is granted before all are read"
     assert steps == 3
-    assert [list(key.aside) for key in keyed.keys.values()] == [[1 << 40 | number] for number in range(5)]
-    assert (keyed.aside_count, keyed.list_count, keyed.oldest_aside) == (5, 5, 1 << 40)
+    assert [list(key.aside) for key in keyed.line.keys.values()] == [[1 << 40 | number] for number in range(5)]
+    assert (keyed.lists.message_count, keyed.lists.key_count, keyed.lists.oldest) == (5, 5, 1 << 40)

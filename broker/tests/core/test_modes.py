@@ -9,7 +9,7 @@ from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers.groups import operations
 from seriatim_broker.core.consumers.groups.cursor_notes import KEEP_MS
-from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
+from seriatim_broker.core.state.keyed.rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -130,7 +130,7 @@ def once(keys: str = "aab", mode: ConsumerMode = ConsumerMode.KEY_ORDERED) -> Ke
     bench = KeyedServing(keys, mode=mode, at_most_once=True)
     bench.begin()
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     return bench
 
 
@@ -219,12 +219,12 @@ def test_at_most_once_grants_that_are_handed_over_keep_their_keys() -> None:
     assert (carried.token, carried.name, carried.message_count, carried.is_passed) == (run.token, b"ka", 1, True)
     following = dispatcher_with(2, 0, dict(rows), ev.Moment(bench.now_us, bench.wall_ms))
     following.take_in(b"ka", 0, make_offset(2, 0))
-    assert following.next_ready() is None, "the key is still with the consumer"
-    grant = following.doing[run.token]
+    assert following.line.next_ready() is None, "the key is still with the consumer"
+    grant = following.grants.by_token[run.token]
     following.acknowledge(grant)
-    following.end_run(grant)
-    following.requeue(grant.key)
-    key = following.next_ready()
+    following.end_grant(grant)
+    following.line.requeue(grant.key)
+    key = following.line.next_ready()
     assert key is not None
     assert key.live == [0]
 

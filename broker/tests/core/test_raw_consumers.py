@@ -70,9 +70,10 @@ class Raw:
         group = self.bench.part.consumer_groups[GROUP]
         keyed = group.keyed
         assert keyed is not None
-        held = sorted((run.token, run.done, run.consumer.name) for run in keyed.doing.values())
-        failed = sorted((name, key.attempts) for name, key in keyed.keys.items())
-        return group.ledger.acked, held, sorted(keyed.granted), failed, [row.in_flight for row in group.consumers]
+        held = sorted((run.token, run.done, run.consumer.name) for run in keyed.grants.by_token.values())
+        failed = sorted((name, key.attempts) for name, key in keyed.line.keys.items())
+        in_flight = [row.in_flight for row in group.consumers]
+        return group.ledger.acked, held, sorted(keyed.grants.singles), failed, in_flight
 
 
 def raw(keys: str = "aab", **options: Any) -> tuple[Raw, KeyedServing]:
@@ -80,7 +81,7 @@ def raw(keys: str = "aab", **options: Any) -> tuple[Raw, KeyedServing]:
     bench.begin()
     bench.join(2)
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     bench.deliver()
     return Raw(bench), bench
 
@@ -94,7 +95,7 @@ def void(told: list[broker_pb2.DeliveryEvent]) -> list[tuple[int, ...]]:
 def owner_of(bench: KeyedServing, token: int) -> int:
     """The subscription that was granted it."""
     keyed = bench.keyed
-    held: Any = keyed.doing.get(token) or keyed.granted[token]
+    held: Any = keyed.grants.by_token.get(token) or keyed.grants.singles[token]
     return int(held.consumer.subscription)
 
 
@@ -258,5 +259,5 @@ def test_whatever_a_client_sends_is_taken_refused_or_void(seed: int, mode: Consu
     keyed = group.keyed
     assert keyed is not None
     passed = sum(keyed.window.is_passed(index) or index < keyed.window.floor for index in range(7))
-    waits = keyed.live_count + keyed.aside_count
-    assert passed - keyed.aside_count + waits == 7, "each message is acknowledged, or waits"
+    waits = keyed.live_count + keyed.lists.message_count
+    assert passed - keyed.lists.message_count + waits == 7, "each message is acknowledged, or waits"

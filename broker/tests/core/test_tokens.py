@@ -101,7 +101,7 @@ def few_tokens(keys: str = "abcdef") -> Term:
     bench.core.state.config = replace(bench.core.state.config, term_tokens_max=4)
     bench.begin(credit=0)
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     bench.deliver()
     bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
     bench.deliver()

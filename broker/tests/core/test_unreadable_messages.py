@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.state.keyed import Key
+from seriatim_broker.core.state.keyed.key import Key
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import KeyPhase
@@ -31,7 +31,7 @@ def served(keys: str, *bad: int) -> PartlyUnreadable:
     bench.bad = bad
     bench.begin()
     keyed = bench.keyed
-    keyed.rests_until_us = 1 << 60
+    keyed.handoff.rests_until_us = 1 << 60
     for _ in range(4):
         bench.deliver()
     return bench
@@ -75,4 +75,4 @@ def test_a_person_skips_the_message_and_the_key_goes_on() -> None:
 def bench_keys(bench: PartlyUnreadable) -> list[Key]:
     """The keys that the server knows."""
     keyed = bench.keyed
-    return list(keyed.keys.values())
+    return list(keyed.line.keys.values())

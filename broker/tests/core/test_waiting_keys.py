@@ -461,10 +461,10 @@ def test_no_step_carries_out_many_requests() -> None:
     bench = parked()
     consumer_group = bench.part.consumer_groups[GROUP]
     assert consumer_group.keyed is not None
-    consumer_group.keyed.frozen = []
+    consumer_group.keyed.handoff.frozen = []
     for request in range(1, 11):
         bench.list_keys(request=request)
-    consumer_group.keyed.frozen = None
+    consumer_group.keyed.handoff.frozen = None
     waiting_keys.go_on(bench.core.state, bench.part, consumer_group)
     assert sum(request.serial > 0 for request in consumer_group.key_requests) == waiting_keys.AT_ONCE_MAX
     bench.deliver()

@@ -14,7 +14,7 @@ from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.state.consumers import ConsumerGroup
-from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Floor, Partition
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx

@@ -5,5 +5,6 @@ outbox        what a step leaves: effects, one write, and everything that waits 
 partition     one partition; `switching`, `copies`, `consumers` and `writing` have the data of the rooms of that name
 ledger        what a consumer group has acknowledged, and which members have that on disk
 dispatcher    which consumer is given messages, and how far
+keyed         the same where order counts within a key: keys in line, grants, lists, forwarder, handoff
 segment_log   the log of one segment on this member, and its producers
 """

@@ -24,7 +24,7 @@ from ..values.log import HandOverState
 from ..values.positions import Place
 from ..values.states import State, nothing
 from .dispatcher import Consumer, Dispatcher
-from .keyed import KeyedDispatcher
+from .keyed.dispatcher import KeyedDispatcher
 from .ledger import Ledger
 
 
@@ -131,7 +131,7 @@ class ConsumerGroup(State):
     @property
     def is_forwarding(self) -> bool:
         """Whether dead letters are on their way, or may be: the group goes on with them, also without consumers."""
-        return self.forwards_alone or (self.keyed is not None and bool(self.keyed.forwards))
+        return self.forwards_alone or (self.keyed is not None and bool(self.keyed.forwarder.waiting))
 
     @property
     def writing(self) -> Operation | None:

@@ -66,7 +66,7 @@ def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> b
       3. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
     """
     keyed = consumer_group.keyed
-    handing = keyed.handover if keyed is not None else None
+    handing = keyed.handoff.outgoing if keyed is not None else None
     if handing is None or not handing.sent[0]:
         return False
     cursor_revision, chain_revision = handing.sent

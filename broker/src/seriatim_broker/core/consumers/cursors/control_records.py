@@ -12,10 +12,10 @@ from dataclasses import replace
 from seriatim_api.ids import MemberId, PartitionId
 
 from ...peers import updates
-from ...state import keyed_rows
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ...state.keyed import KeyedDispatcher
+from ...state.keyed import rows as keyed_rows
+from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.partition import Partition
 from ...values.effects import CursorsListed
 from ...values.events import CursorRecord, ForgetConsumerGroup, ListCursors
@@ -118,7 +118,7 @@ def after_passing(
     """Indexes may have been passed, or records changed: the change is written within `ack_replication_us`."""
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
-    if keyed.window.changed or keyed.window.gone or keyed.changed:
+    if keyed.window.changed or keyed.window.gone or keyed.line.changed:
         replicate_soon(broker, partition, consumer_group)
 
 
@@ -135,9 +135,9 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     keyed = consumer_group.keyed
-    if keyed is not None and keyed.unread is not None:
+    if keyed is not None and keyed.handoff.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
-    oldest = keyed.oldest_aside if keyed is not None else 0
+    oldest = keyed.lists.oldest if keyed is not None else 0
     # Rule `note-is-durable` (I1): without it, a note that consumers must still be told ends with its server.
     untold = ledger.dropped_from if ledger.untold_token else 0
     record = consumer_group.cursor

@@ -51,7 +51,7 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
         return
     if _waits_for_work(broker, partition, consumer_group, log.record.sealed_len):
         return
-    if consumer_group.keyed is not None and (consumer_group.keyed.has_keys or consumer_group.ledger.dirty):
+    if consumer_group.keyed is not None and (consumer_group.keyed.line.has_keys or consumer_group.ledger.dirty):
         return  # messages of keys with records are not done with
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start
@@ -253,17 +253,17 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         end_segment(broker, partition, consumer_group)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    if keyed is not None and keyed.handover is not None:
-        handing = keyed.handover
+    if keyed is not None and keyed.handoff.outgoing is not None:
+        handing = keyed.handoff.outgoing
         handing.is_unknown = outcome is WriteOutcome.UNKNOWN or (
             handing.is_unknown and outcome is WriteOutcome.REFUSED  # an earlier try may still be carried out
         )
         if not handing.is_unknown:
             handing.sent = (0, 0)
-    if keyed is None or keyed.handover is None:  # else the grants go on if the cursor did not move
+    if keyed is None or keyed.handoff.outgoing is None:  # else the grants go on if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
-    if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handover is not None:
+    if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handoff.outgoing is not None:
         # The transaction compared the chain too. Without a look at it: this member, which was not told of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
         partition.read_chain(broker)
@@ -289,8 +289,8 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
     following_no = next_no(partition, consumer_group.segment_no)
     keyed = consumer_group.keyed
-    if keyed is not None and keyed.handover is not None:
-        following_no = keyed.handover.handover.segment_no
+    if keyed is not None and keyed.handoff.outgoing is not None:
+        following_no = keyed.handoff.outgoing.handover.segment_no
     following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
     event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)

@@ -83,7 +83,7 @@ def _take_next_term(broker: BrokerState, partition: Partition, consumer_group: C
     if (
         consumer_group.phase is not ConsumerGroupPhase.SERVING
         or keyed is None
-        or keyed.frozen is not None
+        or keyed.handoff.frozen is not None
         or consumer_group.cursor is None
         or broker.streams.tokens - consumer_group.tokens_from < broker.config.term_tokens_max
     ):

@@ -64,16 +64,16 @@ def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerG
             is_read=lag > 0 and dispatcher.active is not None,
         )  # fmt: skip
     keys = keyed.counts(floor)
-    aside = keyed.oldest_aside
+    aside = keyed.lists.oldest
     return ConsumerGroupFigures(
         lag_messages(lag, keys.passed, keys.aside),
-        sum(consumer.in_flight for consumer in (*consumer_group.consumers, *keyed.absent.values())),
-        keyed.aside_count,
+        sum(consumer.in_flight for consumer in (*consumer_group.consumers, *keyed.handoff.absent.values())),
+        keyed.lists.message_count,
         keys.parked,
         keys.delayed,
         keys.forwarding,
         len(consumer_group.consumers),
-        keyed.is_full,
+        keyed.lists.is_full,
         aside if aside and (oldest is None or aside < oldest) else oldest,
         lag > 0 and bool(consumer_group.consumers),
     )

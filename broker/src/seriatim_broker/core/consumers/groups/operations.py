@@ -325,8 +325,8 @@ def _check_aside(
         return
     counts, oldest = KeyCounts(), cursor.oldest
     keyed = consumer_group.keyed
-    if keyed is not None and keyed.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        counts, oldest = keyed.counts(keyed.window.floor), keyed.oldest_aside
+    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
+        counts, oldest = keyed.counts(keyed.window.floor), keyed.lists.oldest
     elif (rows := control_records.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
         counts = count_keys(rows.items(), 0)
         known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)

@@ -119,9 +119,9 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
     waiting_keys.on_replicated(broker, consumer_group, serial)
     keyed = consumer_group.keyed
     if keyed is not None:
-        keyed.is_common = True
-    if keyed is not None and not keyed.is_begun:
-        keyed.is_begun = True
+        keyed.handoff.is_common = True
+    if keyed is not None and not keyed.handoff.is_begun:
+        keyed.handoff.is_begun = True
         outcomes.thaw(broker, partition, consumer_group)
     go_on(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)

@@ -241,7 +241,7 @@ def _description(
         None,
         _oldest(partition, consumer_group, segment, acked),
         consumers,
-        keyed.in_flight if keyed is not None else 0,
+        keyed.grants.in_flight if keyed is not None else 0,
         _keys(partition, consumer_group, acked or 0),
     )
 
@@ -249,7 +249,7 @@ def _description(
 def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> KeyCounts | None:
     """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
     cursor, keyed = consumer_group.cursor, consumer_group.keyed
-    if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
         return keyed.counts(acked)
     if cursor is None or not cursor.mode.is_keyed:
         return None
@@ -303,8 +303,8 @@ def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segmen
     log = partition.logs.get(segment.no)
     if cursor is None or acked is None or log is None:
         return None
-    if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
-        aside = keyed.oldest_aside
+    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+        aside = keyed.lists.oldest
     elif rows := control_records.rows_at_rest(partition, consumer_group.name, cursor):
         _, aside = _gone_at_rest(partition, consumer_group, cursor, rows)
     else:

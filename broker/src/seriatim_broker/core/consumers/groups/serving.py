@@ -13,9 +13,9 @@ from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 
 from ...peers import right
-from ...state import keyed_rows
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.keyed import rows as keyed_rows
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import Revoked, SubscriptionRefused
@@ -363,7 +363,7 @@ def _begin(
         if may_be_carried_out(partition, consumer_group):
             handoff.hand_over_if_done(broker, partition, consumer_group)
             return
-        keyed.handover = None
+        keyed.handoff.outgoing = None
         outcomes.thaw(broker, partition, consumer_group)
         progress.go_on(broker, partition, consumer_group)
         return
@@ -510,7 +510,7 @@ def _make_dispatcher(
     keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
     consumer_group.keyed = keyed
     ledger.acked = keyed.window.floor
-    keyed.is_begun = record.handover == NO_HAND_OVER
+    keyed.handoff.is_begun = record.handover == NO_HAND_OVER
 
 
 def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -522,14 +522,14 @@ def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: Cons
       3. Others believe that it is dead, and the next one begins with the same.
     """
     keyed = consumer_group.keyed
-    if keyed is not None and keyed.unread is not None:
+    if keyed is not None and keyed.handoff.unread is not None:
         if not keyed_rows.read_some(keyed, broker.config.keys_at_once, broker.now):
             broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
             return
-        consumer_group.forwards_alone = False  # from now on, `keyed.forwards` keeps the consumer group here
+        consumer_group.forwards_alone = False  # from now on, `keyed.forwarder.waiting` keeps the consumer group here
         for consumer in consumer_group.consumers:
             outcomes.claim(broker, keyed, consumer)
-        if keyed.is_begun:
+        if keyed.handoff.is_begun:
             outcomes.thaw(broker, partition, consumer_group)
     # send what this disk has of the server before to every eligible member
     control_records.replicate(broker, partition, consumer_group)
@@ -543,7 +543,7 @@ def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
     consumer_group = partition.consumer_groups.get(group)
     if consumer_group is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
-    if consumer_group.keyed is not None and consumer_group.keyed.unread is not None:
+    if consumer_group.keyed is not None and consumer_group.keyed.handoff.unread is not None:
         _go_on_begun(broker, partition, consumer_group)
     else:
         progress.on_keys_due(broker, partition, consumer_group)
@@ -857,7 +857,7 @@ def _is_under_way(consumer_group: ConsumerGroup) -> bool:
       3. It begins in segment 1 again. It grants k:5 there, and confirms the acknowledgement. The cursor moves.
       4. The server of segment 2 has k:5 in the list that was handed over, and grants it again.
     """
-    handing = consumer_group.keyed.handover if consumer_group.keyed is not None else None
+    handing = consumer_group.keyed.handoff.outgoing if consumer_group.keyed is not None else None
     return consumer_group.crossing_serial > 0 or (handing is not None and handing.is_unknown)
 
 

@@ -29,7 +29,9 @@ from seriatim_api.key_names import name_to_text
 from ...peers import right
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ...state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.forwarder import FORWARDS_MAX, Forward
+from ...state.keyed.key import Key
 from ...state.partition import Partition
 from ...values.effects import ForwardBatches
 from ...values.events import DeadLetterRead, ForwardsDone
@@ -74,9 +76,9 @@ def begin(broker: BrokerState, keyed: KeyedDispatcher, key: Key, reason: str) ->
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Something has changed: read, number and send what can be."""
     keyed = consumer_group.keyed
-    if keyed is None or not keyed.forwards:
+    if keyed is None or not keyed.forwarder.waiting:
         return
-    if consumer_group.phase is not ConsumerGroupPhase.SERVING or keyed.frozen is not None:
+    if consumer_group.phase is not ConsumerGroupPhase.SERVING or keyed.handoff.frozen is not None:
         return  # while the state of the keys is handed over, nothing of it changes
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
@@ -93,7 +95,7 @@ def _count_bytes(
     """Note how much this forwarder has in memory."""
     size_bytes = sum(
         READ_BYTES_MAX if forward.reading else len(forward.row.body) if forward.row is not None else 0
-        for forward in keyed.first_forwards
+        for forward in keyed.forwarder.first
     )
     known, place = broker.forwarding_bytes, (partition.id, consumer_group.name)
     if size_bytes:
@@ -113,8 +115,8 @@ def _has_room(broker: BrokerState) -> bool:
 
 def _take_up(keyed: KeyedDispatcher) -> None:
     """Find the offsets of messages whose keys were read."""
-    for forward in keyed.first_forwards:
-        forward.offset = forward.offset or keyed.first_offset(keyed.keys[forward.name])
+    for forward in keyed.forwarder.first:
+        forward.offset = forward.offset or keyed.first_offset(keyed.line.keys[forward.name])
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -128,13 +130,13 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     """
     refusal = _refusal(broker, partition, consumer_group)
     if refusal is not None:
-        if broker.now.mono_us >= keyed.send_from_us:
+        if broker.now.mono_us >= keyed.forwarder.send_from_us:
             _note_refusal(broker, partition, consumer_group, keyed, refusal)
         return
     now_us = broker.now.mono_us
-    wanted = keyed.first_forwards
-    if keyed.refusal:
-        if now_us < keyed.send_from_us:
+    wanted = keyed.forwarder.first
+    if keyed.forwarder.refusal:
+        if now_us < keyed.forwarder.send_from_us:
             return
         numbered = [forward for forward in wanted if forward.number]
         wanted = [min(numbered, key=lambda forward: forward.number)] if numbered else wanted[:1]
@@ -175,7 +177,7 @@ def _origin(
     keyed: KeyedDispatcher,
     forward: Forward,
 ) -> DeadLetterOrigin:
-    key = keyed.keys[forward.name]
+    key = keyed.line.keys[forward.name]
     assert partition.chain is not None
     # By the clock of a server that was ahead, it failed in the future. Then it is not known how old the number is.
     is_old = bool(forward.number) and abs(broker.now.wall_ms - key.ready_at_ms) > SURE_MS
@@ -196,7 +198,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
     if consumer_group is None or keyed is None or forward is None:
         return
     forward.reading = 0
-    if keyed.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    if keyed.handoff.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
     if event.row is None:
         _read_failed(broker, partition, consumer_group, keyed, forward)
@@ -212,7 +214,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
 
 
 def _reading(keyed: KeyedDispatcher, serial: int) -> Forward | None:
-    return next((forward for forward in keyed.first_forwards if forward.reading == serial), None)
+    return next((forward for forward in keyed.forwarder.first if forward.reading == serial), None)
 
 
 def _read_failed(
@@ -221,7 +223,7 @@ def _read_failed(
     pause_us = min(PAUSE_US << min(forward.tries, 10), PAUSE_US_MAX)
     forward.tries += 1
     if not forward.number:  # it goes behind the others, so that it holds up none of them
-        keyed.forwards[forward.name] = keyed.forwards.pop(forward.name)
+        keyed.forwarder.waiting[forward.name] = keyed.forwarder.waiting.pop(forward.name)
     forward.from_us = broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
         broker.out.note(
@@ -248,17 +250,17 @@ def give_back(broker: BrokerState, partition: Partition, consumer_group: Consume
 def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
     """Send the dead letters with the lowest numbers, if no request is under way."""
     now_us = broker.now.mono_us
-    if now_us < keyed.send_from_us:
-        broker.poll(keyed.send_from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    if now_us < keyed.forwarder.send_from_us:
+        broker.poll(keyed.forwarder.send_from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
         return
     ready = _ready(consumer_group, keyed)
     if not ready:
         return
     assert consumer_group.cursor is not None
     assert partition.chain is not None
-    keyed.sending = broker.new_serial()
-    keyed.sent = tuple((forward.name, forward.number) for forward in ready)
-    keyed.send_from_us = now_us + ANSWER_US
+    keyed.forwarder.sending = broker.new_serial()
+    keyed.forwarder.sent = tuple((forward.name, forward.number) for forward in ready)
+    keyed.forwarder.send_from_us = now_us + ANSWER_US
     letters = tuple(
         DeadLetter(producer_epoch_of(forward.number), forward.row) for forward in ready if forward.row is not None
     )
@@ -267,7 +269,7 @@ def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     topic = consumer_group.cursor.retry.dead_letter_topic
     broker.out.emit(
         ForwardBatches(
-            keyed.sending, partition.id, consumer_group.name, topic, partition.chain.number, producer, letters
+            keyed.forwarder.sending, partition.id, consumer_group.name, topic, partition.chain.number, producer, letters
         )
     )
     broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
@@ -290,10 +292,10 @@ def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forwar
     """
     ready: list[Forward] = []
     size_bytes = 0
-    for forward in sorted(keyed.first_forwards, key=lambda forward: forward.number):
+    for forward in sorted(keyed.forwarder.first, key=lambda forward: forward.number):
         if not forward.number:
             continue
-        is_durable = keyed.is_common and forward.written not in consumer_group.ledger.replications
+        is_durable = keyed.handoff.is_common and forward.written not in consumer_group.ledger.replications
         if forward.row is None or not is_durable:
             break
         if ready and term_of_number(forward.number) != term_of_number(ready[0].number):
@@ -322,22 +324,23 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
     """
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or not keyed.sending or keyed.sending != event.serial:
+    if consumer_group is None or keyed is None or not event.serial or keyed.forwarder.sending != event.serial:
         return
-    sent, keyed.sending, keyed.sent, keyed.send_from_us = keyed.sent, 0, (), 0
-    if keyed.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    forwarder = keyed.forwarder
+    sent, forwarder.sending, forwarder.sent, forwarder.send_from_us = forwarder.sent, 0, (), 0
+    if keyed.handoff.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return  # nothing changes while the state is handed over: the next server sends it again, and finds it stored
     for name, number in sent[: event.stored_count]:
-        forward = keyed.forwards.get(name)
+        forward = keyed.forwarder.waiting.get(name)
         if forward is not None and forward.number == number:
             _pass(broker, partition, consumer_group, keyed, forward)
     if event.error is not None:
         _note_refusal(broker, partition, consumer_group, keyed, event.error)
-    elif keyed.refusal:
-        keyed.refusal = ""
+    elif keyed.forwarder.refusal:
+        keyed.forwarder.refusal = ""
         broker.out.note("dead_letters_taken", partition.id, group=consumer_group.name)
     if event.error is None:
-        keyed.send_pause_us = 0
+        keyed.forwarder.send_pause_us = 0
     _count_bytes(broker, partition, consumer_group, keyed)
     control_records.after_passing(broker, partition, consumer_group, keyed)
 
@@ -345,12 +348,12 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
 def _pass(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
 ) -> None:
-    key = keyed.keys[forward.name]
+    key = keyed.line.keys[forward.name]
     assert consumer_group.cursor is not None
     topic = consumer_group.cursor.retry.dead_letter_topic
     attempts, error = key.attempts, key.error
     keyed.pass_first(key)
-    keyed.requeue(key)
+    keyed.line.requeue(key)
     broker.out.note(
         "dead_lettered", partition.id, group=consumer_group.name, key=name_to_text(forward.name),
         offset=format_offset(forward.offset), topic=topic, attempts=attempts, error=error,
@@ -365,19 +368,19 @@ def _note_refusal(
     error: errors.SeriatimError,
 ) -> None:
     """The dead-letter topic takes nothing: try again later. People are told once, until it takes dead letters again."""
-    keyed.send_pause_us = min(2 * keyed.send_pause_us or PAUSE_US, PAUSE_US_MAX)
-    keyed.send_from_us = broker.now.mono_us + keyed.send_pause_us
-    broker.poll(keyed.send_pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
-    if keyed.refusal or keyed.send_pause_us >= 8 * PAUSE_US:
-        for forward in keyed.first_forwards:
+    keyed.forwarder.send_pause_us = min(2 * keyed.forwarder.send_pause_us or PAUSE_US, PAUSE_US_MAX)
+    keyed.forwarder.send_from_us = broker.now.mono_us + keyed.forwarder.send_pause_us
+    broker.poll(keyed.forwarder.send_pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    if keyed.forwarder.refusal or keyed.forwarder.send_pause_us >= 8 * PAUSE_US:
+        for forward in keyed.forwarder.first:
             forward.row = None  # it is read again for the next try
         _count_bytes(broker, partition, consumer_group, keyed)
-    if keyed.refusal or keyed.send_pause_us < 8 * PAUSE_US:
+    if keyed.forwarder.refusal or keyed.forwarder.send_pause_us < 8 * PAUSE_US:
         return  # a master that has just changed is no news
-    keyed.refusal = error.message
+    keyed.forwarder.refusal = error.message
     assert consumer_group.cursor is not None
     topic = consumer_group.cursor.retry.dead_letter_topic
     broker.out.note(
-        "dead_letters_refused", partition.id, group=consumer_group.name, topic=topic, keys=len(keyed.forwards),
+        "dead_letters_refused", partition.id, group=consumer_group.name, topic=topic, keys=len(keyed.forwarder.waiting),
         error=error.message,
     )  # fmt: skip

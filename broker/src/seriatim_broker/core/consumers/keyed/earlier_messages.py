@@ -15,7 +15,9 @@ from seriatim_api.ids import MemberId, make_offset, split_offset
 from ...peers import disks
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup
-from ...state.keyed import Fetch, KeyedDispatcher
+from ...state.keyed import frames
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.grants import Fetch
 from ...state.partition import Partition
 from ...values.effects import ReadDeadLetter, ReadRows
 from ...values.kinds import TimerKind
@@ -56,7 +58,7 @@ def read_rows(
     if not missing:
         broker.out.emit(ReadRows(serial, partition.id, offsets, bytes_max))
         return
-    fetch = keyed.fetches[serial] = Fetch(offsets, missing, bytes_max)
+    fetch = keyed.grants.fetches[serial] = Fetch(offsets, missing, bytes_max)
     _ask(broker, partition, fetch, group)
 
 
@@ -73,7 +75,7 @@ def read_dead_letter(
     if offset >= make_offset(keyed.segment_no, 0) or _is_here(partition, offset):
         broker.out.emit(ReadDeadLetter(serial, partition.id, offset, origin))
         return
-    fetch = keyed.fetches[serial] = Fetch((offset,), [offset], origin=origin)
+    fetch = keyed.grants.fetches[serial] = Fetch((offset,), [offset], origin=origin)
     _ask(broker, partition, fetch, group)
 
 
@@ -111,7 +113,7 @@ def on_answer(
     """A member answered. Returns the serials of the reads for which no member has the messages."""
     keyed = consumer_group.keyed
     failed: list[int] = []
-    for serial, fetch in list(keyed.fetches.items()) if keyed is not None else ():
+    for serial, fetch in list(keyed.grants.fetches.items()) if keyed is not None else ():
         assert keyed is not None
         if fetch.asked is None or fetch.asked[0] != sender:
             continue
@@ -124,7 +126,7 @@ def on_answer(
         fetch.batches += found
         offsets = _first_found(keyed, serial, fetch)
         if offsets:
-            del keyed.fetches[serial]
+            del keyed.grants.fetches[serial]
             batches = tuple(fetch.batches)
             if fetch.origin is None:
                 broker.out.emit(ReadRows(serial, partition.id, offsets, fetch.bytes_max, batches))
@@ -133,7 +135,7 @@ def on_answer(
             continue
         fetch.tries += len(fetch.missing) == before
         if fetch.tries >= TRIES_MAX:
-            del keyed.fetches[serial]
+            del keyed.grants.fetches[serial]
             failed.append(serial)
         else:
             _ask(broker, partition, fetch, consumer_group.name)
@@ -148,11 +150,11 @@ def _first_found(keyed: KeyedDispatcher, serial: int, fetch: Fetch) -> tuple[int
     """
     if not fetch.missing:
         return fetch.offsets
-    frame = keyed.rows.get(serial)
+    frame = keyed.grants.reads.get(serial)
     found = fetch.offsets.index(fetch.missing[0])
     if frame is None or not found or sum(batch.size_bytes for batch in fetch.batches) < FETCHED_BYTES_MAX:
         return ()
-    keyed.cut_frame(frame, found)
+    frames.cut(keyed, frame, found)
     return fetch.offsets[:found]
 
 
@@ -165,13 +167,13 @@ def ask_again(broker: BrokerState, partition: Partition, consumer_group: Consume
     """Ask another member where the last one did not answer. Returns the serials of reads that are given up."""
     keyed = consumer_group.keyed
     failed: list[int] = []
-    for serial, fetch in list(keyed.fetches.items()) if keyed is not None else ():
+    for serial, fetch in list(keyed.grants.fetches.items()) if keyed is not None else ():
         assert keyed is not None
         if broker.now.mono_us < fetch.asked_us + ANSWER_US:
             continue
         fetch.tries += 1
         if fetch.tries >= TRIES_MAX:
-            del keyed.fetches[serial]
+            del keyed.grants.fetches[serial]
             failed.append(serial)
         else:
             _ask(broker, partition, fetch, consumer_group.name)

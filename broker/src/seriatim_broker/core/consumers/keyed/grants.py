@@ -18,7 +18,11 @@ from ...peers import right
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
-from ...state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
+from ...state.keyed import frames, room
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.grants import GRANT_BYTES_MAX, GRANT_MESSAGES_MAX, Frame, Grant, Unsent
+from ...state.keyed.key import Key
+from ...state.keyed.lists import RoomLimits
 from ...state.partition import Partition
 from ...values import tokens
 from ...values.effects import Granted, ReadKeys
@@ -72,7 +76,7 @@ def go_on(
     log = partition.logs.get(consumer_group.segment_no)
     if keyed is None or log is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
-    if keyed.frozen is not None:
+    if keyed.handoff.frozen is not None:
         return  # the state of the keys is handed over, or other members do not know yet that it was begun here
     for serial in earlier_messages.ask_again(broker, partition, consumer_group):
         _give_back(broker, partition, consumer_group, keyed, serial)
@@ -84,15 +88,15 @@ def go_on(
     ):
         return
     gone = GoneBudget(broker, partition, consumer_group)
-    if keyed.first_asides:
+    if keyed.lists.firsts:
         _pass_gone_lists(broker, partition, consumer_group, keyed, gone)
-    keyed.wake_delayed(broker.now.mono_us)
-    if keyed.unsent:
+    keyed.line.wake_delayed(broker.now.mono_us)
+    if keyed.grants.unsent:
         _give_durable(broker, partition, consumer_group, keyed)
         freed = None
     _grant(broker, partition, consumer_group, keyed, freed, gone)
     if gone.dropped:
-        gone.tell_dropped(consumer_group.consumers, keyed.oldest_aside)
+        gone.tell_dropped(consumer_group.consumers, keyed.lists.oldest)
     dead_letters.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
@@ -103,10 +107,10 @@ def _wake_later(
 ) -> None:
     # Grants have deadlines also while keys are delayed. Without the second poll: 1. Key a is delayed for 5 minutes.
     # 2. The consumer of key b hangs. 3. The grant of b ends when the delay of a is over, and not at its own deadline.
-    if keyed.delayed:
-        after_us = max(keyed.delayed[0][0] - broker.now.mono_us, DELAY_STEP_US)
+    if keyed.line.delayed:
+        after_us = max(keyed.line.delayed[0][0] - broker.now.mono_us, DELAY_STEP_US)
         broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
-    if keyed.doing or keyed.granted:
+    if keyed.grants.by_token or keyed.grants.singles:
         broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
 
 
@@ -172,9 +176,9 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     config = broker.config
     if keyed.reading or keyed.read_index >= log.readable_below:
         return
-    if not (consumer_group.consumers or keyed.forwards):
+    if not (consumer_group.consumers or keyed.forwarder.waiting):
         return
-    if len(keyed.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
+    if len(keyed.line.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
         return  # enough is ready for each of them
     if not _has_room(broker, partition, consumer_group, keyed):
         return
@@ -207,26 +211,26 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
     If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
     """
     limits = room_limits(broker)
-    is_full = keyed.is_full_of(limits)
-    if not is_full and not keyed.is_short(limits):
+    is_full = keyed.lists.is_full_of(limits)
+    if not is_full and not room.is_short(keyed, limits):
         return True
-    if broker.now.mono_us < keyed.looks_from_us:
+    if broker.now.mono_us < keyed.lists.looks_from_us:
         return False
-    is_idle = not keyed.has_ready and _is_consumer_idle(broker, consumer_group, limits)
-    is_more = keyed.make_room(limits, broker.config.keys_at_once, is_consumer_idle=is_idle)
-    keyed.is_full = keyed.is_full or is_full
+    is_idle = not keyed.line.has_ready and _is_consumer_idle(broker, consumer_group, limits)
+    is_more = room.make_room(keyed, limits, broker.config.keys_at_once, is_consumer_idle=is_idle)
+    keyed.lists.is_full = keyed.lists.is_full or is_full
     if keyed.window.floor > consumer_group.ledger.acked:
         consumer_group.ledger.acknowledge(keyed.window.floor)
-    if keyed.changed:
+    if keyed.line.changed:
         control_records.replicate_soon(broker, partition, consumer_group)
-    if keyed.is_full:
+    if keyed.lists.is_full:
         note_full(broker, partition, consumer_group, keyed)
-    if not keyed.is_full_of(limits) and not keyed.is_short(limits):
+    if not keyed.lists.is_full_of(limits) and not room.is_short(keyed, limits):
         return True
     if is_more:
         broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
         return False
-    keyed.looks_from_us = broker.now.mono_us + LOOK_US
+    keyed.lists.looks_from_us = broker.now.mono_us + LOOK_US
     return False
 
 
@@ -253,11 +257,11 @@ def room_limits(broker: BrokerState) -> RoomLimits:
 
 def note_full(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
     """Say once that the lists are full, until there is room again: no key is parked, or messages are not read."""
-    if keyed.is_full_noted:
+    if keyed.lists.is_full_noted:
         return
-    keyed.is_full_noted = True
-    offset = keyed.oldest_aside
-    key = next((key.name for key in keyed.keys.values() if key.aside and key.aside[0] == offset), b"")
+    keyed.lists.is_full_noted = True
+    offset = keyed.lists.oldest
+    key = next((key.name for key in keyed.line.keys.values() if key.aside and key.aside[0] == offset), b"")
     broker.out.note(
         "lists_full",
         partition.id,
@@ -295,7 +299,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
-            keyed.average_bytes = keyed.average_bytes or header.body_length // header.message_count
+            keyed.grants.average_bytes = keyed.grants.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
     control_records.after_passing(broker, partition, consumer_group, keyed)
     _reserve(broker, partition, consumer_group, keyed)
@@ -316,7 +320,7 @@ def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
 
 def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> None:
     base, keys = column.header.base_index, None if is_shared else column.keys
-    window, singles, heavy, ready = keyed.window, keyed.singles, keyed.keys, keyed.ready
+    window, singles, heavy, ready = keyed.window, keyed.line.singles, keyed.line.keys, keyed.line.ready
     begin, end = max(keyed.read_index, base), column.header.end_index
     first_offset = make_offset(keyed.segment_no, 0)
     may_be_passed = window.has_passed(begin, end)
@@ -361,29 +365,29 @@ def _grant(
     Mostly more is ready than the consumers have room for. Then a consumer that acknowledges messages is the only one
     to look at: with many consumers, a look at all of them costs more than the rest of the step.
     """
-    was_sated, keyed.is_sated = keyed.is_sated, False
-    if consumer_group.is_held or not keyed.ready:
+    was_sated, keyed.grants.is_sated = keyed.grants.is_sated, False
+    if consumer_group.is_held or not keyed.line.ready:
         return
     candidates = [freed] if freed is not None and was_sated else consumer_group.consumers
     waiting = [consumer for consumer in candidates if _has_room_for_more(broker, consumer)]
     if not waiting:
-        keyed.is_sated = True
+        keyed.grants.is_sated = True
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
     if not _has_tokens(broker, partition, consumer_group):
         return
-    turn = keyed.turn % len(waiting)
-    keyed.turn += 1
-    fair = -(-len(keyed.ready) // len(waiting))
+    turn = keyed.grants.turn % len(waiting)
+    keyed.grants.turn += 1
+    fair = -(-len(keyed.line.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
         share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
         frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share, gone)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
         consumer.rows = broker.new_serial()
-        keyed.rows[consumer.rows] = frame
+        keyed.grants.reads[consumer.rows] = frame
         broker.reads[consumer.rows] = (
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
@@ -392,7 +396,7 @@ def _grant(
             broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets, room_bytes
         )
     else:
-        keyed.is_sated = True  # each of them is given something
+        keyed.grants.is_sated = True  # each of them is given something
 
 
 def _room_of(broker: BrokerState, consumer: Consumer) -> int:
@@ -426,17 +430,17 @@ def _frame_for(
 ) -> Frame | None:
     """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
     assert consumer_group.cursor is not None
-    average_bytes = max(keyed.average_bytes, 1)  # a guess, so that few grants come back: see `frames-by-size`
+    average_bytes = max(keyed.grants.average_bytes, 1)  # a guess, so that few grants come back: see `frames-by-size`
     most = max(_room_bytes(broker, consumer) // average_bytes, 1)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
-    longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)
+    longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
     # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
     grant_ms = max(consumer_group.cursor.retry.grant_ms, consumer.grant_ms)
     deadline_us = broker.now.mono_us + 1_000 * grant_ms
     below = consumer_group.ledger.safe_reserved
     first_token = token = newest_token(broker, consumer_group) + 1
     frame = Frame(consumer, first_token, deadline_us)
-    ready, singles, granted = keyed.ready, keyed.singles, keyed.granted
+    ready, singles, granted = keyed.line.ready, keyed.line.singles, keyed.grants.singles
     names, indexes, offsets = frame.names, frame.indexes, list[int]()
     first_offset = make_offset(keyed.segment_no, 0)
     while room > 0 and share > 0 and ready:
@@ -454,30 +458,30 @@ def _frame_for(
             indexes.append(index)
             offsets.append(first_offset | index)
             room -= 1
-        elif ready[0] not in keyed.keys:
+        elif ready[0] not in keyed.line.keys:
             ready.popleft()  # nothing is left of the key
             continue
         else:
-            key = keyed.next_ready()
+            key = keyed.line.next_ready()
             if key is None:
                 break
             is_there = _pass_gone(broker, partition, consumer_group, keyed, key, gone)
             if not is_there:
-                keyed.take_ready()
-                keyed.wait_until(key, broker.now.mono_us + 1)  # until the next step; other keys go on
-                keyed.requeue(key)
+                keyed.line.take_ready()
+                keyed.line.wait_until(key, broker.now.mono_us + 1)  # until the next step; other keys go on
+                keyed.line.requeue(key)
                 continue
             if not (key.live or key.aside):
-                keyed.take_ready()
-                keyed.requeue(key)
+                keyed.line.take_ready()
+                keyed.line.requeue(key)
                 continue
             # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
             found = _first_messages(keyed, key, 1 if key.attempts else min(longest, room), below)
             if not found:
                 break
-            keyed.take_ready()
+            keyed.line.take_ready()
             run = Grant(token, key, consumer, found, is_aside=bool(key.aside), deadline_us=deadline_us)
-            keyed.begin_run(run)
+            keyed.begin_grant(run)
             _note_run(frame, run)
             offsets += found
             room -= len(found)
@@ -486,10 +490,10 @@ def _frame_for(
     if token == first_token:
         return None
     broker.streams.tokens += token - first_token
-    frame.single_count = len(names) - len(frame.runs)
+    frame.single_count = len(names) - len(frame.grants)
     consumer.in_flight += frame.single_count
     frame.offsets = tuple(offsets)
-    keyed.begin_frame(frame)
+    keyed.grants.begin_frame(frame)
     return frame
 
 
@@ -498,7 +502,7 @@ def _note_run(frame: Frame, run: Grant) -> None:
     at = len(frame.names)
     frame.names.append(b"")
     frame.indexes.append(0)
-    frame.runs.append(run)
+    frame.grants.append(run)
     if len(run.offsets) > 1 or frame.counts is not None:
         if frame.counts is None:
             frame.counts = []
@@ -552,7 +556,7 @@ def _pass_gone(
         keyed.pass_listed(key, len(gone))
         _note_gone(broker, partition, consumer_group, first)
         control_records.replicate_soon(broker, partition, consumer_group)
-        others = keyed.oldest_aside  # in the same segment, so that this gap has what other keys lose there
+        others = keyed.lists.oldest  # in the same segment, so that this gap has what other keys lose there
         lost_from = others if make_offset(split_offset(first)[0], 0) <= others < first else first
         for consumer in consumer_group.consumers if is_lost else ():
             tell_lost(broker, consumer, Place(*split_offset(lost_from)))
@@ -585,34 +589,34 @@ def _pass_gone_lists(
     chain = partition.chain
     if chain is None:
         return
-    while (oldest := keyed.oldest_aside) and end_of_gone(chain, oldest)[0]:
-        key = keyed.keys[keyed.first_asides[0][1]]
+    while (oldest := keyed.lists.oldest) and end_of_gone(chain, oldest)[0]:
+        key = keyed.line.keys[keyed.lists.firsts[0][1]]
         if key.token:
             return  # it may still be acknowledged
         is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget, is_in_turn=True)
-        keyed.requeue(key)
+        keyed.line.requeue(key)
         if not is_there:
             return
-    if keyed.lost_epoch != chain.epoch:
+    if keyed.lists.lost_epoch != chain.epoch:
         # Rule `lost-behind-others` (I1, I13): lists in a lost segment are passed, also behind older ones. Without it:
         #   1. j:1 of segment 1 and k:5 of segment 2 are parked. Segment 2 is declared lost.
         #   2. The oldest message in a list is j:1, which is there. So k waits for as long as j does.
-        keyed.lost_epoch = chain.epoch
+        keyed.lists.lost_epoch = chain.epoch
         lost = {segment.no for segment in chain.segments if segment.state is SegmentState.LOST}
-        keyed.lost_lists = keyed.lists_in(lost) if lost else []
+        keyed.lists.lost = keyed.lists.within(lost) if lost else []
     worked_on = []  # they may still be acknowledged; if one is parked instead, it is passed then
-    while keyed.lost_lists:
-        name = keyed.lost_lists[-1]
-        listed = keyed.keys.get(name)
+    while keyed.lists.lost:
+        name = keyed.lists.lost[-1]
+        listed = keyed.line.keys.get(name)
         if listed is not None and listed.token:
             worked_on.append(name)
         elif listed is not None:
             is_there = _pass_gone(broker, partition, consumer_group, keyed, listed, budget)
-            keyed.requeue(listed)
+            keyed.line.requeue(listed)
             if not is_there:
                 break
-        keyed.lost_lists.pop()
-    keyed.lost_lists += worked_on
+        keyed.lists.lost.pop()
+    keyed.lists.lost += worked_on
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:
@@ -653,7 +657,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
     """Another member sent messages of an earlier segment, or has none."""
     for consumer_group in list(partition.consumer_groups.values()):
         keyed = consumer_group.keyed
-        if keyed is None or not keyed.fetches:
+        if keyed is None or not keyed.grants.fetches:
             continue
         for serial in earlier_messages.on_answer(broker, partition, consumer_group, sender, message):
             _give_back(broker, partition, consumer_group, keyed, serial)
@@ -667,33 +671,33 @@ def _give_back(
     broker.reads.pop(serial, None)
     if dead_letters.give_back(broker, partition, consumer_group, serial):
         return
-    frame = keyed.rows.pop(serial, None)
+    frame = keyed.grants.reads.pop(serial, None)
     if frame is None:
         return  # it was read for the forwarder, and meanwhile a person or retention ended that
     frame.consumer.rows = 0
     for run in _grants_in(keyed, frame):
-        if keyed.doing.get(run.token) is run:
-            keyed.end_run(run)
-            keyed.wait_until(run.key, broker.now.mono_us + broker.config.retry_us_max)
-            keyed.requeue(run.key)
+        if keyed.grants.by_token.get(run.token) is run:
+            keyed.end_grant(run)
+            keyed.line.wait_until(run.key, broker.now.mono_us + broker.config.retry_us_max)
+            keyed.line.requeue(run.key)
 
 
 def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
     """The values of granted messages were read: deliver them, if the grants still stand."""
     consumer_group = partition.consumer_groups.get(group)
     keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or event.serial not in keyed.rows:
+    if consumer_group is None or keyed is None or event.serial not in keyed.grants.reads:
         return
-    frame = keyed.rows.pop(event.serial)
-    consumer, is_whole = frame.consumer, all(keyed.doing.get(run.token) is run for run in frame.runs)
+    frame = keyed.grants.reads.pop(event.serial)
+    consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(run.token) is run for run in frame.grants)
     if consumer.rows == event.serial:
         consumer.rows = 0
     has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
     freed = None
     if event.body is not None and event.count:
-        keyed.average_bytes = len(event.body) // event.count
+        keyed.grants.average_bytes = len(event.body) // event.count
         if event.count < len(frame.offsets):
-            keyed.cut_frame(frame, event.count)
+            frames.cut(keyed, frame, event.count)
     if event.unreadable:
         _set_unreadable_aside(broker, partition, consumer_group, keyed, frame, event.unreadable)
     elif event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
@@ -706,12 +710,12 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         _take_back(keyed, frame)
     elif not has_right:  # it mostly comes back within milliseconds, so keep what was read
         consumer.rows = event.serial
-        keyed.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
+        keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
         right.seek(broker, partition, consumer_group.segment_no)
         broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
     elif consumer_group.is_at_most_once:
-        frame.runs = _grants_in(keyed, frame)
+        frame.grants = _grants_in(keyed, frame)
         _acknowledge_first(broker, partition, consumer_group, Unsent(0, frame, event.body))
     else:
         _deliver(broker, consumer_group, frame, event.body)
@@ -727,9 +731,9 @@ def _is_asked_for(frame: Frame) -> bool:
 def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
     """The grants of a frame that was not given end, and their keys are ready again."""
     for run in _grants_in(keyed, frame):
-        if keyed.doing.get(run.token) is run:
-            keyed.end_run(run)
-            keyed.requeue(run.key)
+        if keyed.grants.by_token.get(run.token) is run:
+            keyed.end_grant(run)
+            keyed.line.requeue(run.key)
 
 
 def _set_unreadable_aside(
@@ -752,13 +756,13 @@ def _set_unreadable_aside(
         keyed.unreadable = {}  # what is forgotten is found again
     keyed.unreadable.update(dict.fromkeys(unreadable))
     for run in _grants_in(keyed, frame):
-        if keyed.doing.get(run.token) is not run:
+        if keyed.grants.by_token.get(run.token) is not run:
             continue
-        keyed.end_run(run)
+        keyed.end_grant(run)
         key, first = run.key, run.offsets[0]
         if first not in keyed.unreadable:
-            keyed.requeue(key)
-        elif keyed.has_list_room(room_limits(broker)):
+            keyed.line.requeue(key)
+        elif keyed.lists.has_room(room_limits(broker)):
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
             broker.out.note(
                 "unreadable_message", partition.id, group=consumer_group.name, key=name_to_text(key.name),
@@ -766,8 +770,8 @@ def _set_unreadable_aside(
             )  # fmt: skip
         else:
             note_full(broker, partition, consumer_group, keyed)
-            keyed.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
-            keyed.requeue(key)
+            keyed.line.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
+            keyed.line.requeue(key)
     control_records.after_passing(broker, partition, consumer_group, keyed)
 
 
@@ -780,17 +784,17 @@ def _acknowledge_first(
     """
     keyed = consumer_group.keyed
     assert keyed is not None
-    for run in unsent.frame.runs:
-        keyed.pass_run(run)
+    for run in unsent.frame.grants:
+        keyed.pass_grant(run)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
     unsent.serial = unsent.frame.consumer.rows = control_records.replicate(broker, partition, consumer_group)
-    keyed.unsent.append(unsent)
+    keyed.grants.unsent.append(unsent)
 
 
 def on_durable(consumer_group: ConsumerGroup, serial: int) -> None:
     """Every eligible member has a control record: what it acknowledges of an at-most-once group may be given."""
-    for unsent in consumer_group.keyed.unsent if consumer_group.keyed is not None else ():
+    for unsent in consumer_group.keyed.grants.unsent if consumer_group.keyed is not None else ():
         unsent.is_durable = unsent.is_durable or unsent.serial <= serial
 
 
@@ -803,20 +807,20 @@ def _give_durable(
     was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server does
     not know whether it would be the first to give it once the consumer group has moved on.
     """
-    if not any(unsent.is_durable for unsent in keyed.unsent):
+    if not any(unsent.is_durable for unsent in keyed.grants.unsent):
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
-    waiting, keyed.unsent = keyed.unsent, []
+    waiting, keyed.grants.unsent = keyed.grants.unsent, []
     for unsent in waiting:
         if not unsent.is_durable:
-            keyed.unsent.append(unsent)
+            keyed.grants.unsent.append(unsent)
             continue
-        consumer, runs = unsent.frame.consumer, unsent.frame.runs
+        consumer, runs = unsent.frame.consumer, unsent.frame.grants
         if consumer.rows == unsent.serial:
             consumer.rows = 0
-        is_whole = all(keyed.doing.get(run.token) is run for run in runs)
+        is_whole = all(keyed.grants.by_token.get(run.token) is run for run in runs)
         if not consumer_group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
             _take_back(keyed, unsent.frame)
         elif is_whole and consumer in consumer_group.consumers:
@@ -827,18 +831,18 @@ def _grants_in(keyed: KeyedDispatcher, frame: Frame) -> list[Grant]:
     """The grants of a frame that was not given, as objects of their own."""
     for name in frame.names:
         if name:
-            keyed.weigh(name)
-    return sorted(frame.runs, key=lambda run: run.token)
+            keyed.grants.weigh(name)
+    return sorted(frame.grants, key=lambda run: run.token)
 
 
 def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, body: bytes) -> None:
     offsets, count = frame.offsets, len(frame.names)
     frame.is_given = True
     frame.offsets = ()
-    again = [run.token for run in frame.runs if run.offsets[0] < run.key.given_below]
-    for run in frame.runs:
+    again = [run.token for run in frame.grants if run.offsets[0] < run.key.given_below]
+    for run in frame.grants:
         run.is_given = True
-    frame.runs = []
+    frame.grants = []
     repeated_index = consumer_group.ledger.repeated_below
     repeated_below = make_offset(consumer_group.segment_no, min(repeated_index, INDEX_MAX))
     counts = [1] * count if frame.counts is None else frame.counts + [1] * (count - len(frame.counts))

@@ -21,11 +21,13 @@ from dataclasses import replace
 from seriatim_api.ids import MemberId
 
 from ...peers import right, updates
-from ...state import keyed_rows
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
 from ...state.dispatcher import Consumer
-from ...state.keyed import HandingOver, KeyedDispatcher
+from ...state.keyed import room
+from ...state.keyed import rows as keyed_rows
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.handoff import OutgoingHandoff
 from ...state.partition import Partition
 from ...values.events import CursorRecord
 from ...values.kinds import StoredFor, TimerKind
@@ -57,9 +59,9 @@ PAUSE_US = 1_000_000
 def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
     keyed = consumer_group.keyed
-    if keyed is not None and keyed.unread is not None:
+    if keyed is not None and keyed.handoff.unread is not None:
         return  # which keys have messages is not known yet
-    if keyed is not None and keyed.has_keys:
+    if keyed is not None and keyed.line.has_keys:
         hand_over_if_done(broker, partition, consumer_group)
     else:
         crossing.cross_if_done(broker, partition, consumer_group)
@@ -75,40 +77,40 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         or not log.is_whole
         or consumer_group.phase is not ConsumerGroupPhase.SERVING
         or consumer_group.writing is not None
-        or (keyed.frozen is None and consumer_group.crossing_serial)  # the next term is being written
-        or not keyed.is_begun
+        or (keyed.handoff.frozen is None and consumer_group.crossing_serial)  # the next term is being written
+        or not keyed.handoff.is_begun
     ):
         return
     assert log.record.sealed_len is not None
     now_us = broker.now.mono_us
-    if keyed.frozen is None:
-        if keyed.forwards and not consumer_group.consumers:
+    if keyed.handoff.frozen is None:
+        if keyed.forwarder.waiting and not consumer_group.consumers:
             return  # no consumer waits for the next segment, and its server would not hear of the dead letters
-        if now_us < keyed.rests_until_us:
-            broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+        if now_us < keyed.handoff.rests_until_us:
+            broker.poll(keyed.handoff.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             return
-        is_busy = keyed.reading or keyed.rows or keyed.unsent or keyed.fetches or keyed.has_ready
-        if is_busy or keyed.read_index < log.record.sealed_len or keyed.grant_count > broker.config.handed_grants_max:
+        is_busy = keyed.reading or keyed.grants.is_reading or keyed.line.has_ready
+        if is_busy or keyed.read_index < log.record.sealed_len or keyed.grants.count > broker.config.handed_grants_max:
             return
         following = next_segment(partition, consumer_group.segment_no)
         if following is None:
             return
-        if keyed.set_some_aside(broker.config.keys_at_once):
+        if room.set_some_aside(keyed, broker.config.keys_at_once):
             consumer_group.ledger.acknowledge(keyed.window.floor)
             control_records.replicate(broker, partition, consumer_group)  # when that is durable, this is called again
             return
-        keyed.frozen = []
-        keyed.rests_until_us = now_us + GIVE_UP_US
-    elif now_us >= keyed.rests_until_us and not may_be_carried_out(partition, consumer_group):
+        keyed.handoff.frozen = []
+        keyed.handoff.rests_until_us = now_us + GIVE_UP_US
+    elif now_us >= keyed.handoff.rests_until_us and not may_be_carried_out(partition, consumer_group):
         # Without the poll: 1. A key is parked, or dead letters have numbers, and nothing else is left to do. The next
         # segment is empty, so its server takes no hand-over. 2. The next segment gets messages. Nothing happens here,
         # so no consumer gets them until one joins or leaves, or a broker ends.
         broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
-        keyed.rests_until_us = now_us + PAUSE_US
-        to = keyed.handover.to if keyed.handover is not None else None
+        keyed.handoff.rests_until_us = now_us + PAUSE_US
+        to = keyed.handoff.outgoing.to if keyed.handoff.outgoing is not None else None
         if to is not None and not broker.is_linked(to):
             partition.read_chain(broker)  # rule `hand-over-finds-server`: it cannot say that it was replaced
-        keyed.handover = None
+        keyed.handoff.outgoing = None
         outcomes.thaw(broker, partition, consumer_group)
         return
     broker.poll(RESEND_US, TimerKind.KEYS, partition.id, consumer_group.name)
@@ -119,12 +121,12 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
-    if keyed.handover is None or _is_for_another(partition, keyed.handover):
+    if keyed.handoff.outgoing is None or _is_for_another(partition, keyed.handoff.outgoing):
         _make(broker, partition, consumer_group, keyed)
-    elif keyed.handover.is_kept:
-        _move(broker, partition, consumer_group, keyed.handover)
+    elif keyed.handoff.outgoing.is_kept:
+        _move(broker, partition, consumer_group, keyed.handoff.outgoing)
     else:
-        _send(broker, partition, keyed.handover)
+        _send(broker, partition, keyed.handoff.outgoing)
 
 
 def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
@@ -140,15 +142,15 @@ def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     When the transaction that moves the cursor is under way, it is too late: the next server may begin at any moment.
     """
     keyed = consumer_group.keyed
-    if keyed is None or keyed.frozen is None or not keyed.is_begun or keyed.unread is not None:
+    if keyed is None or keyed.handoff.frozen is None or not keyed.handoff.is_begun or keyed.handoff.unread is not None:
         return
     if consumer_group.phase is not ConsumerGroupPhase.SERVING or may_be_carried_out(partition, consumer_group):
         return
-    forwards_alone = keyed.forwards and not consumer_group.consumers
-    if not forwards_alone and not any(run.consumer in gone for run in keyed.doing.values()):
+    forwards_alone = keyed.forwarder.waiting and not consumer_group.consumers
+    if not forwards_alone and not any(run.consumer in gone for run in keyed.grants.by_token.values()):
         return
-    keyed.handover = None
-    keyed.rests_until_us = broker.now.mono_us
+    keyed.handoff.outgoing = None
+    keyed.handoff.rests_until_us = broker.now.mono_us
     outcomes.thaw(broker, partition, consumer_group)
     broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
 
@@ -162,7 +164,7 @@ def next_segment(partition: Partition, no: int) -> Segment | None:
     return segment
 
 
-def _is_for_another(partition: Partition, handing: HandingOver) -> bool:
+def _is_for_another(partition: Partition, handing: OutgoingHandoff) -> bool:
     """Whether the next segment is another one now, or has another server."""
     segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
     return segment is None or segment.state is SegmentState.LOST or segment.server != handing.to
@@ -181,12 +183,12 @@ def _make(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         HandOverId(consumer_group.server_epoch, broker.new_serial()),
         tuple(rows),
     )
-    keyed.handover = HandingOver(state, oldest, following.server)
-    keyed.rests_until_us = broker.now.mono_us + GIVE_UP_US + ROW_US * len(rows)
-    _send(broker, partition, keyed.handover)
+    keyed.handoff.outgoing = OutgoingHandoff(state, oldest, following.server)
+    keyed.handoff.rests_until_us = broker.now.mono_us + GIVE_UP_US + ROW_US * len(rows)
+    _send(broker, partition, keyed.handoff.outgoing)
 
 
-def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> None:
+def _send(broker: BrokerState, partition: Partition, handing: OutgoingHandoff) -> None:
     now_us = broker.now.mono_us
     assert handing.to is not None
     if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handover.rows):
@@ -194,7 +196,7 @@ def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> No
         broker.send(handing.to, HandOver(partition.id, handing.handover))
 
 
-def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: HandingOver) -> None:
+def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: OutgoingHandoff) -> None:
     """Write the cursor, under the revision of the chain.
 
     The transaction compares the chain record, which names the server. Without it:
@@ -219,7 +221,7 @@ def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:
     """Whether the cursor did not move, and this member still serves what it froze, in the same server epoch."""
     keyed = consumer_group.keyed
-    handing = keyed.handover if keyed is not None else None
+    handing = keyed.handoff.outgoing if keyed is not None else None
     return (
         keyed is not None
         and handing is not None
@@ -231,7 +233,7 @@ def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment
 def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
     """Whether the cursor has moved with the hand-over of this member, although the transaction had no answer."""
     keyed = consumer_group.keyed
-    handing = keyed.handover if keyed is not None else None
+    handing = keyed.handoff.outgoing if keyed is not None else None
     return handing is not None and (record.segment_no, record.group_epoch, record.handover) == (
         handing.handover.segment_no,
         handing.handover.group_epoch,
@@ -251,7 +253,7 @@ def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message
         _answer_if_kept(broker, partition, handing)
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     keyed = consumer_group.keyed if consumer_group is not None else None
-    handed = keyed.handover if keyed is not None else None
+    handed = keyed.handoff.outgoing if keyed is not None else None
     if consumer_group is None or handed is None or not _names(handed.handover, message) or sender != handed.to:
         return
     handed.is_kept = True

@@ -20,7 +20,9 @@ from seriatim_api.key_names import name_to_text
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup
 from ...state.dispatcher import Consumer
-from ...state.keyed import Grant, Key, KeyedDispatcher
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.grants import Grant
+from ...state.keyed.key import Key
 from ...state.partition import Partition
 from ...values.effects import Joined, KeepMessage, Revoked, TokensVoid
 from ...values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
@@ -74,7 +76,7 @@ def _served(partition: Partition, stream: int, subscription: int) -> tuple[Consu
 
 
 def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
-    run = keyed.grant_of(token)
+    run = keyed.grants.find(token)
     return run if run is not None and run.consumer is consumer and run.is_given else None
 
 
@@ -108,15 +110,15 @@ def _waits(
     """
     keyed = consumer_group.keyed
     assert keyed is not None
-    if keyed.frozen is None:
+    if keyed.handoff.frozen is None:
         return False
     rows = 1 if isinstance(event, ConsumerNack) else len(event.tokens)
     rows += len(event.started) if isinstance(event, ConsumerAcks) else 0
-    if len(keyed.frozen) < FROZEN_MAX and keyed.frozen_rows + rows <= FROZEN_ROWS_MAX:
-        keyed.frozen.append(event)
-        keyed.frozen_rows += rows
+    if len(keyed.handoff.frozen) < FROZEN_MAX and keyed.handoff.frozen_rows + rows <= FROZEN_ROWS_MAX:
+        keyed.handoff.frozen.append(event)
+        keyed.handoff.frozen_rows += rows
         return True
-    text = f"{len(keyed.frozen)} requests wait until the keys of group {consumer_group.name} are handed over"
+    text = f"{len(keyed.handoff.frozen)} requests wait until the keys of group {consumer_group.name} are handed over"
     tell(broker, consumer, Revoked(errors.OverloadedError(f"{text}: join again", retry_after_ms=200)))
     consumer_group.consumers.remove(consumer)  # `thaw` ends its grants
     return True
@@ -125,9 +127,9 @@ def _waits(
 def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """The grants go on: take what consumers sent meanwhile, and end the grants of those that left."""
     keyed = consumer_group.keyed
-    if keyed is None or keyed.frozen is None:
+    if keyed is None or keyed.handoff.frozen is None:
         return
-    waiting, keyed.frozen, keyed.frozen_rows = keyed.frozen, None, 0
+    waiting, keyed.handoff.frozen, keyed.handoff.frozen_rows = keyed.handoff.frozen, None, 0
     for event in waiting:
         if isinstance(event, ConsumerAcks):
             on_acks(broker, partition, event)
@@ -135,10 +137,9 @@ def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
             on_nack(broker, partition, event)
         else:
             on_extend(broker, partition, event)
-    holders = [run.consumer for run in keyed.doing.values()] + [frame.consumer for frame in keyed.frames.values()]
-    gone = [one for one in dict.fromkeys(holders) if not one.is_absent and one not in consumer_group.consumers]
+    gone = [one for one in keyed.grants.holders if not one.is_absent and one not in consumer_group.consumers]
     if gone:
-        for run in keyed.grants_of(gone):
+        for run in keyed.grants.of(gone):
             end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
     control_records.after_passing(broker, partition, consumer_group, keyed)
     grants.go_on(broker, partition, consumer_group)
@@ -157,7 +158,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     consumer.ack_number = max(consumer.ack_number, event.number)
     void: dict[int, None] = {}
     passed: list[int] = []
-    granted, singles, first_offset = keyed.granted, keyed.singles, make_offset(keyed.segment_no, 0)
+    granted, singles, first_offset = keyed.grants.singles, keyed.line.singles, make_offset(keyed.segment_no, 0)
     for token, offset in zip(event.tokens, event.offsets, strict=True):
         frame = granted.get(token)
         if frame is not None and frame.consumer is consumer and frame.is_given:
@@ -169,7 +170,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
                 if frame.single_count > 1:
                     frame.single_count -= 1
                 else:
-                    keyed.leave_frame(frame, 1)
+                    keyed.grants.leave_frame(frame, 1)
                 continue
         run = _run_at(keyed, consumer, token, offset)
         if run is None:
@@ -177,8 +178,8 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             continue
         keyed.acknowledge(run)
         if run.left == 0:
-            keyed.end_run(run)
-            keyed.requeue(run.key)
+            keyed.end_grant(run)
+            keyed.line.requeue(run.key)
     keyed.pass_singles(consumer, passed)
     # Rule `message-started` (J2): begun is the message that is next behind these acknowledgements, and no later one of
     # its grant. Without it:
@@ -229,9 +230,9 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     if run is None:
         _tell_void(broker, consumer, (event.token,))
         return
-    is_there = keyed.end_run(run)
+    is_there = keyed.end_grant(run)
     if run.is_passed:
-        keyed.requeue(run.key)
+        keyed.line.requeue(run.key)
         text = f"group {consumer_group.name} is at most once: the message was acknowledged, and does not come again"
         tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
         grants.go_on(broker, partition, consumer_group)
@@ -241,7 +242,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     if is_there:
         _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
-        keyed.requeue(run.key)
+        keyed.line.requeue(run.key)
     control_records.after_passing(broker, partition, consumer_group, keyed)
     grants.go_on(broker, partition, consumer_group, freed=consumer)
 
@@ -281,12 +282,12 @@ def _fail(
         dead_letters.begin(broker, keyed, key, reason)
         return
     broker.out.emit(KeepMessage(partition.id, keyed.first_offset(key), delay_ms))
-    keyed.requeue(key)
+    keyed.line.requeue(key)
 
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return keyed.has_list_room(grants.room_limits(broker))
+    return keyed.lists.has_room(grants.room_limits(broker))
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
@@ -309,7 +310,7 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
             reason = f"{consumer.name} gave it back"
             end_run(broker, partition, consumer_group, run, reason, is_seen=not event.is_unseen)
         else:
-            keyed.set_deadline(run, deadline_us)
+            keyed.grants.set_deadline(run, deadline_us)
     _tell_void(broker, consumer, void)
     if event.grant_ms <= 0:
         control_records.after_passing(broker, partition, consumer_group, keyed)
@@ -340,12 +341,13 @@ def _asked(partition: Partition, stream: int, subscription: int) -> tuple[Consum
 def end_late(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """End the grants whose deadline has passed, and go on with keys whose delay is over."""
     keyed = consumer_group.keyed
-    if keyed is None or keyed.frozen is not None:
+    if keyed is None or keyed.handoff.frozen is not None:
         return
     late: dict[Consumer, list[int]] = {}
-    for run in keyed.due_runs(broker.now.mono_us):
+    for run in keyed.grants.due(broker.now.mono_us):
         if not run.is_given:
-            keyed.set_deadline(run, broker.now.mono_us + broker.config.grant_poll_us)  # its values are being read
+            until_us = broker.now.mono_us + broker.config.grant_poll_us  # its values are being read
+            keyed.grants.set_deadline(run, until_us)
             continue
         late.setdefault(run.consumer, []).append(run.token)
         end_run(broker, partition, consumer_group, run, "the deadline of the grant has passed")
@@ -382,21 +384,21 @@ def end_run(
     """
     keyed = consumer_group.keyed
     assert keyed is not None
-    is_there = keyed.end_run(run)
+    is_there = keyed.end_grant(run)
     if run.is_given and run.left and (is_seen or run.is_started):
         run.key.note_given(run.offsets[-1])
     if is_there and run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
         return
-    keyed.requeue(run.key)
+    keyed.line.requeue(run.key)
 
 
 def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
     """Consumers are gone: what was granted to them is granted to others."""
     keyed = consumer_group.keyed
-    if keyed is None or keyed.frozen is not None:
+    if keyed is None or keyed.handoff.frozen is not None:
         return  # when the hand-over is over, the grants of consumers that left end
-    for run in keyed.grants_of(gone):
+    for run in keyed.grants.of(gone):
         end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
     control_records.after_passing(broker, partition, consumer_group, keyed)
     if consumer_group.consumers:

@@ -31,7 +31,8 @@ from seriatim_api.key_names import name_to_text
 from ...peers import right
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
-from ...state.keyed import Key, KeyedDispatcher
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.keyed.key import Key
 from ...state.partition import Partition
 from ...values.effects import KeysListed, KeysOperated
 from ...values.events import CursorRecord, ListKeys, OperateKeys
@@ -121,7 +122,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     waiting = [request for request in consumer_group.key_requests if not request.serial]
     if not waiting or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
-    if keyed.frozen is not None:
+    if keyed.handoff.frozen is not None:
         return  # rule `frozen-waits`: the state of the keys is handed over, or is not begun here
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
@@ -169,14 +170,14 @@ def _list(keyed: KeyedDispatcher, event: ListKeys, group_epoch: int) -> KeysList
     """
     names = [
         name
-        for name, key in keyed.keys.items()
+        for name, key in keyed.line.keys.items()
         if _waits(key)
         and name > event.after
         and event.name in (None, name)
         and (not event.phases or key.phase in event.phases)
     ]
     page = heapq.nsmallest(event.limit + 1, names)
-    found = tuple(_described(keyed, keyed.keys[name], group_epoch) for name in page[: event.limit])
+    found = tuple(_described(keyed, keyed.line.keys[name], group_epoch) for name in page[: event.limit])
     return KeysListed(event.request, found, len(page) > event.limit, None)
 
 
@@ -192,8 +193,8 @@ def _described(keyed: KeyedDispatcher, key: Key, group_epoch: int) -> WaitingKey
     error, ready_at_ms = key.error, key.ready_at_ms
     if key.phase is KeyPhase.FORWARDING:
         ready_at_ms = 0  # its record has the time of the failure there
-        if keyed.refusal:
-            error = f"not in the dead-letter topic yet ({keyed.refusal}): {error}"
+        if keyed.forwarder.refusal:
+            error = f"not in the dead-letter topic yet ({keyed.forwarder.refusal}): {error}"
     return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error, group_epoch)
 
 
@@ -238,7 +239,7 @@ def _operate_on(
             f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: "
             "nothing was changed; list the keys again"
         )
-    key = keyed.keys.get(seen.name)
+    key = keyed.line.keys.get(seen.name)
     if key is None or key.phase is None:
         return True
     first_offset = keyed.first_offset(key)
@@ -274,7 +275,7 @@ def _operate_on(
         return False
     if operation is KeyOperation.SKIP:
         key.turn += 1
-        keyed.requeue(key)
+        keyed.line.requeue(key)
     else:
         keyed.release(key)
     broker.out.note(

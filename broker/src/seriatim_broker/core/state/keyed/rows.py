@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify
 from itertools import islice
 
-from ..values.events import Moment
-from ..values.keyed import DELAY_MS_MAX, KeyPhase
-from ..values.ledger_rows import (
+from ...values.events import Moment
+from ...values.keyed import DELAY_MS_MAX, KeyPhase
+from ...values.ledger_rows import (
     CHUNK_OFFSETS,
     CarriedGrant,
     KeyRecord,
@@ -26,35 +26,38 @@ from ..values.ledger_rows import (
     write_grant,
     write_key,
 )
-from ..values.log import LedgerChange
-from .keyed import Forward, Key, KeyedDispatcher, UnreadRows
-from .window import Window
+from ...values.log import LedgerChange
+from ..window import Window
+from .dispatcher import KeyedDispatcher
+from .forwarder import Forward
+from .handoff import UnreadRows
+from .key import Key
 
 
 def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
     """The change of the rows since the last call."""
     puts, deletes = dispatcher.window.take_changes()
-    if dispatcher.handed is not None:
-        rows, dispatcher.handed = dispatcher.handed, None
+    if dispatcher.handoff.handed is not None:
+        rows, dispatcher.handoff.handed = dispatcher.handoff.handed, None
         return LedgerChange((*puts, *rows), is_full=True)
-    for name in dispatcher.changed:
-        key = dispatcher.keys.get(name)
+    for name in dispatcher.line.changed:
+        key = dispatcher.line.keys.get(name)
         if key is None or key.phase is None:
             deletes.append(key_name(name))
         else:
             puts.append((key_name(name), write_key(_record(dispatcher, key, key.phase))))
-    for name, chunks in dispatcher.chunks.items():
-        key = dispatcher.keys.get(name)
+    for name, chunks in dispatcher.lists.chunks.items():
+        key = dispatcher.line.keys.get(name)
         for chunk in chunks:
             offsets = [] if key is None else _chunk(key, chunk)
             if offsets:
                 puts.append((aside_name(name, chunk), write_aside(offsets)))
             else:
                 deletes.append(aside_name(name, chunk))
-    if dispatcher.is_number_new:
-        puts.append(write_forwarder(dispatcher.next_number))
-        dispatcher.is_number_new = False
-    dispatcher.changed, dispatcher.chunks = {}, {}
+    if dispatcher.forwarder.is_number_new:
+        puts.append(write_forwarder(dispatcher.forwarder.next_number))
+        dispatcher.forwarder.is_number_new = False
+    dispatcher.line.changed, dispatcher.lists.chunks = {}, {}
     return LedgerChange(tuple(puts), tuple(deletes))
 
 
@@ -99,16 +102,22 @@ def rows_to_hand_over(
       3. k:6 is never delivered.
     """
     rows = handed_rows(known.items())
-    for run in dispatcher.doing.values():
-        left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
+    for grant in dispatcher.grants.by_token.values():
+        left_ms = max(grant.deadline_us - now.mono_us, 0) // 1_000
         rows.append(
             write_grant(
                 CarriedGrant(
-                    run.token, run.key.name, run.consumer.name, run.left, left_ms, run.is_started, run.is_passed
+                    grant.token,
+                    grant.key.name,
+                    grant.consumer.name,
+                    grant.left,
+                    left_ms,
+                    grant.is_started,
+                    grant.is_passed,
                 )
             )
         )
-    return rows, dispatcher.oldest_aside
+    return rows, dispatcher.lists.oldest
 
 
 def dispatcher_of(
@@ -127,11 +136,11 @@ def dispatcher_of(
     """
     found = read_rows(rows)
     dispatcher = KeyedDispatcher(segment_no, Window(floor, found.blocks))
-    dispatcher.next_number = found.next_number
-    dispatcher.unread = UnreadRows(found.rest, grants=found.grants)
-    dispatcher.frozen = []
+    dispatcher.forwarder.next_number = found.next_number
+    dispatcher.handoff.unread = UnreadRows(found.rest, grants=found.grants)
+    dispatcher.handoff.frozen = []
     if from_before:
-        dispatcher.handed = without_grants(rows)
+        dispatcher.handoff.handed = without_grants(rows)
     return dispatcher
 
 
@@ -143,7 +152,7 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
     Raises:
         LedgerRowError: A row cannot be read, or a list has not as many offsets as its key's record says.
     """
-    unread = dispatcher.unread
+    unread = dispatcher.handoff.unread
     if unread is None:
         return True
     for name, value in unread.rows[unread.at : unread.at + count]:
@@ -155,10 +164,10 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
     unread.at += count
     if unread.at < len(unread.rows):
         return False
-    dispatcher.unread = None
-    heapify(dispatcher.first_asides)
-    forwards = sorted(dispatcher.forwards.items(), key=lambda item: (not item[1].number, item[1].number))
-    dispatcher.forwards = dict(forwards)
+    dispatcher.handoff.unread = None
+    heapify(dispatcher.lists.firsts)
+    forwards = sorted(dispatcher.forwarder.waiting.items(), key=lambda item: (not item[1].number, item[1].number))
+    dispatcher.forwarder.waiting = dict(forwards)
     dispatcher.carry(unread.grants, now.mono_us)
     return True
 
@@ -169,18 +178,18 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
     Rule `first-is-read` (J1, J2): the server takes the first message of a key from its record, also before it has read
     that message in the log. Without it, the attempts on a message that retention has dropped count for the next one.
     """
-    key = dispatcher.keys[name] = Key(name)
+    key = dispatcher.line.keys[name] = Key(name)
     phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
-    dispatcher.to_phase(key, phase)
+    dispatcher.line.to_phase(key, phase)
     chunks = unread.chunks.pop(name, {})
     offsets = [offset for number in sorted(chunks) for offset in chunks[number]]
     if len(offsets) != count:
         raise LedgerRowError(f"the list of a key has {len(offsets)} offsets, and its record says {count}")
     if offsets:
         key.aside = deque(offsets)
-        dispatcher.aside_count += count
-        dispatcher.note_list(key)
-        dispatcher.first_asides.append((offsets[0], name))
+        dispatcher.lists.message_count += count
+        dispatcher.lists.note(key)
+        dispatcher.lists.firsts.append((offsets[0], name))
     else:
         key.first, key.aside_first = key.aside_first, 0
     if key.phase is KeyPhase.RETRY:
@@ -191,7 +200,7 @@ def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, reco
         #   2. The server is replaced by one whose clock is right. It lets k wait for a year.
         left_ms = min(key.ready_at_ms - now.wall_ms, key.delay_ms or DELAY_MS_MAX)
         key.ready_at_ms = now.wall_ms + left_ms
-        dispatcher.wait_until(key, now.mono_us + 1_000 * left_ms)
-    dispatcher.queue(key)
+        dispatcher.line.wait_until(key, now.mono_us + 1_000 * left_ms)
+    dispatcher.line.queue(key)
     if key.phase is KeyPhase.FORWARDING:
-        dispatcher.forwards[name] = Forward(name, key.sequence)
+        dispatcher.forwarder.waiting[name] = Forward(name, key.sequence)
