@@ -1,7 +1,13 @@
 """Control: what the controller asks of a broker, and pure functions for the controller, which is in the runtime.
 
-leaving      open segments and copies leave a broker group that is cordoned or drained
-retention    messages that are too old, or beyond the size limit, are dropped
-standing     a member says what it holds of segments, because a person wants to stop another member
-controller, balance, obstacles, restarting, rebuild   the decisions of the controller
+orders      what the controller asks for in a partition; this broker does it, or passes it on
+leaving     open segments and copies leave a broker group that is cordoned or drained
+retention   messages that are too old, or beyond the size limit, are dropped
+standing    what a member says of its copies before another member is stopped
+
+controller  which broker groups to leave, what to heal, which copies to release
+balance     which open segments should move, by the traffic that masters measured
+obstacles   why a broker group that is to be left is not empty yet
+restarting  whether a member may be stopped now
+rebuild     the records that a coordinator should have after it lost decisions
 """

@@ -1,10 +1,26 @@
 """Values: objects that never change after they are made, and pure functions of them.
 
-chain, segments, placement, positions, targets   the chain record of a partition, its transitions, and places in it
-log, producers, writers                          the content of a disk: batches, producer tables; records of writers
-messages                                         the messages between brokers
-events, effects                                  what happens to a core, and what the core asks for
-kinds                                            kinds and reasons, as enums
-config, deleted                                  times and limits; deleted partitions
-states                                           the base of the classes that do change: copying and comparing them
+chain        the chain record of a partition and its transitions
+segment      one segment: its states, and its row in the record
+segments     all segments of a chain, as a sequence that shares its parts with the one before
+placement    order of the broker groups for a partition
+positions    places in a partition, found by append time, by index, or by bytes
+targets      places to which a consumer group may be moved
+
+log          what a member keeps on its disk: batches, segments, preparations, cursors
+producers    tables of the last batches of each producer
+writers      records of writers, and their transitions
+sizes        how large batches and messages of a topic may be
+deleted      partitions that were deleted, as ranges of ids
+
+keyed        modes in which order counts within a key, retry policies, grants
+ledger_rows  rows of a ledger as bytes
+tokens       tokens of grants: a term and a counter in one number
+
+messages     messages between brokers
+events       what happens to a core
+effects      actions that the core asks for
+kinds        kinds and reasons, as enums
+config       times and limits
+states       base of the classes that do change: it copies and compares them
 """

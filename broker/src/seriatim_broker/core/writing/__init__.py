@@ -1,9 +1,10 @@
 """Writing: append, replicate, commit.
 
-appending         producers' batches on the master
+appending         a producer's batches on the master, and when the replies leave
+admission         whether an unknown producer comes into the table, and which one it pushes out
 replication       the master's side: it sends batches, and the commit moves
 following         a slave's side
-quiescence        the master holds back new batches before a planned switch
+quiescence        new batches are held back before a planned switch
 carrying          a master appends the rows of a publication
 publication_plan  where in a publication a master continues
 """
