@@ -1,4 +1,26 @@
-"""The cases, in the order in which they run. A case is a coroutine with a `Stage` as its argument."""
+"""The cases, in the order in which they run. A case is a coroutine with a `Stage` as its argument.
+
+installing   from nothing to the first accepted message
+calm         no fault: how much the machine itself delays traffic
+pods         a pod is deleted, a container is killed
+nodes        a node loses its power, is lost for good, or is drained
+disks        disks are swapped, emptied, older, another cluster's, or declared lost
+changes      settings, image and size change under traffic
+corrections  specs with a wrong word, and their correction
+chart        Helm: its own test, upgrade, rollback, uninstall
+upgrading    upgrade from the version before
+
+operators    the operator is dead, there are two, or it has two thousand topics
+strangers    what belongs to others: a Service, a second operator, a kind that goes and comes back
+etcd         members of etcd are frozen, slow, restarted, or lose a disk
+snapshots    etcd loses all disks, and is restored or begins without its data
+states       what people and Prometheus learn while etcd or the operator is away
+alarms       Warnings of each planned act and each fault
+
+consuming    a parked key of a key-ordered consumer group
+outside      clients over node ports and load balancers
+spark        a pipeline loses executor, driver and node; applications are submitted
+"""
 
 from __future__ import annotations
 
