@@ -60,7 +60,7 @@ class Task:
     Attributes:
         world: A name of `WORLDS`.
         mutation: The rule that is left out, or empty.
-        profile: A name of `faults.PROFILES`, or empty for any.
+        profile: A name of `faults.profiles.PROFILES`, or empty for any.
         batch_count: Batches of a run of whole brokers; 0: drawn.
         left_out: Faults of the plan that do not strike.
         trace: Whether the result holds the story.

@@ -58,7 +58,7 @@ class World:
     Args:
         seed: Decides everything that is drawn.
         kind: What the brokers are made of.
-        profile: A name of `faults.PROFILES`, or empty for any.
+        profile: A name of `faults.profiles.PROFILES`, or empty for any.
         core_kind: The class of the brokers' cores.
         batch_count: Batches of a run of whole brokers; 0: drawn.
         left_out: Faults of the plan that do not strike.

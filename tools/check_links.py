@@ -3,6 +3,8 @@
 It also fails if a page about the code (`ABOUT_CODE`) names something that is not in the repository: a file or folder,
 a module, a function of a file (`core/values/chain.py` (`foldable`)), a class, a rule. Paths may be shortened at their
 beginning. Words in code spans are compared with the words of all files that are no pages, whatever their case.
+
+Docstrings and comments of modules are checked for files and for what is in packages (`runtime.driver.links`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ SPAN = re.compile(r"`([\w./-]+)(?:\(\))?`(?: \(`(\w+)`)?")
 """A path, a dotted name or a word as code; in brackets behind it perhaps a name that the file has."""
 NAME = re.compile(r"\w*_\w+|\w+(?:-\w+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 """A word that is a name and not English: with an underscore, with hyphens, or with capitals inside."""
-OTHERS = ("spec.", "status.", "etcd.settings", "seriatim.dev")
-"""Dotted names of objects, charts and domains. They begin as packages do."""
+OTHERS = re.compile(r"(spec|status|seriatim|etcd\.settings)\b.*|.*\.(json|svg|log|txt)")
+"""Fields of objects, values of the chart, public names, and files that programs write. They begin as packages do."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -57,7 +59,7 @@ class Repository:
     """The files of the repository, and what they name.
 
     Attributes:
-        ends: Every end of the path of a file or folder, with its files: `core/log.py` of `broker/core/log.py`.
+        ends: Every end of the path of a file or folder, with the files there: `values/chain.py`.
         words: Words and names of modules, in lower case.
     """
 
@@ -83,7 +85,7 @@ class Repository:
         if span.endswith(".py") or rest:
             return not span.endswith(".py") and first not in self.ends
         *package, name = span.split(".")
-        if package and f"{package[0]}/__init__.py" in self.ends and not span.startswith(OTHERS):
+        if package and f"{package[0]}/__init__.py" in self.ends and not OTHERS.fullmatch(span):
             home = "/".join(package)
             files = self.ends.get(f"{home}/{name}.py") or self.ends.get(f"{home}/{name}/__init__.py")
             homes = self.ends.get(f"{home}.py") or self.ends.get(f"{home}/__init__.py") or ()
@@ -100,11 +102,12 @@ def _text(file: Path) -> str:
 
 
 def lost(pages: Iterable[Path], repository: Repository) -> Iterator[str]:
-    """What pages about the code name, and the repository does not have."""
+    """What pages about the code name, and the repository does not have; of modules only paths and dotted names."""
     for page in pages:
-        for span, inside in SPAN.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
-            if not repository.has(span, inside):
-                yield f"{page.relative_to(ROOT)}: {span}{f' ({inside})' if inside else ''}: nothing here has this name"
+        for span, inside in SPAN.findall(FENCE.sub("", _text(page))):
+            is_path = span.endswith(".py") if "/" in span else "." in span
+            if (is_path or page.suffix != ".py") and not repository.has(span, inside):
+                yield f"{page}: {span}{f' ({inside})' if inside else ''}: nothing here has this name"
 
 
 def main() -> int:
@@ -116,8 +119,10 @@ def main() -> int:
         pages += [Path(directory) / name for name in files if name.endswith(".md") and not name.startswith(".")]
     problems = [problem for page in sorted(pages) for problem in broken(page)]
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
-    repository = Repository(ROOT, listed.stdout.splitlines())
-    problems += lost((page for pattern in ABOUT_CODE for page in sorted(ROOT.glob(pattern))), repository)
+    files = listed.stdout.splitlines()
+    about_code = [page for pattern in ABOUT_CODE for page in sorted(ROOT.glob(pattern))]
+    about_code += [ROOT / file for file in files if file.endswith(".py")]
+    problems += lost(about_code, Repository(ROOT, files))
     print("\n".join(problems) or f"{len(pages)} pages, all links lead somewhere, and what they name is there")
     return 1 if problems else 0
 

@@ -23,7 +23,7 @@ class Mutation:
         patches: Makes the replacements, anew for each run.
         breaks: The promises that may be reported first.
         layer: Where the bug is: `core`, `client`, `runtime` or `storage`.
-        profile: In which worlds it shows soon: a name of `faults.PROFILES`, or empty for any.
+        profile: In which worlds it shows soon: a name of `faults.profiles.PROFILES`, or empty for any.
         world: A name of `run.WORLDS`.
         batch_count: Batches of a run of whole brokers; 0: drawn.
     """

@@ -1,8 +1,8 @@
 """Writers in the simulation: programs that publish, tasks that stage, publishers, what is staged, and their judge.
 
 A program opens its writer, has tasks stage rows for some partitions, and asks some broker to publish them. That broker
-is the publisher. It does what `rpc.publishing` does, with the same decisions of the core, and with a coordinator that
-loses requests and answers. Masters carry out publications, as everywhere.
+is the publisher. It does what `rpc.distributed.publisher` does, with the same decisions of the core, and with a
+coordinator that loses requests and answers. Masters carry out publications, as everywhere.
 
 Programs are killed, wake up as zombies, and run again, with other rows or with the same ones. Two programs use one
 writer. The topic grows. A person deletes a writer. A client sends batches that only a master may write. Staged data is

@@ -1,4 +1,4 @@
-"""What a broker does for publications in a world, step by step, as `rpc.publishing` does it."""
+"""What a broker does for publications in a world, step by step, as `rpc.distributed.publisher` does it."""
 
 from __future__ import annotations
 

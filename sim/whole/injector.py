@@ -45,7 +45,7 @@ ONE_ENDS_US = 3_000_000
 
 
 class RuntimeInjector(Injector):
-    """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
+    """The faults of bare cores and, with `inject_...` below, those of `faults.kinds.RUNTIME_KINDS`."""
 
     def __init__(self, scene: Scene, left_out: frozenset[int] = frozenset()) -> None:
         super().__init__(scene, left_out)

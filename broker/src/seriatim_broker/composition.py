@@ -314,7 +314,7 @@ class Broker:
         _log.info("serving", broker=settings.broker, listen=settings.listen, advertise=settings.client_address)
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """See `runtime.membership.is_running`."""
+        """See `runtime.membership.registration.is_running`."""
         identity = PeerIdentity(cluster_id, run.member, run.run)
         return await is_running(LinkDialer(identity, self._tls_contexts), address, run)
 
@@ -698,7 +698,7 @@ class Broker:
         self.counters.adopted_bytes += size_bytes
 
     def gauges(self) -> dict[str, Callable[[], float]]:
-        """What reads each gauge of `metrics.GAUGES`."""
+        """What reads each gauge of `metrics.broker.BrokerCollector`."""
         assert self._storage is not None
         storage, runtime, room = self._storage, self._runtime, self._room
         core, services, election = self._core, self._services, self._controller.election

@@ -1,4 +1,4 @@
-"""What every network between brokers must do for `runtime.links`: the same cases over TCP and over the simulator's.
+"""What every network between brokers must do for `runtime.driver.links`: the same cases over TCP and simulated.
 
 A module that has a `peers` fixture takes up `CASES`.
 """

@@ -2,7 +2,7 @@
 
 The interface is etcd's data model, with nothing on top. All keys are in one sorted space, with one revision counter.
 Transactions compare and then write. A lease takes its keys along when it ends. A watch begins at any revision that is
-still kept. Other modules decide which record has which key (`runtime.keys`).
+still kept. Other modules decide which record has which key (`runtime.coordinator.keys`).
 
 Keys are `str`. They are UTF-8 on the wire, so the coordinator's order is the order by code point. Values are `bytes`.
 
@@ -393,7 +393,7 @@ class Coordinator(Protocol):
             key: A key, or with `prefix` the beginning of keys.
             start_revision: The first revision whose changes to deliver, at least 1; mostly a listing's revision + 1. If
                 it is in the future, the watch waits for it. So a watch is silent after the coordinator went back, until
-                its revision comes again (`runtime.rebuilt_watches`).
+                its revision comes again (`runtime.coordinator.rebuilt_watches`).
             prefix: Whether to follow every key that begins with `key`.
 
         Raises:

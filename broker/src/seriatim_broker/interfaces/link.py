@@ -1,7 +1,7 @@
 """The network between brokers, as the runtime needs it.
 
 A `Connection` is both lanes (control and replication) to a process. That process has shown by its hello that it belongs
-to the same cluster. `runtime.links` decides which of several connections to a broker is used, and when to
+to the same cluster. `runtime.driver.links` decides which of several connections to a broker is used, and when to
 make a new one. The implementation decides the format of frames.
 """
 

@@ -1,8 +1,8 @@
 """The metrics of the whole cluster, for Prometheus: partitions, copies and broker groups, as the controller sees them.
 
 Only the controller has values. While its page is read, it follows all topics and chains, as for a program that watches
-topics (`runtime.topic_feed`). It keeps a count for each different set of members that has a partition. So a reading
-costs as much as there are such sets, and not as much as there are partitions. If the page is not read for
+topics (`runtime.coordinator.topic_feed`). It keeps a count for each different set of members that has a partition. So a
+reading costs as much as there are such sets, and not as much as there are partitions. If the page is not read for
 `UNREAD_S`, it follows nothing.
 
 A copy counts only if its broker is there: a broker that is listed and does not run has no copy for these figures. One

@@ -96,7 +96,7 @@ class Runtime:
     """A broker without its gRPC servers: everything that a joined process does by itself.
 
     Args:
-        identity: From `membership.join`.
+        identity: From `membership.registration.join`.
         core: Not started yet.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         retry_cache_bytes_max: Memory for messages on which consumers failed, and that come again.

@@ -123,7 +123,7 @@ class SimulatedBroker:
                 group.create_task(duty, name=f"{name} of {self.place.broker}")
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """See `runtime.membership.is_running`."""
+        """See `runtime.membership.registration.is_running`."""
         dialer = self._machine.network.dialer(PeerIdentity(cluster_id, run.member, run.run), self.place.advertise)
         return await is_running(dialer, address, run)
 

@@ -16,7 +16,7 @@ from seriatim_broker.runtime.membership.registration import NEVER_SEEN, KnownDis
 
 @dataclass(slots=True)
 class SimulatedDirectory:
-    """A `runtime.membership.Disk`.
+    """A `runtime.membership.registration.Disk`.
 
     Attributes:
         broker: The broker's name.
@@ -48,7 +48,7 @@ class SimulatedDirectory:
         return MemberId(self.broker, self.incarnation)
 
     def open(self, _cluster_id: str, known: KnownDisk | None, may_replace: bool) -> SimulatedDirectory:
-        """Check the directory against what the cluster knows of its slot, as `runtime.membership.OpenDisk`.
+        """Check the directory against what the cluster knows of its slot, as `registration.OpenDisk`.
 
         Raises:
             WipedDiskError: The directory is empty, but the slot belongs to a disk.

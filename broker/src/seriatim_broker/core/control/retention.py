@@ -1,7 +1,7 @@
 """Retention: messages that are too old, or beyond the size limit, are dropped. The oldest go first; readers are told.
 
 The master of the open segment decides. It uses the chain record, the settings of the topic and the cursors of the
-consumer groups (`runtime.retention` reads them). Then:
+consumer groups (`runtime.duties.retention` reads them). Then:
 
   1. One transaction on the chain record says where the partition begins. Every sealed segment before that place is a
      stub, and the segment of that place has a `start`. The transaction compares that no cursor has changed since the

@@ -471,8 +471,8 @@ class Append:
 
     The reply has the same number `request`. `refuse`: the broker has no room for the batch. So the core answers with
     that error, and refuses the rest of the producer run with the same error. `is_forward`: a broker sends it, as a
-    forwarder (`writing.forwards`). `refuse_new`: the batch is over a limit of its topic (`values.sizes`). The core
-    answers with that error too, unless the batch was stored before.
+    forwarder (`consumers.keyed.dead_letters`). `refuse_new`: the batch is over a limit of its topic (`values.sizes`).
+    The core answers with that error too, unless the batch was stored before.
     """
 
     request: int

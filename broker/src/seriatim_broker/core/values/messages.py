@@ -27,7 +27,8 @@ FORMS = 0
 """All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each. There is none now.
 
 A form is what brokers of the version before do not read. A broker sends or writes it only to those that say that they
-read it (`peers.versions`, `runtime.forms`). `docs/contributing/formats.md` tells how a form is added and dropped.
+read it (`peers.versions`, `runtime.coordinator.forms`). `docs/contributing/formats.md` tells how a form is added and
+dropped.
 """
 
 
@@ -343,7 +344,7 @@ class CopyRequest:
 class CopyAnswer:
     """DATA. The batches, without a hole from `from_index` on. If the sender lacks them: none, `available` is False.
 
-    An answer with a large producer table travels on the control stream instead (`rpc.peer_frames.is_data`).
+    An answer with a large producer table travels on the control stream instead (`rpc.links.peer_frames.is_data`).
     """
 
     partition: PartitionId

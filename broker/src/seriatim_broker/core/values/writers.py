@@ -1,4 +1,4 @@
-"""The writer record and its transitions, as pure functions. `rpc.publishing` reads and writes the records.
+"""The writer record and its transitions, as pure functions. `rpc.distributed.publisher` reads and writes the records.
 
     (none) ──open──▶ NEW ──decide n──▶ DECIDED(n) ──all committed──▶ DONE(n) ──decide m > n──▶ DECIDED(m)
 

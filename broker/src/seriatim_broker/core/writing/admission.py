@@ -28,7 +28,7 @@ Rule `decided-are-let-in` (I13): the writer of a decided publication is never re
   2. W1 waits in partition 1 for the place of W2, and W2 in partition 0 for the place of W1.
   3. Both are asked for again and again, so neither is ever pushed out.
 So masters let it in above every limit. They tell publishers that they are crowded, and these decide nothing for writers
-that have not published yet (`rpc.publishing`).
+that have not published yet (`rpc.distributed.publisher`).
 
 The first batch of a producer says how many of those that would go first stay (`BatchHeader.spared`): those that were
 asked for lately, up to the first one that is silent. If all are protected, none goes. Then the room is above its limit

@@ -1,7 +1,7 @@
 """The messages between brokers, as bytes: arrays that begin with the number of the kind (`interfaces.forms`).
 
 The number of a kind is its place in `core.values.messages.Message`. Only `Replicate` has no bytes here: its batches
-travel as runs of a `ReplicateFrame`, which `rpc.peer_frames` makes. Bytes that do not decode to exactly one known
+travel as runs of a `ReplicateFrame`, which `rpc.links.peer_frames` makes. Bytes that do not decode to exactly one known
 message are the peer's mistake: `BadRequestError`, and the link is broken.
 """
 

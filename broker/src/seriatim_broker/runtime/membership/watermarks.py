@@ -117,7 +117,7 @@ def check(item: KeyValue | None, member: MemberId, log_end: Callable[[int], int]
     Args:
         item: The slot's watermark.
         member: Whose disk starts.
-        log_end: `log_end(enough)`: see `membership.Disk`.
+        log_end: `log_end(enough)`: see `registration.Disk`.
 
     Raises:
         OldDiskError: The disk is an older copy.

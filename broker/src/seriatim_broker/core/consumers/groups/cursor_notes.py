@@ -4,7 +4,7 @@ The positions of broadcast groups are kept as long as their consumers are here.
 
 In broadcast mode each consumer has a cursor of its own. Consumers come and go, so cursors would become more and more.
 The server of a consumer that is here notes the day in its cursor. The controller removes a cursor that has an old day
-(`runtime.expiry`).
+(`runtime.controller.expiry`).
 """
 
 from __future__ import annotations
