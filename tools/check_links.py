@@ -22,7 +22,7 @@ HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ABOUT_CODE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "*/README.md", "docs/internals/*.md")
 SPAN = re.compile(r"`([\w./-]+)(?:\(\))?`(?: \(`(\w+)`)?")
-"""A path, a dotted name or a word as code; in brackets behind it perhaps a name that the file has."""
+"""A path, a dotted name or a word as code; in brackets after it perhaps a name that the file has."""
 NAME = re.compile(r"\w*_\w+|\w+(?:-\w+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 """A word that is a name and not English: with an underscore, with hyphens, or with capitals inside."""
 OTHERS = re.compile(r"(spec|status|seriatim|etcd\.settings)\b.*|.*\.(json|svg|log|txt)")

@@ -16,7 +16,7 @@ The command line (`__main__`) runs the suite again with the cluster's DNS, and s
     coordinator  etcd of the chart, and how to replace a member of it
     balancers    a provider of load balancers
 
-    sight        what people and Prometheus see at one moment, as text
+    sight        what users and Prometheus see at one moment, as text
     evidence     objects, events and logs that are kept of a failed case
     report       figures, the table, JSON, the last line
     reading      types the commands of the Kubernetes pages: `make e2e-pages`

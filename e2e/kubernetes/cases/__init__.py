@@ -14,7 +14,7 @@ operators    the operator is dead, there are two, or it has two thousand topics
 strangers    what belongs to others: a Service, a second operator, a kind that goes and comes back
 etcd         members of etcd are frozen, slow, restarted, or lose a disk
 snapshots    etcd loses all disks, and is restored or begins without its data
-states       what people and Prometheus learn while etcd or the operator is away
+states       what users and Prometheus learn while etcd or the operator is away
 alarms       Warnings of each planned act and each fault
 
 consuming    a parked key of a key-ordered consumer group

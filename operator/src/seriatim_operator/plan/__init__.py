@@ -11,7 +11,7 @@ plans, or what they work on.
     rolling                  changes of template or image, one member at a time
     former                   images with which a missing pod is made, and pods whose replacement takes nothing away
     scaling                  removal of broker groups
-    spread                   broker groups over machines, and which of them to place anew
+    spread                   broker groups over machines, and which of them to move to other machines
     nodes                    which nodes Kubernetes may choose for a new broker
     cordon                   intents of broker groups, and when their members may be evicted
     loss                     lost disks: marked with a proof, and later given up

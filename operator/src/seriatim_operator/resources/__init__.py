@@ -6,7 +6,7 @@ ownership         to which cluster an object belongs
 
 pod               a broker's pod
 volume_claim      the claim for its disk
-config            the brokers' settings file, and the hash that tells whether a broker has the wanted template
+config            the brokers' settings file, and the hash that shows whether a broker has the wanted template
 services          Services for brokers' names, and for clients inside and outside
 policies          NetworkPolicy of the brokers, disruption budgets of the broker groups
 secrets           certificate files as Secrets, and back

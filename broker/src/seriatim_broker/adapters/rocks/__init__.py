@@ -1,6 +1,6 @@
 """The storage of a broker: a log of extents in RocksDB, through rocksdict.
 
-`storage` ties the parts together. `engine` tells which calls of rocksdict keep the interpreter lock: most of the
+`storage` ties the parts together. `engine` says which calls of rocksdict keep the interpreter lock: most of the
 design follows from that.
 
     storage       the interface `interfaces.storage`, made of the modules below
