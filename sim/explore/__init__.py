@@ -1,5 +1,14 @@
 """Exhaustive exploration of a small world: the real cores of brokers and producer, breadth first, all interleavings.
 
+    model       how the small world begins, which actions a state has, and what each of them does
+    state       one state, as numbers of tables
+    steps       tables of all steps, each taken once
+    cores       broker cores as values that can be compared
+    reductions  states that differ only in what can never matter again become one
+    checks      what must hold in each state and at each step
+    search      breadth-first search, and the story of what it finds
+    mutants     rules whose removal the search finds, each with its narrow world
+
 The world has two broker groups of two brokers, one partition, one producer, and a budget for each kind of misfortune.
 The search begins in the state in which the partition was just created and everything is quiet. In every state it takes
 every possible action. It visits equal states once. Because it goes breadth first, it prints a violation with a shortest

@@ -9,21 +9,21 @@ It imports nothing, because the broker's core uses modules of it and does no I/O
 
 What stands outside the rooms:
 
-    ids            identifiers that cross processes, and the arithmetic of offsets
-    errors         the error catalogue
-    status         the catalogue as gRPC statuses, and back
-    protocol       the version that each side says in its hello
-    batch          the header of a batch, 192 bytes on the wire and on disk
-    bodies         the form of a body, and the one function that reads what another process wrote
-    record_batches the metadata of a body
-    publications   the manifest of a publication, and its digest
-    dead_letters   names, ids and headers of dead letters
-    key_names      names of keys among brokers, and their notation for people
-    retry          legal retry policies of consumer groups
-    spreading      which consumer of an exclusive consumer group reads which partition
-    lag            the lag of a consumer group
-    reported_gaps  the offsets that a reader knows to be gone, so that none is reported twice
-    troubles       what a broker shows at `/readyz` when an administrator must act
-    log_repeats    drops lines of a log that come again
-    imports        keeps a library from importing another one
+    ids             identifiers that cross processes, and the arithmetic of offsets
+    errors          the error catalogue
+    status          the catalogue as gRPC statuses, and back
+    protocol        the version that each side says in its hello
+    batch           the header of a batch, 192 bytes on the wire and on disk
+    bodies          the form of a body, and the one function that reads what another process wrote
+    record_batches  the metadata of a body
+    publications    the manifest of a publication, and its digest
+    dead_letters    names, ids and headers of dead letters
+    key_names       names of keys among brokers, and their notation for people
+    retry           legal retry policies of consumer groups
+    spreading       which consumer of an exclusive consumer group reads which partition
+    lag             the lag of a consumer group
+    reported_gaps   the offsets that a reader knows to be gone, so that none is reported twice
+    troubles        what a broker shows at `/readyz` when an administrator must act
+    log_repeats     drops lines of a log that come again
+    imports         keeps a library from importing another one
 """

@@ -1,5 +1,17 @@
 """The history checker: did every consumer group see every acknowledged message, once, in the one order?
 
+    _writer    what processes call to write a history
+    _format    lines: names of kinds, ids, offsets, tokens
+
+    _sources   lines of files, read in one pass, or events in memory
+    _collect   columns of numbers, made of these lines
+    _check     the checker; it checks what needs all partitions at once
+    _order     order and repeats of deliveries from one partition
+    _by_key    deliveries that were given one by one, under tokens
+    _moves     rewinds, skips and changes of mode, and what each explains
+    _findings  a count of each finding, and the first of each kind
+    _report    counts and findings, as text and as data
+
 Producers and consumers write each action into a history when they do it. Afterwards `check` reads these histories, and
 names every broken promise with the lines that show it. The checker knows nothing about brokers: it judges what clients
 saw. This package uses only the standard library. So the simulator, the process tests, the demo and the command

@@ -3,11 +3,15 @@
 It serves the part of etcd's v3 gRPC API that the broker uses, from RocksDB in a directory. So the same adapter uses
 both, and `etcdctl` can read it. It imports nothing from the broker except `broken_assertions`.
 
-    server    start and stop             watch     streams of events
-    service   gRPC to store              lease     time left, and keys
-    store     durability, group commit   mvcc      versions of keys
-    requests  Range, Put, Delete, Txn    disk      RocksDB
-    refusal   what it does not carry out
+    server    start and stop
+    service   gRPC calls to the store
+    requests  Range, Put, DeleteRange and Txn
+    refusal   answers to requests that it does not carry out
+    store     durability: one flush for many requests
+    mvcc      versions of keys
+    lease     time that each lease has left, and its keys
+    watch     streams of events
+    disk      the database in RocksDB
 """
 
 from seriatim_local.embedded.server import EmbeddedCoordinator, serve
