@@ -16,7 +16,7 @@ PLACES = (
     "broker/src/seriatim_broker/process/rebuild_command.py",
 )
 EXCEPTIONS = {
-    "client/src/seriatim/cli/_settings.py: click.echo": "prints what a SafeConsole has drawn",
+    "client/src/seriatim/cli/_options/settings.py: click.echo": "prints what a SafeConsole has drawn",
 }
 """`path: call`, and why it is safe."""
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from seriatim._transport.reasons import explain
-from seriatim.cli._remedies import remedy_of
+from seriatim.cli._rendering.remedies import remedy_of
 from seriatim.cli.produce import TERMINAL_HINT, produce
 from seriatim_api.errors import BadRequestError, UnknownGroupError, UnknownTopicError, UnsupportedModeError
 

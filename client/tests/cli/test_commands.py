@@ -25,8 +25,9 @@ from seriatim import (
     history,
     partition_of_key,
 )
-from seriatim.cli import _connect, main
-from seriatim.cli._notes import Note, describe_note
+from seriatim.cli import main
+from seriatim.cli._execution import connection
+from seriatim.cli._rendering.notes import Note, describe_note
 from seriatim.cli.group import _reasons, lag_of, render
 from seriatim_api.ids import make_offset
 
@@ -38,7 +39,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
-    monkeypatch.setattr(_connect, "client", found.client)
+    monkeypatch.setattr(connection, "client", found.client)
     monkeypatch.setattr("seriatim.cli.produce.STICKY_COUNT", 1)
     monkeypatch.setattr("seriatim.cli.chain.WATCH_PAUSE_S", 0.001)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from seriatim import GroupDescription, GroupPartition, Message, Topic, TopicDescription, TopicSettings
 from seriatim.cli import consume as module
-from seriatim.cli._end import TopicEnd
+from seriatim.cli._operations.topic_end import TopicEnd
 from seriatim.cli.consume import ConsumeOptions, Consumption
 from seriatim_api.errors import DeadlineExceededError, UnavailableError, UnknownGroupError, UnknownTopicError
 from seriatim_api.ids import make_offset

@@ -11,9 +11,9 @@ from pathlib import Path
 
 PROGRAM = """
 import asyncio, logging
-from seriatim.cli._connect import client
-from seriatim.cli._running import live_line, say
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.connection import client
+from seriatim.cli._execution.coroutines import live_line, say
+from seriatim.cli._options.settings import Settings
 
 async def main():
     settings = Settings(("127.0.0.1:1",), as_json=False)

@@ -13,11 +13,12 @@ import pytest
 PROGRAM = """
 import sys
 from memory import MemoryCluster, message_at
-from seriatim.cli import _connect, main
+from seriatim.cli import main
+from seriatim.cli._execution import connection
 cluster = MemoryCluster()
 cluster.make("t")
 cluster.logs["t", 0] += [message_at("t", 0, index, b"x" * 1000) for index in range(500)]
-_connect.client = cluster.client
+connection.client = cluster.client
 main(sys.argv[1:])
 """
 

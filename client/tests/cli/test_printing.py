@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim import Message
-from seriatim.cli._printing import Format, render
+from seriatim.cli._rendering.output import Format, render
 
 EVIL = "a\x1b[2J\x07\x9b31m\r\n\u202eb".encode()
 

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.table import Table
 from seriatim import Segment
-from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
-from seriatim.cli._meter import Latencies, SendMeter, describe
-from seriatim.cli._settings import BOOTSTRAP_DEFAULT, Settings, TlsOptions, local_cluster, resolve
-from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
+from seriatim.cli._operations.message_sources import Message, Pace, generate, parse_rate, read_lines, split_key
+from seriatim.cli._options.settings import BOOTSTRAP_DEFAULT, Settings, TlsOptions, local_cluster, resolve
+from seriatim.cli._rendering.chain_view import compact, draw_chain, draw_ribbons
+from seriatim.cli._rendering.meter import Latencies, SendMeter, describe
 
 from .memory import chain_of, segment_of
 

@@ -16,8 +16,8 @@ if sys.stdin is not None and sys.stdin.isatty():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import click
 from seriatim.cli import _root
-from seriatim.cli._asking import confirm, confirm_first
-from seriatim.cli._running import run
+from seriatim.cli._execution.confirmation import confirm, confirm_first
+from seriatim.cli._execution.coroutines import run
 
 @click.command()
 def inside():

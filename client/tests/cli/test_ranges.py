@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from seriatim.cli._places import parse
-from seriatim.cli._times import span, utc
+from seriatim.cli._options.places import parse
+from seriatim.cli._rendering.times import span, utc
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, MemoryCluster

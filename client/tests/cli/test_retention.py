@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seriatim import TopicSettings
-from seriatim.cli import _retention
-from seriatim.cli._amounts import NUMBER_MAX, format_duration, format_size, parse_duration_ms, parse_size
+from seriatim.cli._operations import retention_change
+from seriatim.cli._options.amounts import NUMBER_MAX, format_duration, format_size, parse_duration_ms, parse_size
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, SEGMENT, MemoryCluster
@@ -109,7 +109,7 @@ def keeping(ms: int = 0, size_bytes: int = 0, unread: bool = False, **more: Any)
     ],
 )
 def test_retention_is_told_in_words(retention: TopicSettings, words: str) -> None:
-    assert _retention.kept(retention) == words
+    assert retention_change.kept(retention) == words
 
 
 # ---- which change is shorter ----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ UNREAD = keeping(DAY_MS, 0, True, unread_ms_max=7 * DAY_MS)
 def test_a_change_is_shorter_if_messages_may_go_that_would_stay(
     before: TopicSettings, change: dict[str, Any], shorter: bool
 ) -> None:
-    assert _retention.is_shorter(before, _retention.after(before, change)) is shorter
+    assert retention_change.is_shorter(before, retention_change.after(before, change)) is shorter
 
 
 # ---- what goes ------------------------------------------------------------------------------------------
@@ -150,10 +150,12 @@ def filled(run: Run, cluster: MemoryCluster) -> MemoryCluster:
     return cluster
 
 
-async def losses(cluster: MemoryCluster, wanted: TopicSettings, now_s: int = FIRST_S + 10) -> list[_retention.Loss]:
+async def losses(
+    cluster: MemoryCluster, wanted: TopicSettings, now_s: int = FIRST_S + 10
+) -> list[retention_change.Loss]:
     async with cluster.client(None) as client:
         asked: Any = client
-        return await _retention.losses(asked, "t", wanted, datetime.fromtimestamp(now_s, UTC))
+        return await retention_change.losses(asked, "t", wanted, datetime.fromtimestamp(now_s, UTC))
 
 
 async def test_what_goes_by_age_is_told_with_who_has_not_read_it(filled: MemoryCluster) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 from seriatim.cli import _root
+from seriatim.cli._options.settings import Settings
 from seriatim.cli._root import expected_error, main
-from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
 from seriatim_api.errors import OverloadedError, UnavailableError, UnknownTopicError
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from seriatim import Client, Gap, history, sync
-from seriatim.cli._notes import Note, Notes
+from seriatim.cli._rendering.notes import Note, Notes
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from seriatim import Client, Gap, LostRange, RetainedRange, TopicSettings, sync
-from seriatim.cli import _retention
+from seriatim.cli._operations import retention_change
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_local import LocalCluster
@@ -60,7 +60,7 @@ async def test_what_is_too_much_goes_and_readers_are_told(tmp_path: Path) -> Non
 
             await refuse_nonsense(client)
             wanted = TopicSettings(retention_ms=0, retention_bytes=LIMIT_BYTES)
-            told = await _retention.losses(client, "kept", wanted, datetime.now(UTC))
+            told = await retention_change.losses(client, "kept", wanted, datetime.now(UTC))
             assert [loss.unread_by for loss in told] == [("late", "later")]
 
             await admin.update_topic("kept", retention_bytes=LIMIT_BYTES)

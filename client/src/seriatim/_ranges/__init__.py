@@ -1,9 +1,11 @@
 """Reads ranges of partitions without a consumer group.
 
-questions  asks brokers for offsets, retained ranges and plans
-opening    finds where a range starts and ends, and makes its reader
-reader     the reader as users see it
-records    the plain values about places and ranges
+No module here knows a consumer group.
+
+    questions  asks brokers for offsets, retained ranges and plans
+    opening    finds where a range starts and ends, and makes its reader
+    reader     the reader as users see it
+    records    the plain values about places and ranges
 """
 
 from typing import Final

@@ -21,8 +21,8 @@ import click
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._remedies import remedy_of
-from seriatim.cli._settings import Settings, TlsOptions, resolve
+from seriatim.cli._options.settings import Settings, TlsOptions, resolve
+from seriatim.cli._rendering.remedies import remedy_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

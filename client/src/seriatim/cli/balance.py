@@ -10,10 +10,10 @@ import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import draw, pick
-from seriatim.cli._running import live_line
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._execution.coroutines import live_line
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import draw, pick
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from seriatim_api.errors import SeriatimError
 
-from seriatim.cli._asking import confirm_first
-from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import draw, pick
-from seriatim.cli._running import live_line
-from seriatim.cli._settings import Settings
-from seriatim.cli.member import disk_line
+from seriatim.cli._execution.confirmation import confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._execution.coroutines import live_line
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import disk_line, draw, pick
 
 if TYPE_CHECKING:
     from rich.table import Table

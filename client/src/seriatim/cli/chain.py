@@ -1,4 +1,4 @@
-"""`seriatim chain show|watch|declare-gap|recover`: draws chains (`_chain_view`), declares gaps, shows quarantine."""
+"""`seriatim chain show|watch|declare-gap|recover`: draws chains, declares gaps, shows quarantined messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli import _connect
-from seriatim.cli._asking import confirm_first
-from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons, who_waits
-from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import chain_fields, pick
-from seriatim.cli._running import first_of, interruptible, run
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution import connection
+from seriatim.cli._execution.confirmation import confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._execution.coroutines import first_of, interruptible, run
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons, who_waits
+from seriatim.cli._rendering.output import chain_fields, pick
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +88,7 @@ def watch(settings: Settings, topic: str, partition: int | None, show_all: bool)
 
 
 async def _watch(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
-    async with _connect.client(settings) as client, interruptible() as stop:
+    async with connection.client(settings) as client, interruptible() as stop:
         admin = client.admin()
         chains = await _chains(admin, topic, partition)
         known = {view.partition: view for view in chains[:WATCH_ALL_PARTITIONS_MAX]}

@@ -9,7 +9,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.terminal.safe_text import echo
 
 from seriatim import history
-from seriatim.cli._settings import Settings
+from seriatim.cli._options.settings import Settings
 
 
 @click.command()

@@ -20,15 +20,15 @@ from click.core import ParameterSource
 from seriatim_api.errors import CoordinatorBehindError, DeadlineExceededError, SeriatimError, UnknownGroupError
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli import _connect
-from seriatim.cli._consumer_group_settings import MODES, WordType
-from seriatim.cli._end import TopicEnd
-from seriatim.cli._notes import Notes, print_note
-from seriatim.cli._places import HELP, PLACE, Written
-from seriatim.cli._printing import Format, render
-from seriatim.cli._range import RangeOptions, print_range
-from seriatim.cli._running import first_of, interruptible, run
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution import connection
+from seriatim.cli._execution.coroutines import first_of, interruptible, run
+from seriatim.cli._operations.range_output import RangeOptions, print_range
+from seriatim.cli._operations.topic_end import TopicEnd
+from seriatim.cli._options.consumer_group_settings import MODES, WordType
+from seriatim.cli._options.places import HELP, PLACE, Written
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.notes import Notes, print_note
+from seriatim.cli._rendering.output import Format, render
 from seriatim.history import HistoryWriter
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
     """Consume, and return how many messages were printed, and how many of them may be repeats."""
     recorder: Recorder | None = None
     if history is not None:
-        from seriatim.cli._recorder import HistoryRecorder
+        from seriatim.cli._operations.history_recorder import HistoryRecorder
 
         recorder = HistoryRecorder(history)
     notes = Notes(partial(print_note, settings))
     async with (
-        _connect.client(settings, recorder) as client,
+        connection.client(settings, recorder) as client,
         client.consumer(
             options.topic,
             options.group,

@@ -10,11 +10,11 @@ from seriatim_api.errors import PositionUnknownError, PreconditionError
 from seriatim_api.key_names import escaped, key_of_name, name_to_text
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._asking import confirm
-from seriatim.cli._connect import call_admin
-from seriatim.cli._keys import KEY_NAME, listed
-from seriatim.cli._printing import draw, offset_field, pick, shown_offset
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.confirmation import confirm
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._options.keys import KEY_NAME, listed
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import draw, offset_field, pick, shown_offset
 
 if TYPE_CHECKING:
     from rich.table import Table

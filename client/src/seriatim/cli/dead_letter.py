@@ -11,13 +11,13 @@ from seriatim_api.ids import format_offset, parse_offset
 from seriatim_api.key_names import NO_KEY, escaped, key_to_text
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._asking import confirm
-from seriatim.cli._connect import call_admin
-from seriatim.cli._keys import KEY, listed, shown_key
-from seriatim.cli._printing import data_field, draw, offset_field, pick
-from seriatim.cli._settings import Settings
-from seriatim.cli._times import utc
-from seriatim.cli._types import WrittenType
+from seriatim.cli._execution.confirmation import confirm
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._options.keys import KEY, listed, shown_key
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._options.written import WrittenType
+from seriatim.cli._rendering.output import data_field, draw, offset_field, pick
+from seriatim.cli._rendering.times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table

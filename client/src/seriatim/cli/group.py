@@ -13,10 +13,11 @@ import click
 from seriatim_api.errors import PositionUnknownError, SeriatimError, StaleGroupEpochError, make_error
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli import _broadcast, consumer_group_keys
-from seriatim.cli._asking import confirm, confirm_first
-from seriatim.cli._connect import call_admin
-from seriatim.cli._consumer_group_settings import (
+from seriatim.cli import consumer_group_keys
+from seriatim.cli._execution.confirmation import confirm, confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._operations import broadcast_consumers
+from seriatim.cli._options.consumer_group_settings import (
     Command,
     SettingsOptions,
     settings_fields,
@@ -24,9 +25,9 @@ from seriatim.cli._consumer_group_settings import (
     settings_options,
     waiting_line,
 )
-from seriatim.cli._places import HELP, PLACE, Written, next_offset
-from seriatim.cli._printing import draw, offset_field, pick, shown_offset
-from seriatim.cli._settings import Settings
+from seriatim.cli._options.places import HELP, PLACE, Written, next_offset
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import draw, offset_field, pick, shown_offset
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,13 +80,13 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 
     Of a broadcast group, the table has a line for each consumer. GROUP/CONSUMER is the position of one of them.
     """
-    found = call_admin(settings, lambda admin: _broadcast.find(admin, topic, name))
+    found = call_admin(settings, lambda admin: broadcast_consumers.find(admin, topic, name))
     if found.group is None:
         if settings.as_json:
             settings.emit({one.group: list(map(_fields, one.partitions)) for one in found.consumers})
         else:
-            settings.show(_broadcast.render(found))
-            echo(_broadcast.last_line(found))
+            settings.show(broadcast_consumers.render(found))
+            echo(broadcast_consumers.last_line(found))
         return
     rows = found.group.partitions
     if settings.as_json:
@@ -223,7 +224,7 @@ async def _with_lags(admin: Admin, names: Sequence[tuple[str, str]], *, as_json:
         return [Listed(topic, name, lags.get((topic, name))) for topic, name in names]
     found = []
     for topic in dict.fromkeys(topic for topic, _ in names):
-        lines = _broadcast.lines_of([name for of, name in names if of == topic])
+        lines = broadcast_consumers.lines_of([name for of, name in names if of == topic])
         found += [Listed(topic, line, lags.get((topic, line), None if "/" in line else UNKNOWN)) for line in lines]
     return found
 
@@ -311,7 +312,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     """
     if not yes:
         confirm_first(f"Forget what {name} has acknowledged on {topic}?", otherwise=f"{name} on {topic} is not deleted")
-    count = call_admin(settings, lambda admin: _broadcast.delete(admin, topic, name))
+    count = call_admin(settings, lambda admin: broadcast_consumers.delete(admin, topic, name))
     positions = f": the positions of {count:,} consumers" if count else ""
     fields = {"topic": topic, "deleted": name} | ({"consumers": count} if count else {})
     settings.tell(fields, f"deleted {name} on {topic}{positions}")

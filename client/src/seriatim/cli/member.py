@@ -6,10 +6,10 @@ import getpass
 
 import click
 
-from seriatim.cli._asking import confirm_first
-from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import draw, pick
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.confirmation import confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import disk_line, draw, pick
 
 
 @click.group()
@@ -48,18 +48,6 @@ def list_(settings: Settings) -> None:
     for row in brokers:
         if row.disk_state:
             settings.say(disk_line(row.name, row.disk_state))
-
-
-def disk_line(broker: str, state: str) -> str:
-    """A line about a broker's disk: what is wrong, what that means, and what to do."""
-    told = {
-        "full": (
-            "has reached its reserve: it takes no new messages. Add disks or broker groups, or delete topics that are "
-            "not needed"
-        ),
-        "hangs": "completes no write: the other members go on without it. Look at the disk",
-    }
-    return f"the disk of {broker} {told.get(state, state)}"
 
 
 @member.command("declare-dead")

@@ -22,12 +22,9 @@ from seriatim_api.ids import format_offset
 from seriatim_api.terminal.safe_text import echo
 
 import seriatim
-from seriatim.cli import _connect
-from seriatim.cli._keys import KEY
-from seriatim.cli._meter import OutcomeName, SendMeter, describe
-from seriatim.cli._running import first_of, interruptible, live_line, run, say
-from seriatim.cli._settings import Settings
-from seriatim.cli._sources import (
+from seriatim.cli._execution import connection
+from seriatim.cli._execution.coroutines import first_of, interruptible, live_line, run, say
+from seriatim.cli._operations.message_sources import (
     LineTooLongError,
     Message,
     NoKeyError,
@@ -37,7 +34,10 @@ from seriatim.cli._sources import (
     read_lines,
     split_key,
 )
-from seriatim.cli._types import WrittenType
+from seriatim.cli._options.keys import KEY
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._options.written import WrittenType
+from seriatim.cli._rendering.meter import OutcomeName, SendMeter, describe
 from seriatim.history import HistoryWriter
 
 STICKY_COUNT: Final = 100
@@ -156,7 +156,7 @@ def _history(path: Path, topic: str) -> HistoryWriter:
 async def _produce(settings: Settings, options: ProduceOptions, source: int, history: HistoryWriter | None) -> bool:
     source_error: SourceError | None = None
     async with (
-        _connect.client(settings) as client,
+        connection.client(settings) as client,
         client.producer(options.topic) as producer,
         interruptible() as stop,
         asyncio.TaskGroup() as tasks,
@@ -335,7 +335,7 @@ class Production:
         message_id = self._record_send(message, partition)
         sent_at = time.monotonic()
         self._meter.send(partition, sent_at)
-        headers = None if message_id is None else {_connect.MESSAGE_ID_HEADER: message_id.encode()}
+        headers = None if message_id is None else {connection.MESSAGE_ID_HEADER: message_id.encode()}
         delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
         self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
         if partition not in self._settling:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._connect import call_admin
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._options.settings import Settings
 
 if TYPE_CHECKING:
     from seriatim import Admin, Damage

@@ -16,14 +16,15 @@ from seriatim_api.ids import format_offset
 from seriatim_api.terminal.safe_text import echo
 
 import seriatim
-from seriatim.cli import _broadcast, _connect, _retention
-from seriatim.cli._asking import confirm, confirm_first
-from seriatim.cli._connect import call_admin
-from seriatim.cli._places import PLACE, Written
-from seriatim.cli._printing import chain_fields, draw, pick
-from seriatim.cli._running import run
-from seriatim.cli._settings import Settings
-from seriatim.cli._times import utc
+from seriatim.cli._execution import connection
+from seriatim.cli._execution.confirmation import confirm, confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._execution.coroutines import run
+from seriatim.cli._operations import broadcast_consumers, retention_change
+from seriatim.cli._options.places import PLACE, Written
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import chain_fields, draw, pick
+from seriatim.cli._rendering.times import utc
 
 if TYPE_CHECKING:
     from seriatim import Client, PartitionOffset, RetainedRange, Topic, TopicDescription
@@ -53,7 +54,7 @@ def topic() -> None:
     help="Flush messages to disk before they are committed. Without it, producers at level REPLICATED wait for memory.",
 )
 @click.option("--message-size-max", type=click.IntRange(1), help="Largest message, in bytes. [default: the cluster's]")
-@_retention.options
+@retention_change.options
 @click.option(
     "--chain-width", type=click.IntRange(1), help="Number of broker groups in a send chain. [default: the cluster's]"
 )
@@ -74,7 +75,7 @@ def create(
     size counts. Retention drops messages for every consumer group. If a group has not read them, its consumers are
     told.
     """
-    change = _retention.change_of(**retention)
+    change = retention_change.change_of(**retention)
     if (change.get("unread_ms_max") or change.get("unread_bytes_max")) and not change.get("retain_unread"):
         raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give it too")
     wanted = seriatim.TopicSettings(
@@ -118,7 +119,7 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
         echo(f"# {at.explain()}", err=True)
 
     async def work() -> tuple[tuple[PartitionOffset, ...], ...]:
-        async with _connect.client(settings) as client:
+        async with connection.client(settings) as client:
             found = () if at is None else await client.offsets(name, cast(datetime, at.at))
             return await client.offsets(name, "earliest"), await client.offsets(name, "end"), found
 
@@ -165,7 +166,7 @@ def list_(settings: Settings) -> None:
             str(row.partition_count),
             row.state,
             _flush(row),
-            _retention.kept(row.settings),
+            retention_change.kept(row.settings),
             utc(row.created_at_ms),
         )
         for row in found
@@ -180,7 +181,7 @@ def describe(settings: Settings, name: str) -> None:
     """Show the settings of the topic NAME, its consumer groups, and for each partition what is kept and the chain."""
 
     async def work() -> tuple[TopicDescription, list[str], tuple[RetainedRange, ...] | None, str]:
-        async with _connect.client(settings) as client:
+        async with connection.client(settings) as client:
             admin = client.admin()
             described = await admin.describe_topic(name)
             return described, await admin.list_groups(name), *await _retained(client, name)
@@ -194,20 +195,20 @@ def describe(settings: Settings, name: str) -> None:
         return
     echo(
         f"{found.name}: {_count(found.partition_count, 'partition')}, {found.state}, flush: {_flush(found)}, "
-        f"kept: {_retention.kept(found.settings)}, created {utc(found.created_at_ms)}"
+        f"kept: {retention_change.kept(found.settings)}, created {utc(found.created_at_ms)}"
     )
     size, width = found.settings.message_size_bytes_max, found.settings.chain_width
     sizes = f"message size at most: {size:,} bytes" if size else ""
     widths = f"broker groups in a chain: {width}" if width else ""
     if sizes or widths:
         echo("; ".join(part for part in (sizes, widths) if part))
-    echo(f"consumer groups: {', '.join(_broadcast.lines_of(groups)) or 'none'}")
-    from seriatim.cli._chain_view import draw_ribbons
+    echo(f"consumer groups: {', '.join(broadcast_consumers.lines_of(groups)) or 'none'}")
+    from seriatim.cli._rendering.chain_view import draw_ribbons
 
     if retained is None:
         echo(f"# which messages are kept is not known now: {reason}", err=True)
     else:
-        settings.show(_retention.draw_retained(retained))
+        settings.show(retention_change.draw_retained(retained))
     settings.show(draw_ribbons(chains, width=settings.console.width))
 
 
@@ -215,7 +216,7 @@ def describe(settings: Settings, name: str) -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="The new number of partitions. It can only grow.")
 @click.option("--message-size-max", type=click.IntRange(0), help="Largest message, in bytes; 0: the cluster's limit.")
-@_retention.options
+@retention_change.options
 @click.option(
     "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
 )
@@ -239,12 +240,12 @@ def alter(
     A shorter retention drops messages. The command first shows which messages are dropped, and which consumer groups
     have not read them. Then it asks.
     """
-    change = _retention.change_of(**retention)
+    change = retention_change.change_of(**retention)
     if partitions is message_size_max is chain_width is None and not change:
         raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
     async def work() -> Topic:
-        async with _connect.client(settings) as client:
+        async with connection.client(settings) as client:
             if partitions is not None and not yes:
                 await _ask_to_grow(client, name, partitions)
             if change:
@@ -254,7 +255,7 @@ def alter(
             )
 
     altered = run(work())
-    kept = _retention.kept(altered.settings)
+    kept = retention_change.kept(altered.settings)
     text = f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}"
     settings.tell(_fields(altered), text)
 
@@ -297,11 +298,11 @@ async def _tell_losses(
         click.UsageError: stdin is not a terminal, so the command cannot ask, and `--yes` was not given.
     """
     before = (await client.admin().describe_topic(name)).topic.settings
-    wanted = _retention.after(before, change)
-    if not _retention.is_shorter(before, wanted):
+    wanted = retention_change.after(before, change)
+    if not retention_change.is_shorter(before, wanted):
         return
     try:
-        found = await _retention.losses(client, name, wanted, datetime.now(UTC))
+        found = await retention_change.losses(client, name, wanted, datetime.now(UTC))
     except SeriatimError as error:
         echo(f"# which messages are dropped is not known now: {error.message}", err=True)
     else:
@@ -311,8 +312,8 @@ async def _tell_losses(
             rows = [{**asdict(f), "start": format_offset(f.start), "end": format_offset(f.end)} for f in found]
             echo(json.dumps({"note": "dropped", "partitions": rows}), err=True)
         else:
-            settings.show(_retention.draw_losses(found))
-            echo(_retention.summary(found))
+            settings.show(retention_change.draw_losses(found))
+            echo(retention_change.summary(found))
     if yes:
         return
     await confirm(f"Shorten the retention of {name}?", otherwise="nothing was changed")

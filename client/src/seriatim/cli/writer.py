@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._asking import confirm_first
-from seriatim.cli._connect import call_admin
-from seriatim.cli._printing import draw, pick
-from seriatim.cli._settings import Settings
-from seriatim.cli._times import utc
+from seriatim.cli._execution.confirmation import confirm_first
+from seriatim.cli._execution.connection import call_admin
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.output import draw, pick
+from seriatim.cli._rendering.times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from seriatim.cli._printing import older_segment_count
+from seriatim.cli._rendering.output import older_segment_count
 
 if TYPE_CHECKING:
     from seriatim import Chain, Cluster, Segment

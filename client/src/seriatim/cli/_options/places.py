@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from seriatim_api.ids import make_offset, parse_offset
 
-from seriatim.cli._types import WrittenType
+from seriatim.cli._options.written import WrittenType
 
 if TYPE_CHECKING:
     from seriatim import GroupPartition

@@ -7,7 +7,7 @@ from seriatim_api.ids import format_offset
 from seriatim import Message
 from seriatim._admin.dead_letters import DeadLetter
 from seriatim._recorder import Recorder
-from seriatim.cli import _connect
+from seriatim.cli._execution import connection
 from seriatim.history import HistoryWriter
 
 
@@ -22,7 +22,7 @@ class HistoryRecorder(Recorder):
 
     def id_of(self, message: Message | DeadLetter) -> str:
         """The id of a message, or of the message of a dead letter."""
-        known = message.headers.get(_connect.MESSAGE_ID_HEADER)
+        known = message.headers.get(connection.MESSAGE_ID_HEADER)
         if known is not None:
             return known.decode(errors="replace")
         partition, offset = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from seriatim_api.errors import UnknownGroupError
 
-from seriatim.cli._printing import draw
+from seriatim.cli._rendering.output import draw
 
 if TYPE_CHECKING:
     from rich.table import Table

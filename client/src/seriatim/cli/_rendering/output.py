@@ -10,7 +10,7 @@ from seriatim_api.ids import format_offset
 from seriatim_api.key_names import escaped, key_to_text
 from seriatim_api.terminal.safe_text import safe_json
 
-from seriatim.cli._keys import shown_key
+from seriatim.cli._options.keys import shown_key
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,3 +119,15 @@ def chain_fields(chain: Chain) -> dict[str, Any]:
         "segments": [pick(segment, *_SEGMENT) for segment in chain.segments],
         "older_segment_count": older_segment_count(chain),
     }
+
+
+def disk_line(broker: str, state: str) -> str:
+    """A line about a broker's disk: what is wrong, what that means, and what to do."""
+    told = {
+        "full": (
+            "has reached its reserve: it takes no new messages. Add disks or broker groups, or delete topics that are "
+            "not needed"
+        ),
+        "hangs": "completes no write: the other members go on without it. Look at the disk",
+    }
+    return f"the disk of {broker} {told.get(state, state)}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from seriatim.cli._times import span
+from seriatim.cli._rendering.times import span
 
 OutcomeName = Literal["ok", "failed", "unknown"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.ids import make_offset
 
-from seriatim.cli._places import next_offset
+from seriatim.cli._options.places import next_offset
 
 if TYPE_CHECKING:
     from seriatim import GroupPartition

@@ -7,7 +7,7 @@ from typing import Final
 
 from seriatim_api.key_names import NO_KEY, key_from_text, key_to_text, name_from_text
 
-from seriatim.cli._types import WrittenType
+from seriatim.cli._options.written import WrittenType
 
 NAMED_MAX: Final = 20
 """A question names at most so many keys."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from seriatim_api.ids import format_offset, split_offset
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._settings import Settings
+from seriatim.cli._options.settings import Settings
 
 if TYPE_CHECKING:
     from seriatim import Assignment, Gap, GroupChange

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
 
-from seriatim.cli._amounts import format_duration, parse_duration_ms
-from seriatim.cli._types import WrittenType
+from seriatim.cli._options.amounts import format_duration, parse_duration_ms
+from seriatim.cli._options.written import WrittenType
 
 if TYPE_CHECKING:
     from seriatim import GroupPartition, GroupSettings, RetryPolicy

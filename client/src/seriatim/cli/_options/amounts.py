@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from seriatim.cli._types import WrittenType
+from seriatim.cli._options.written import WrittenType
 
 NUMBER_MAX: Final = (1 << 63) - 1
 """The largest number that fits into a topic's record."""

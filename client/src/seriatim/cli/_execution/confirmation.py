@@ -8,7 +8,7 @@ import click
 from seriatim_api.terminal.questions import NoTerminalError, ask
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._running import run
+from seriatim.cli._execution.coroutines import run
 
 
 class DeclinedError(click.ClickException):

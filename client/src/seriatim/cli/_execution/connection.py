@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import seriatim
-from seriatim.cli._running import run, say
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution.coroutines import run, say
+from seriatim.cli._options.settings import Settings
 
 if TYPE_CHECKING:
     from seriatim._recorder import Recorder

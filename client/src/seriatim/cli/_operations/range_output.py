@@ -14,12 +14,12 @@ from seriatim_api.ids import format_offset, make_offset, split_offset
 from seriatim_api.terminal.safe_text import echo
 
 import seriatim
-from seriatim.cli import _connect
-from seriatim.cli._notes import Note, print_note
-from seriatim.cli._places import Written
-from seriatim.cli._printing import Format, render
-from seriatim.cli._running import first_of, interruptible
-from seriatim.cli._settings import Settings
+from seriatim.cli._execution import connection
+from seriatim.cli._execution.coroutines import first_of, interruptible
+from seriatim.cli._options.places import Written
+from seriatim.cli._options.settings import Settings
+from seriatim.cli._rendering.notes import Note, print_note
+from seriatim.cli._rendering.output import Format, render
 
 if TYPE_CHECKING:
     from seriatim import Client, LostRange, PartitionOffset
@@ -78,7 +78,7 @@ async def print_range(settings: Settings, options: RangeOptions) -> int:
         text = place.explain() if place is not None else None
         if text is not None and not settings.as_json:
             echo(f"# {text}", err=True)
-    async with _connect.client(settings) as client, interruptible() as stop:
+    async with connection.client(settings) as client, interruptible() as stop:
         printing = RangePrinter(settings, options, client, sys.stdout.buffer.write, sys.stdout.buffer.flush)
         await first_of(stop, printing.run())
         return printing.count

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from seriatim_api.ids import format_offset
 
-from seriatim.cli._amounts import DURATION, format_duration, format_size, size_type
-from seriatim.cli._places import next_offset
-from seriatim.cli._printing import draw
-from seriatim.cli._times import utc
+from seriatim.cli._options.amounts import DURATION, format_duration, format_size, size_type
+from seriatim.cli._options.places import next_offset
+from seriatim.cli._rendering.output import draw
+from seriatim.cli._rendering.times import utc
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from seriatim_api.terminal.safe_text import echo
 
-from seriatim.cli._settings import Settings
+from seriatim.cli._options.settings import Settings
 
 REFRESH_S: Final = 0.25
 T = TypeVar("T")
