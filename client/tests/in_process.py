@@ -22,7 +22,7 @@ import grpc.aio
 import pytest
 import seriatim
 from seriatim._core.credit import CreditPool
-from seriatim._transport.carriage import Carriages
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.silence import Silence
 from seriatim_api.errors import SeriatimError
 from seriatim_api.network.round_trips import RoundTrips

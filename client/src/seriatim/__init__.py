@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     __version__: str
     from seriatim._admin.admin import Admin
     from seriatim._admin.broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
-    from seriatim._admin.dead_letters import DeadLetter, ReplayedDeadLetter
     from seriatim._admin.descriptions import (
         Balance,
         Broker,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
         TopicDescription,
         WriterDescription,
     )
-    from seriatim._client import Client, Opening
+    from seriatim._client import Client
     from seriatim._consuming.consumer import Consumer
     from seriatim._consuming.inbox import FetchedTable
     from seriatim._consuming.keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
@@ -66,7 +65,9 @@ if TYPE_CHECKING:
     from seriatim._publishing.writer import Writer
     from seriatim._ranges.reader import RangeReader, RangeTable
     from seriatim._ranges.records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
+    from seriatim._runtime.opening import Opening
     from seriatim._values.consumer_group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
+    from seriatim._values.dead_letters import DeadLetter, ReplayedDeadLetter
     from seriatim._values.errors import SendError, SendFailedError, SendUnknownError
     from seriatim._values.partitioner import Partitioner, partition_of_key
     from seriatim._values.records import (
@@ -158,7 +159,7 @@ __all__ = [
 _HOMES: Final = {
     "Admin": "seriatim._admin.admin",
     "Client": "seriatim._client",
-    "Opening": "seriatim._client",
+    "Opening": "seriatim._runtime.opening",
     "Consumer": "seriatim._consuming.consumer",
     "GiveUp": "seriatim._consuming.keyed_consumer",
     "KeyedBatch": "seriatim._consuming.keyed_consumer",
@@ -178,8 +179,8 @@ _HOMES: Final = {
     "BrokerGroup": "seriatim._admin.broker_groups",
     "BrokerGroupMember": "seriatim._admin.broker_groups",
     "RestartCheck": "seriatim._admin.broker_groups",
-    "DeadLetter": "seriatim._admin.dead_letters",
-    "ReplayedDeadLetter": "seriatim._admin.dead_letters",
+    "DeadLetter": "seriatim._values.dead_letters",
+    "ReplayedDeadLetter": "seriatim._values.dead_letters",
     "GroupKey": "seriatim._values.consumer_group_settings",
     "GroupSettings": "seriatim._values.consumer_group_settings",
     "KeyResult": "seriatim._values.consumer_group_settings",

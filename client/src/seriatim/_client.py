@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, get_args, overload
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -23,7 +23,8 @@ from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._ranges import QUESTION_DEADLINE_S
 from seriatim._recorder import MessageIdOf, Recorder
-from seriatim._runtime.logs import guarded
+from seriatim._runtime.opening import Opening
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 from seriatim._values.arguments import check_callback, check_partitions, check_text, check_whole, settings_of
@@ -61,43 +62,8 @@ STAGED_BATCH_BYTES: Final = 512 << 10
 TOPIC_DEADLINE_S: Final = 10.0
 """Seconds for the first question about a topic. A cluster that is just starting answers in this time."""
 
-_log = guarded()
 
-
-class _Closable(Protocol):
-    async def close(self) -> Any:
-        """End it, and free what it holds."""
-
-
-T = TypeVar("T", bound=_Closable)
 L = TypeVar("L")
-
-
-class Opening(Generic[T]):
-    """A producer, consumer, writer or range reader that begins when it is awaited, or entered with `async with`.
-
-    After `await`, the application closes it, or the client does at its own end. `async with` closes it at the end of
-    the block.
-    """
-
-    def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
-        self._begin = begin
-        self._begun: T | None = None
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._begin().__await__()
-
-    async def __aenter__(self) -> T:
-        self._begun = await self._begin()
-        enter = getattr(self._begun, "__aenter__")  # noqa: B009 - the protocol names only what all share
-        await enter()
-        return self._begun
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        leave = getattr(self._begun, "__aexit__")  # noqa: B009
-        await leave(kind, error, trace)
 
 
 class Client:
@@ -107,6 +73,7 @@ class Client:
         self.name = name
         self._recorder = recorder
         self._channels = Channels(tls)
+        self._carriages = Carriages(self._channels)
         self._caller = Caller(self._channels, bootstrap)
         self._links: AppendLinks | None = None  # until there is a producer
         self._is_closed = False
@@ -223,10 +190,10 @@ class Client:
         async def begin() -> Producer:
             answer, (kind, route_of, links) = await self._ask_and_load(topic, _load_producer)
             if self._links is None:
-                self._links = links(self._channels, self.name)
+                self._links = links(self._carriages, self.name)
             producer = kind(
-                told_topic(answer), list(map(route_of, answer.routes)), settings, self._channels, self._caller,
-                self._links, self._recorder,
+                told_topic(answer), list(map(route_of, answer.routes)), settings, self._caller, self._links,
+                self._recorder,
             )  # fmt: skip
             self._closers.append(lambda flush: producer.close(None if flush else 0))
             return producer
@@ -275,8 +242,8 @@ class Client:
                 partitioner=partitioner or partition_of_key,
             )
             if self._links is None:
-                self._links = AppendLinks(self._channels, self.name)
-            stager = Stager(topic, settings, self._channels, self._caller, self._links, self.name)
+                self._links = AppendLinks(self._carriages, self.name)
+            stager = Stager(topic, settings, self._caller, self._links, self.name)
             return Writer(topic, name, epoch, owner, stager, self._caller, self._recorder)
 
         return Opening(begin)
@@ -370,7 +337,7 @@ class Client:
                 named = f"{group}/{unique_name}" if mode == "broadcast" else group
                 await self._begin_group(topic, named, settings.start, mode, partitions)
             consumer = kind(
-                told_topic(answer), group, unique_name, partitions, settings, self._channels,
+                told_topic(answer), group, unique_name, partitions, settings, self._carriages,
                 self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change, mode,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
@@ -616,7 +583,7 @@ class Client:
             "GetTopic", request, TOPIC_DEADLINE_S, waits_for_rebuild=True
         )
         self._caller.learn(broker.address for broker in answer.brokers)
-        self._channels.carriages.learn(answer)
+        self._carriages.learn(answer)
         return answer
 
     async def _ask_and_load(self, topic: str, load: Callable[[], L]) -> tuple[broker_pb2.GetTopicResponse, L]:

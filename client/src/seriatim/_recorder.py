@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from seriatim_api.ids import format_offset, make_offset
 
 if TYPE_CHECKING:
-    from seriatim._admin.dead_letters import DeadLetter
-    from seriatim._producing.deliveries import Settlement
-    from seriatim._producing.pending import Cut
+    from seriatim._core.producer_types import Outcome
     from seriatim._values.consumer_group_settings import GroupKey
+    from seriatim._values.dead_letters import DeadLetter
     from seriatim._values.records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
     from seriatim.history._writer import PersonAct, TopicAct, Way
@@ -70,22 +69,28 @@ class Recorder:
         """The id of a message that the application gets, or of which it lists the dead letter."""
         return self._message_id(message.value)
 
-    def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId] | None:
+    def sends(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        topic: str,
+        partition: int,
+        producer: str,
+        position: int,
+    ) -> Sequence[MessageId] | None:
         """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended."""
-        return self._record(lambda: self._sends(cut, topic, partition, producer, position))
 
-    def _sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
-        values = cut.batch.column(1).to_pylist() if cut.values is None else cut.values
-        keys = cut.batch.column(0).to_pylist() if cut.values is None else cut.keys
-        ids = [self._message_id(value) for value in values]
-        self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys)
-        return ids
+        def write() -> Sequence[MessageId]:
+            ids = [self._message_id(value) for value in values]
+            self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys)
+            return ids
 
-    def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
-        """Note the outcome of the messages of a batch."""
-        is_ok = settlement.outcome.value == "ok"
-        offset = settlement.offset if is_ok else None
-        self._record(lambda: self._history.outcomes(ids, settlement.outcome.value, offset=offset))
+        return self._record(write)
+
+    def outcomes(self, ids: Sequence[MessageId], outcome: Outcome, offset: int) -> None:
+        """Note the outcome of the messages of a batch. The offset counts if the outcome is `ok`."""
+        at = offset if outcome.value == "ok" else None
+        self._record(lambda: self._history.outcomes(ids, outcome.value, offset=at))
 
     def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
         """Note the messages that the application gets. Consecutive messages of a partition share a line."""

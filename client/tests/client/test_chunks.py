@@ -159,7 +159,7 @@ def staged(
     topic: Topic, batch_bytes: int, tables: list[Any], partition: Any = None, earlier: Sequence[RowLayout] = ()
 ) -> list[Chunk]:
     """Chunks as `Stager.stage` makes them of these tables."""
-    stager = Stager(topic.name, ProducerSettings(), *cast(Any, [None] * 3), "test")
+    stager = Stager(topic.name, ProducerSettings(), *cast(Any, [None] * 2), "test")
     layout = RowLayout(topic.partition_count, batch_bytes)
     found = []
     for number, table in enumerate(tables):

@@ -112,12 +112,12 @@ async def _application(
     place = _Place(1)
     record = place.cluster.create_topic("t", partition_count)
     partition = place.cluster.partition("t")
-    links = AppendLinks(place, "test")  # type: ignore[arg-type]
+    links = AppendLinks(place.carriages, "test")
     producer = Producer(
         topic_of(record),
         [route_of(place.cluster.partitions[number].route(place.cluster.brokers)) for number in record.partition_ids],
         ProducerSettings(delivery_timeout_ms=int(timeout_s * 1000), **settings),
-        place, place, links, None,  # type: ignore[arg-type]
+        place, links, None,  # type: ignore[arg-type]
     )  # fmt: skip
     try:
         yield _Application(place, partition, producer, links)
@@ -252,9 +252,9 @@ def test_staging_ends_with_the_first_rows_that_are_not_stored(monkeypatch: pytes
         place.cluster.create_topic("t")
         place.cluster.create_topic("stage")
         place.cluster.partition("stage").hold_commit = True
-        links = AppendLinks(place, "test")  # type: ignore[arg-type]
+        links = AppendLinks(place.carriages, "test")
         settings = ProducerSettings(delivery_timeout_ms=5000, buffer_size_bytes=2 << 20)
-        stager = Stager("t", settings, place, place, links, "test")  # type: ignore[arg-type]
+        stager = Stager("t", settings, place, links, "test")  # type: ignore[arg-type]
         rows = pa.table({"value": [b"x" * 100_000] * 100})  # five times the buffer
         begun_at = time.monotonic()
         with pytest.raises(SendUnknownError):
@@ -272,8 +272,8 @@ def test_staged_rows_of_each_partition_are_a_batch_of_their_own(monkeypatch: pyt
         place = _Place(1)
         place.cluster.create_topic("t", 5)
         place.cluster.create_topic("stage")
-        links = AppendLinks(place, "test")  # type: ignore[arg-type]
-        stager = Stager("t", ProducerSettings(), place, place, links, "test")  # type: ignore[arg-type]
+        links = AppendLinks(place.carriages, "test")
+        stager = Stager("t", ProducerSettings(), place, links, "test")  # type: ignore[arg-type]
         rows = pa.table({"value": [b"%d" % number for number in range(50)]})
         chunk = await stager.stage(rows, [number % 5 for number in range(50)], "key", "nightly")
         await links.close()

@@ -263,7 +263,7 @@ async def test_streams_to_far_brokers_are_opened_while_brokers_are_asked(
     class Opened(FakeLink):
         is_up = False
 
-        def __init__(self, _channels: object, _listener: object, address: str, *_rest: object) -> None:
+        def __init__(self, _carriages: object, _listener: object, address: str, *_rest: object) -> None:
             super().__init__(address)
             found.append(address)
 
@@ -271,14 +271,15 @@ async def test_streams_to_far_brokers_are_opened_while_brokers_are_asked(
 
         def stop(self) -> None: ...
 
-    class Channels:
-        round_trips = RoundTrips()
+    class Carriages:
+        class channels:  # noqa: N801 - an attribute
+            round_trips = RoundTrips()
 
     if round_trip_s is not None:
-        Channels.round_trips.took("another one", round_trip_s)
+        Carriages.channels.round_trips.took("another one", round_trip_s)
     monkeypatch.setattr(streams, "ConsumeLink", Opened)
     credit = ConsumerSettings().credit
-    made = streams.Streams(cast(Any, Channels), cast(Any, None), "me", credit, 5_000, pytest.fail)
+    made = streams.Streams(cast(Any, Carriages), cast(Any, None), "me", credit, 5_000, pytest.fail)
     made.expect(["b", "a", "b"])
     assert found == opened
     assert made.open("a") is None

@@ -69,11 +69,11 @@ class _Application:
         place = self.place
         record = place.cluster.create_topic("t", 2)
         partitions = [place.cluster.partitions[number] for number in record.partition_ids]
-        links = AppendLinks(place, "test")  # type: ignore[arg-type]
+        links = AppendLinks(place.carriages, "test")
         routes = [route_of(partition.route(place.cluster.brokers)) for partition in partitions]
         settings = ProducerSettings(batch_size_bytes=300, delivery_timeout_ms=20_000)
         producer = Producer(
-            topic_of(record), routes, settings, place, place, links, None,  # type: ignore[arg-type]
+            topic_of(record), routes, settings, place, links, None,  # type: ignore[arg-type]
         )  # fmt: skip
         with injector:
             with suppress(Exception):
@@ -162,7 +162,7 @@ class _Reader:
         place = self.place
         topic = topic_of(place.cluster.topics["t"])
         return Consumer(
-            topic, "g", name, None, ConsumerSettings(), place, place, "test",  # type: ignore[arg-type]
+            topic, "g", name, None, ConsumerSettings(), place.carriages, place, "test",  # type: ignore[arg-type]
             None, self.events.append, self.events.append, None, "exclusive",
         )  # fmt: skip
 

@@ -60,7 +60,7 @@ async def consuming_in_virtual_time(rows: str, **options: Any) -> AsyncIterator[
     group = FakeKeyed(place.cluster, records_pb2.CONSUMER_MODE_KEY_ORDERED, **options)
     add(group, place.cluster, rows)
     async with KeyedConsumer(
-        topic_of(place.cluster.topics["t"]), "g", "c1", None, ConsumerSettings(), place, place, "test",  # type: ignore[arg-type]
+        topic_of(place.cluster.topics["t"]), "g", "c1", None, ConsumerSettings(), place.carriages, place, "test",  # type: ignore[arg-type]
         None, None, None, None, "key_ordered",
     ) as consumer:  # fmt: skip
         await until(lambda: len(consumer.joined) == 1)

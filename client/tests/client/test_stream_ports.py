@@ -11,6 +11,7 @@ import grpc
 import pytest
 from seriatim import Client
 from seriatim._transport import stream_ports
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.channels import Channels
 from seriatim._transport.stream_ports import FAILURES_MAX, PORTS_MAX, StreamPort, StreamPorts
 from seriatim._transport.tcp_carriage import FRAME_SIZE_BYTES_MAX, TcpCarriage
@@ -197,7 +198,7 @@ async def test_a_port_that_cannot_be_used_is_avoided_for_a_time(
             cut_off(client)
             assert (wrong.count, broker.has_streams_over_tcp) == (count, False)
             broker.stream_port = right
-            avoided = client._channels.carriages._ports._avoided_until_s
+            avoided = client._carriages._ports._avoided_until_s
             assert 0 < avoided[broker.address] - asyncio.get_running_loop().time() <= stream_ports.AVOIDED_S
             avoided[broker.address] = 0.0  # its time is over
             await send_and_read(client)
@@ -250,16 +251,17 @@ async def test_a_broker_that_is_about_to_end_is_not_avoided_afterwards(carriage:
     async with running() as cluster:
         broker = cluster.brokers[0]
         right, channels = broker.stream_port, Channels()
+        carriages = Carriages(channels)
         async with port(is_about_to_end) as ending:
             broker.stream_port = ending.number
             for _ in range(2 * FAILURES_MAX):
-                chosen = await channels.carriages.choose(broker.address, "append")
+                chosen = await carriages.choose(broker.address, "append")
                 with pytest.raises(errors.NotServingError):
                     await chosen.open(HELLO_MESSAGE)
                 chosen.close()
             assert (ending.count, broker.connections) == (2 * FAILURES_MAX, set())
         broker.stream_port = right
-        chosen = await channels.carriages.choose(broker.address, "append")
+        chosen = await carriages.choose(broker.address, "append")
         await chosen.open(HELLO_MESSAGE)
         await chosen.read()
         assert broker.has_streams_over_tcp

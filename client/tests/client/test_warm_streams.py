@@ -17,7 +17,7 @@ from seriatim import Client, Producer
 from seriatim._producing.partition import PartitionSender
 from seriatim._transport import append, tcp_carriage, warm_streams
 from seriatim._transport.append import AppendLink
-from seriatim._transport.carriage import Carriages
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.channels import StreamPurpose
 from seriatim._transport.tcp_carriage import TcpCarriage
 from seriatim._transport.warm_streams import WARM_MAX, WarmStreams

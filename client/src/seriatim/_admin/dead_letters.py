@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from seriatim_api.dead_letters import (
@@ -19,11 +18,12 @@ from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import broker_pb2, dead_letters_pb2
 
 from seriatim._admin.group_operations import GroupOperations
+from seriatim._values.dead_letters import DeadLetter, ReplayedDeadLetter
 
 if TYPE_CHECKING:
-    from seriatim._client import Opening
     from seriatim._ranges.reader import RangeReader
     from seriatim._recorder import Recorder
+    from seriatim._runtime.opening import Opening
     from seriatim._transport.unary import Caller
     from seriatim._values.records import Message
 
@@ -42,73 +42,6 @@ REPLAY_DEADLINE_S: Final = 30.0
 
 KEY_COUNT_MAX: Final = 100_000
 """A call of `replay_dead_letters` or `drop_dead_letters` takes at most so many dead letters."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message on which a consumer group failed, as it is in the dead-letter topic.
-
-    Attributes:
-        topic: The dead-letter topic.
-        partition: The number of its partition.
-        offset: Its offset in the dead-letter topic.
-        key: The key of the message; None if it has none.
-        value: Its value.
-        timestamp_ms: The timestamp of the message.
-        headers: Its headers, without those that a dead letter has in addition.
-        tag: Its tag; None if it has none.
-        origin_topic: The topic of the message.
-        origin_partition: The number of its partition there.
-        origin_offset: Its offset there.
-        group: The consumer group that failed on it.
-        attempts: How many attempts failed.
-        reason: The last error.
-        failed_at_ms: When the last attempt failed, in ms since 1970, by the broker's clock.
-        maybe_repeated: The topic may have the same dead letter a second time.
-        history: Earlier dead letters of the same message, which were replayed, oldest first.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes
-    timestamp_ms: int
-    headers: Mapping[str, bytes]
-    tag: str | None
-    origin_topic: str
-    origin_partition: int
-    origin_offset: int
-    group: str
-    attempts: int
-    reason: str
-    failed_at_ms: int
-    maybe_repeated: bool
-    history: tuple[Mapping[str, object], ...]
-
-    @property
-    def key_line(self) -> tuple[str, str, int, bytes | None]:
-        """What keeps its order when it is replayed: consumer group, topic, partition and key."""
-        return self.group, self.origin_topic, self.origin_partition, self.key
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedDeadLetter:
-    """A dead letter that was replayed.
-
-    Attributes:
-        partition: The number of its partition in the dead-letter topic.
-        offset: Its offset there.
-        copy_topic: The topic with the copy.
-        copy_partition: The number of its partition there.
-        copy_offset: The offset of the copy; 0: an earlier call had made it, at a place that is not known any more.
-    """
-
-    partition: int
-    offset: int
-    copy_topic: str
-    copy_partition: int
-    copy_offset: int
 
 
 class DeadLetterAdmin(GroupOperations):

@@ -21,7 +21,7 @@ from seriatim._runtime.closing import Closing
 from seriatim._runtime.failure import Failure, attempt
 from seriatim._runtime.watch import Watch
 from seriatim._topic_changes import Growth
-from seriatim._transport.channels import Channels
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.unary import Caller
 from seriatim._values.consumer_group_settings import MODES
 from seriatim._values.records import Assignment, Gap, GroupChange, Topic
@@ -52,7 +52,7 @@ class ConsumerBase(Closing, Generic[S]):
         name: str,
         partitions: Sequence[int] | None,
         settings: ConsumerSettings,
-        channels: Channels,
+        carriages: Carriages,
         caller: Caller,
         client_name: str,
         recorder: Recorder | None,
@@ -66,7 +66,7 @@ class ConsumerBase(Closing, Generic[S]):
         self.name = name
         self.mode = mode
         self.settings = settings
-        self.check_home = channels.home.check
+        self.check_home = carriages.channels.home.check
         # In broadcast mode each consumer has a position of its own, and is alone there.
         of = f"{group}/{name}" if mode == "broadcast" else group
         self._recorder = recorder
@@ -82,7 +82,7 @@ class ConsumerBase(Closing, Generic[S]):
         failure = self._failure = Failure(what, self._FAILED_MEANS, self._break_off)
         self._servers = Servers(caller, of, self._end, failure.happened, MODES[mode])
         self._streams = Streams(
-            channels, self._servers, client_name, settings.credit, settings.session_ms, failure.happened
+            carriages, self._servers, client_name, settings.credit, settings.session_ms, failure.happened
         )
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failure.happened)
         self._shared = Shared(

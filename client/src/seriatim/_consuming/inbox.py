@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
@@ -20,10 +20,8 @@ from seriatim_api.errors import PreconditionError, SeriatimError, UnreadableBody
 from seriatim_api.ids import format_offset, make_offset, split_offset
 
 from seriatim._bodies import arrow
+from seriatim._core.consumer import PartitionConsumer
 from seriatim._values.records import Message
-
-if TYPE_CHECKING:
-    from seriatim._consuming.subscription import Subscription
 
 T = TypeVar("T")
 
@@ -70,10 +68,32 @@ class _Paid:
         pass
 
 
+class Receiver(Protocol):
+    """One partition, as its batches in the inbox see it: it says whether they may still be given to the application.
+
+    Attributes:
+        number: The partition's number in the topic.
+        core: Has the present grant, and the time at which it lapses.
+        held: Batches that the application does not get while the partition is being yielded.
+        taken: The last offset that the application got under the present grant.
+    """
+
+    number: int
+    core: PartitionConsumer
+    held: list[Chunk]
+    taken: int | None
+
+    def is_current(self, grant: int) -> bool:
+        """Whether messages that came under a grant may still be given to the application."""
+
+    def yield_if_empty(self) -> None:
+        """The application has got all that was here."""
+
+
 class Chunk(NamedTuple):
     """A batch that waits in the inbox: its grant, and the index from which its messages are delivered."""
 
-    subscription: Subscription
+    subscription: Receiver
     grant: int
     segment: int
     from_index: int
@@ -98,7 +118,7 @@ class Inbox:
         self.chunks: deque[Chunk] = deque()
         self._opened: Chunk | None = None
         self._messages = _NO_MESSAGES  # the messages of the opened chunk that the application has not taken
-        self._last_table: Subscription | None = None  # the partition of the newest table
+        self._last_table: Receiver | None = None  # the partition of the newest table
         self._fresh_until_s = 0.0  # the grant of that chunk certainly counts until then
         self._arrived = asyncio.Event()
         self._error: SeriatimError | None = None
@@ -135,7 +155,7 @@ class Inbox:
         self._closed = True
         self._arrived.set()
 
-    def hold(self, subscription: Subscription) -> None:
+    def hold(self, subscription: Receiver) -> None:
         """Give the application no more of a partition: its batches wait in `subscription.held`."""
         opened, held = self._opened, subscription.held
         if opened is not None and opened.subscription is subscription:
@@ -150,14 +170,14 @@ class Inbox:
             self.chunks.clear()
             self.chunks.extend(others)
 
-    def let_go(self, subscription: Subscription) -> None:
+    def let_go(self, subscription: Receiver) -> None:
         """The batches that were held come first. Those of a grant that has ended are dropped, as all others."""
         if subscription.held:
             self.chunks.extendleft(reversed(subscription.held))
             subscription.held.clear()
             self._arrived.set()
 
-    def has(self, subscription: Subscription) -> bool:
+    def has(self, subscription: Receiver) -> bool:
         """Whether anything of a partition waits for the application."""
         opened = self._opened
         return (opened is not None and opened.subscription is subscription) or any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import SeriatimError
@@ -12,12 +12,10 @@ from seriatim_api.v1 import broker_pb2
 
 from seriatim._consuming.servers import Servers
 from seriatim._core.consumer_types import Place
-from seriatim._transport.channels import Channels
+from seriatim._core.joining import Joining
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.consume import ConsumeLink
-from seriatim._values.settings import Credit
-
-if TYPE_CHECKING:
-    from seriatim._consuming.subscription import Subscribed
+from seriatim._values.settings import Credit, Start
 
 PING_S: Final = 0.5
 """Seconds between two heartbeats of a stream. The broker answers them from memory. So an idle
@@ -38,11 +36,50 @@ DRAIN_DEADLINE_S: Final = 1.0
 """Seconds for which `close` waits until the brokers have read the last requests. Then it cancels the streams."""
 
 
+class Subscriber(Protocol):
+    """One partition, as the streams see it: they give it the events of its subscription.
+
+    Attributes:
+        number: The partition's number in the topic.
+        partition_id: Its id.
+        start_at: Where the consumer group begins if it has no cursor.
+    """
+
+    number: int
+    partition_id: int
+    start_at: Start
+
+    @property
+    def core(self) -> Joining:
+        """Has the server, and the number of the subscription."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the server knows this consumer."""
+
+    def link_up(self, link: ConsumeLink) -> None:
+        """A stream is up."""
+
+    def link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
+        """A stream has ended, or could not be opened."""
+
+    def answered(self, link: ConsumeLink, sent_at_us: int) -> None:
+        """The broker of a stream answered a heartbeat."""
+
+    def told(self, event: broker_pb2.DeliveryEvent) -> None:
+        """An event came that is not a delivery."""
+
+    def delivered(
+        self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
+    ) -> bool:
+        """A delivery came. Returns whether the application gets it."""
+
+
 class Streams:
     """Opens streams, gives events to the subscriptions, and ends streams whose broker is not the server any more.
 
     Args:
-        channels: The connections.
+        carriages: Opens streams.
         servers: Asks brokers for servers.
         client_name: The client's name in the brokers' logs.
         credit: Bytes that a broker may send while the application has not taken them.
@@ -52,7 +89,7 @@ class Streams:
 
     def __init__(
         self,
-        channels: Channels,
+        carriages: Carriages,
         servers: Servers,
         client_name: str,
         credit: Credit,
@@ -61,16 +98,16 @@ class Streams:
     ) -> None:
         self._session_ms = session_ms
         self._session_s = session_ms / 1000
-        self._channels = channels
+        self._carriages = carriages
         self._servers = servers
         self._client_name = client_name
         self._credit = credit
-        self._subscriptions: dict[int, Subscribed] = {}
+        self._subscriptions: dict[int, Subscriber] = {}
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
         self._failed = failed
-        self._doubted: set[Subscribed] = set()  # their broker answered that it may not deliver to them now
-        self._behind: dict[Subscribed, Place] = {}  # their consumer groups have gone on, and they were not told so
+        self._doubted: set[Subscriber] = set()  # their broker answered that it may not deliver to them now
+        self._behind: dict[Subscriber, Place] = {}  # their consumer groups have gone on, and they were not told so
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -82,7 +119,7 @@ class Streams:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    def register(self, subscription: Subscribed) -> None:
+    def register(self, subscription: Subscriber) -> None:
         """Give the subscription all events of its partition from now on."""
         self._subscriptions[subscription.number] = subscription
 
@@ -96,7 +133,7 @@ class Streams:
         3. The consumer gets its first message 0.4 s later than it could.
         """
         for address in dict.fromkeys(addresses):
-            if self._channels.round_trips.known_s(address) >= FAR_S:
+            if self._carriages.channels.round_trips.known_s(address) >= FAR_S:
                 self.open(address)
 
     def open(self, address: str) -> ConsumeLink | None:
@@ -105,7 +142,7 @@ class Streams:
         if link is None:
             self._stream_count += 1
             self._links[address] = ConsumeLink(
-                self._channels, self, address, self._stream_count, self._client_name, self._credit
+                self._carriages, self, address, self._stream_count, self._client_name, self._credit
             )
             return None
         return link if link.is_up else None
@@ -220,12 +257,12 @@ class Streams:
                 await self._check(link, subscription)
                 return
 
-    def _link_of(self, subscription: Subscribed) -> ConsumeLink | None:
+    def _link_of(self, subscription: Subscriber) -> ConsumeLink | None:
         """The stream of a subscription's server; None if the subscription is not joined."""
         served = subscription.core.place
         return self._links.get(served.address) if served is not None and subscription.is_joined else None
 
-    async def _check(self, link: ConsumeLink, subscription: Subscribed) -> None:
+    async def _check(self, link: ConsumeLink, subscription: Subscriber) -> None:
         """Ask another broker for the server, and give the stream up if its broker is not the server any more.
 
         Rule `crossing-is-told` (I13): a broker tells by itself that the consumer group went on

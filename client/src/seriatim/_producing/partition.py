@@ -158,7 +158,9 @@ class PartitionSender:
         self.batch_count = batch_id
         self.pending.drop(cut)
         if shared.recorder is not None:
-            batch.ids = shared.recorder.sends(cut, shared.topic, self.number, shared.producer_id.hex(), self._position)
+            batch.ids = shared.recorder.sends(
+                *cut.rows(), shared.topic, self.number, shared.producer_id.hex(), self._position
+            )
         self._position += count
         self._step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES, waited_us))
 
@@ -369,7 +371,8 @@ class PartitionSender:
         shared = self._shared
         if shared.recorder is not None and batch.ids is not None:
             ids, batch.ids = batch.ids, None
-            shared.recorder.outcomes(ids, settlement)  # before the application gets the outcome and can act on it
+            # before the application gets the outcome and can act on it
+            shared.recorder.outcomes(ids, effect.outcome, effect.offset)
         shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
         at = 0
         for sink in batch.sinks:

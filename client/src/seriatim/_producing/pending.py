@@ -90,10 +90,16 @@ class Cut(NamedTuple):
 
     body: Body
     sinks: list[Sink]
-    values: Sequence[bytes] | None  # for a recorder; None if they would have to be read from a table
+    values: Sequence[bytes] | None  # None if they would have to be read from `batch`
     batch: Any  # the table's record batch, if it is one
     payload_bytes: int
     keys: Sequence[bytes | None] | None = None  # of `values`
+
+    def rows(self) -> tuple[Sequence[bytes], Sequence[bytes | None] | None]:
+        """The values and the keys, for a recorder."""
+        if self.values is None:
+            return self.batch.column(1).to_pylist(), self.batch.column(0).to_pylist()
+        return self.values, self.keys
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,6 @@ from seriatim._runtime.failure import Failure, attempt
 from seriatim._runtime.logs import guarded
 from seriatim._topic_changes import Growth
 from seriatim._transport.append import AppendLinks
-from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 from seriatim._values.records import Topic
 from seriatim._values.settings import ProducerSettings
@@ -92,7 +91,6 @@ class Producer:
         topic: Topic,
         routes: Sequence[Route],
         settings: ProducerSettings,
-        channels: Channels,
         caller: Caller,
         links: AppendLinks,
         recorder: Recorder | None,
@@ -105,7 +103,7 @@ class Producer:
         self._known = topic
         self._take_limits(topic)
         self._links = links
-        self._check_home = channels.home.check
+        self._check_home = links.channels.home.check
         self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
         self._backlog = Backlog(settings.buffer_size_bytes)
         self._unclosed = weakref.finalize(self, _warn_of_unsettled, self._backlog, topic.name, os.getpid())

@@ -40,7 +40,6 @@ from seriatim._producing.producer import BATCH_BYTES_DEFAULT, BATCH_OVERHEAD_BYT
 from seriatim._producing.routes import route_of
 from seriatim._publishing.chunks import Chunk, Repeat
 from seriatim._transport.append import AppendLinks
-from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 from seriatim._values.partitioner import Partitioner
 from seriatim._values.records import Topic
@@ -60,7 +59,6 @@ class Stager:
     Args:
         name: The name of the topic.
         settings: The settings of the producers to the stage topic.
-        channels: The connections.
         caller: Asks any broker.
         links: The client's append streams.
         client_name: The client's name in the brokers' logs.
@@ -68,7 +66,6 @@ class Stager:
 
     _name: str
     _settings: ProducerSettings
-    _channels: Channels
     _caller: Caller
     _links: AppendLinks
     _client_name: str
@@ -195,9 +192,7 @@ class Stager:
 
     def _producer(self, stage: broker_pb2.GetTopicResponse, chunk: bytes) -> Producer:
         routes = list(map(route_of, stage.routes))
-        return Producer(
-            told_topic(stage), routes, self._settings, self._channels, self._caller, self._links, None, chunk
-        )
+        return Producer(told_topic(stage), routes, self._settings, self._caller, self._links, None, chunk)
 
     async def _topic(self) -> tuple[Topic, list[str]]:
         """The target topic, and for each partition the broker group of its open segment."""

@@ -21,7 +21,7 @@ from seriatim_api.wire.frames import AppendEntry, FrameError, append_frame_piece
 
 from seriatim._core.distance import distance_of
 from seriatim._transport.carriage import Carriage
-from seriatim._transport.channels import Channels
+from seriatim._transport.carriages import Carriages
 from seriatim._transport.warm_streams import WarmStreams
 
 FRAME_BYTES_MAX: Final = 512 << 10
@@ -178,7 +178,7 @@ class AppendLink:
     async def _open(self) -> None:
         hello = broker_pb2.ClientHello(protocol=PROTOCOL, client=self._links.client_name, is_warm=not self.users)
         async with asyncio.timeout(OPEN_DEADLINE_S + self._links.channels.round_trips.way_s(self.address)):
-            self._carriage = await self._links.channels.carriages.choose(self.address, "append")
+            self._carriage = await self._links.carriages.choose(self.address, "append")
             await self._carriage.open(hello)
             first = await self._carriage.read()
         self.distance = distance_of(self._carriage.round_trip_us)
@@ -274,8 +274,9 @@ def report_unexpected(task: asyncio.Task[None]) -> None:
 class AppendLinks:
     """The links of a client, by address."""
 
-    def __init__(self, channels: Channels, client_name: str) -> None:
-        self.channels = channels
+    def __init__(self, carriages: Carriages, client_name: str) -> None:
+        self.carriages = carriages
+        self.channels = carriages.channels
         self.client_name = client_name
         self._links: dict[str, AppendLink] = {}
         self._tasks: dict[AppendLink, asyncio.Task[None]] = {}
@@ -325,7 +326,7 @@ class AppendLinks:
     async def _stay_open(self, address: str) -> None:
         """See `WarmStreams`."""
         try:
-            has_port = await self.channels.carriages.has_port(address, "append")
+            has_port = await self.carriages.has_port(address, "append")
         except SeriatimError:
             self.channels.rest(address)  # the broker may be gone for good
             raise

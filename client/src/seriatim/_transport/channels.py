@@ -24,7 +24,6 @@ from seriatim_api.network.round_trips import RoundTrips
 
 from seriatim._core.credit import CreditPool
 from seriatim._runtime.home import Home
-from seriatim._transport.carriage import Carriages
 from seriatim._transport.reasons import explain
 from seriatim._transport.silence import Silence
 
@@ -84,7 +83,6 @@ class Channels:
         round_trips: How long brokers' answers are on their way.
         credit_pool: What streams from far brokers may have more on their way.
         lookup: Looks up hosts for connections without gRPC.
-        carriages: Opens streams to brokers.
 
     Raises:
         PreconditionError: The certificates cannot be used, or gRPC cannot be used in this process; the text says why.
@@ -96,7 +94,6 @@ class Channels:
         self.round_trips = RoundTrips()
         self.credit_pool = CreditPool()
         self.lookup = HostLookup()
-        self.carriages = Carriages(self)
         self._certificates: Certificates | None = None
         if tls is not None:
             from seriatim._transport.certificates import Certificates

@@ -18,7 +18,7 @@ from seriatim_api.wire.frames import FrameError, read_delivery_frame
 from seriatim._core.credit import CreditAccount
 from seriatim._transport.append import report_unexpected
 from seriatim._transport.carriage import Carriage
-from seriatim._transport.channels import Channels
+from seriatim._transport.carriages import Carriages
 from seriatim._values.settings import Credit
 
 OPEN_DEADLINE_S: Final = 1.0
@@ -49,7 +49,7 @@ class ConsumeLink:
 
     def __init__(
         self,
-        channels: Channels,
+        carriages: Carriages,
         listener: ConsumeListener,
         address: str,
         stream: int,
@@ -63,11 +63,12 @@ class ConsumeLink:
         self.is_finishing = False
         self._is_over = False
         self.heard_at = asyncio.get_running_loop().time()
-        self._channels = channels
+        self._carriages = carriages
+        self._channels = carriages.channels
         self._carriage: Carriage | None = None  # set when the stream is opened
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit.least_bytes)
-        pool = None if credit.is_fixed else channels.credit_pool
+        pool = None if credit.is_fixed else self._channels.credit_pool
         self._credit = CreditAccount(credit.least_bytes, credit.most_bytes, _now_us(), pool)
         self._requests: deque[broker_pb2.ConsumeRequest] = deque()
         self._ping: broker_pb2.ConsumeRequest | None = None  # the heartbeat that waits to be written
@@ -141,7 +142,7 @@ class ConsumeLink:
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         try:
             async with asyncio.timeout(OPEN_DEADLINE_S + self._channels.round_trips.way_s(self.address)):
-                self._carriage = await self._channels.carriages.choose(self.address, "consume")
+                self._carriage = await self._carriages.choose(self.address, "consume")
                 await self._carriage.open(self._hello)
             self._credit.measured(self._carriage.round_trip_us)
             if granted := self._credit.begin():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,9 +14,8 @@ from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2
 from seriatim_api.wire.frames import write_field
 
-if TYPE_CHECKING:
-    from seriatim._transport.carriage import CarriedStream
-    from seriatim._transport.channels import Channels, StreamPurpose
+from seriatim._transport.carriage import CarriedStream
+from seriatim._transport.channels import Channels, StreamPurpose
 
 _PATHS: Final = {"append": "/seriatim.v1.Producing/Append", "consume": "/seriatim.v1.Consuming/Consume"}
 _FIELD_HELLO: Final = 1

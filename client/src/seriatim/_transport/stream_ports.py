@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -17,8 +17,7 @@ from seriatim_api.errors import UnavailableError, UnsupportedVersionError
 from seriatim_api.status import from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 
-if TYPE_CHECKING:
-    from seriatim._transport.channels import Channels, StreamPurpose
+from seriatim._transport.channels import Channels, StreamPurpose
 
 FAILURES_MAX: Final = 2
 """After so many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""

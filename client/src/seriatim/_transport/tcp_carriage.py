@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from seriatim_api.errors import BadRequestError, SeriatimError, UnavailableError
@@ -19,10 +19,9 @@ from seriatim_api.wire.framed_connection import ConnectionEndedError, FramedConn
 from seriatim_api.wire.frames import FrameError
 from seriatim_api.wire.stream_frames import END, FINISHED, HELLO, MESSAGE, OPENED
 
-if TYPE_CHECKING:
-    from seriatim._transport.carriage import CarriedStream
-    from seriatim._transport.channels import Channels
-    from seriatim._transport.stream_ports import StreamPort
+from seriatim._transport.carriage import CarriedStream
+from seriatim._transport.channels import Channels
+from seriatim._transport.stream_ports import StreamPort
 
 FRAME_SIZE_BYTES_MAX: Final = 32 << 20
 """The largest frame that a client takes, as over gRPC."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from seriatim_api.ids import format_offset
 
 from seriatim import Message
-from seriatim._admin.dead_letters import DeadLetter
 from seriatim._recorder import Recorder
+from seriatim._values.dead_letters import DeadLetter
 from seriatim.cli._execution import connection
 from seriatim.history import HistoryWriter
 
