@@ -10,7 +10,8 @@ The pure cores decide what goes over the streams, and when. This package has con
     append        streams of batches to masters
     consume       streams of deliveries from servers
     ranges        streams of range reads
-    carriage      carries a stream over TCP (`tcp_carriage`) where it can, otherwise over gRPC (`grpc_carriage`)
+    carriages     carry a stream over TCP (`tcp_carriage`) where they can, otherwise over gRPC (`grpc_carriage`)
+    carriage      what links and carriages need of each other
     stream_ports  where brokers take streams over TCP
     warm_streams  streams to brokers that may take over next
 """
