@@ -42,7 +42,7 @@ Grown = Callable[[Topic, Sequence[common_pb2.Route]], None]
 """A function that gets a topic with more partitions than before, and the routes of all of them."""
 
 
-class Growth(Watch):
+class TopicChanges(Watch):
     """Watches one topic until it is closed.
 
     Args:

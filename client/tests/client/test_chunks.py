@@ -130,7 +130,7 @@ def test_rows_are_staged_where_their_partition_is_if_that_can_be() -> None:
     assert _place("g7", ["g0", "g1"]) in (0, 1)
 
 
-def test_the_content_of_rows_does_not_depend_on_times_and_cuts_of_the_table() -> None:
+def test_the_content_of_rows_ignores_times_and_cuts_of_the_table() -> None:
     def contents(values: list[bytes], keys: list[bytes | None], time_ms: int, begin: int = 0) -> list[int]:
         table = table_of(values, keys, [time_ms] * len(values), None, None).slice(begin)
         pieces = _pieces(table, 0, "orders", partition_of_key, RowLayout(3, 1 << 20))
@@ -172,7 +172,7 @@ def staged(
 
 
 @pytest.mark.parametrize("partition", [None, lambda count: 5 % count, 1], ids=["keys", "count", "told"])
-def test_rows_for_a_topic_that_grew_are_known_as_they_were_decided(partition: Any) -> None:
+def test_rows_for_a_topic_that_grew_keep_their_partitions(partition: Any) -> None:
     values = [b"%d" % number * (number % 9) for number in range(40)]
     table = table_of(values, [b"key %d" % (number % 7) for number in range(40)], None, None, None)
     halves, then, now = [table.slice(0, 25), table.slice(25)], RowLayout(2, 300), RowLayout(3, 400)

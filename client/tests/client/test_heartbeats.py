@@ -59,7 +59,7 @@ def pings(broker: FakeBroker) -> int:
     return sum(stream.pings for stream in broker.consume_streams)
 
 
-async def test_an_idle_consumer_asks_nobody(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_consumer_asks_no_broker(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "SILENCE_S", 1.0)  # longer than a busy machine keeps a program from its turn
     async with connected() as (cluster, client), client.consumer("t", "g") as consumer:
         broker = cluster.brokers[0]
@@ -89,7 +89,7 @@ async def test_a_server_that_is_not_sure_of_its_right_is_asked_about(asked: list
         assert len(consumer.joined) == 2, "it serves all the same"
 
 
-async def test_a_group_that_went_on_costs_no_stream_while_its_news_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_moved_on_costs_no_stream_while_news_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule `crossing-is-told`."""
 
     async def ask(self: Servers, partition_id: int, start: str, failed: int | None, avoid: str | None) -> Place:
@@ -161,7 +161,7 @@ async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list
         assert [message.value for message in await consumer.fetch(1, 10)] == [b"a"]
 
 
-async def test_what_waits_here_on_a_lapsed_grant_is_not_given_to_the_application(
+async def test_batches_of_a_lapsed_grant_do_not_reach_the_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As after a pause of the whole process: the messages lie in its memory, and others have gone on with them."""
@@ -230,7 +230,7 @@ async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[i
                 await consumer.fetch(1, 0)
 
 
-async def test_a_consumer_does_not_go_on_in_a_topic_that_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_does_not_continue_in_a_recreated_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_topic_changes, "LOOK_S", 0.01)
     async with connected() as (cluster, client), client.producer("t") as producer:
         await (await producer.send(b"old"))
@@ -255,7 +255,7 @@ def test_a_session_has_a_shortest_time() -> None:
 
 
 @pytest.mark.parametrize(("round_trip_s", "opened"), [(0.2, ["b", "a"]), (0.005, []), (None, [])])
-async def test_streams_to_far_brokers_are_opened_while_brokers_are_asked(
+async def test_streams_to_far_brokers_are_opened_during_the_question(
     monkeypatch: pytest.MonkeyPatch, round_trip_s: float | None, opened: list[str]
 ) -> None:
     found: list[str] = []

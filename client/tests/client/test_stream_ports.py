@@ -163,7 +163,7 @@ async def test_a_named_port_is_dialed_unasked(carriage: str, is_named: bool, is_
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_broker_that_does_not_know_the_question_gets_its_streams_over_grpc(
+async def test_a_broker_without_the_question_gets_streams_over_grpc(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There its hello says which protocol it speaks (rule `refused-is-told`)."""
@@ -206,7 +206,7 @@ async def test_a_port_that_cannot_be_used_is_avoided_for_a_time(
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_broker_that_is_restarted_gets_its_streams_over_tcp_again(carriage: str) -> None:
+async def test_a_restarted_broker_gets_its_streams_over_tcp_again(carriage: str) -> None:
     async with (
         connected() as (cluster, client),
         client.producer("t", linger_ms=0) as producer,
@@ -227,7 +227,7 @@ async def test_a_broker_that_is_restarted_gets_its_streams_over_tcp_again(carria
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_the_end_of_a_broker_counts_once_however_many_streams_it_had(carriage: str) -> None:
+async def test_the_end_of_a_broker_counts_once_for_all_its_streams(carriage: str) -> None:
     async with running() as cluster:
         channels = Channels()
         ports, address = StreamPorts(channels), cluster.brokers[0].address
@@ -269,7 +269,7 @@ async def test_a_broker_that_is_about_to_end_is_not_avoided_afterwards(carriage:
         await channels.close()
 
 
-async def test_only_so_many_ports_are_kept() -> None:
+async def test_ports_are_kept_up_to_a_limit() -> None:
     channels = Channels()
     ports = StreamPorts(channels)
 
@@ -293,7 +293,7 @@ async def test_only_so_many_ports_are_kept() -> None:
     await channels.close()
 
 
-async def test_a_broker_that_does_not_answer_is_asked_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_is_asked_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_broker: FakeBroker, _request: Any, _context: Any) -> None:
         await asyncio.Event().wait()
 

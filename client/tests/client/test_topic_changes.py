@@ -20,7 +20,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.02)
 
 
-async def test_a_producer_uses_new_partitions_and_the_old_ones_keep_what_they_have() -> None:
+async def test_a_producer_uses_new_partitions_and_keeps_old_ones() -> None:
     async with connected(2, brokers=2) as (cluster, client), client.producer("t", linger_ms=0) as producer:
         await (await producer.send(b"before", partition=1))
         cluster.grow_topic("t", 4)
@@ -54,7 +54,7 @@ async def test_a_producer_asks_before_it_refuses(monkeypatch: pytest.MonkeyPatch
             assert producer.message_size_bytes_max == 30
 
 
-async def test_a_consumer_of_all_partitions_reads_new_ones_from_their_beginning() -> None:
+async def test_a_consumer_of_all_reads_new_partitions_from_the_start() -> None:
     async with (
         connected(brokers=2) as (cluster, client),
         client.producer("t", linger_ms=0) as producer,
@@ -81,7 +81,7 @@ async def test_a_consumer_of_named_partitions_keeps_to_them() -> None:
         assert consumer.joined == (0,)
 
 
-async def test_a_topic_made_anew_under_its_name_is_not_taken_for_more_of_it() -> None:
+async def test_a_new_topic_with_the_same_name_is_another_topic() -> None:
     async with running(1) as cluster:
         cluster.create_topic("t", 1)
         cluster.create_topic("u", 1)
@@ -96,7 +96,7 @@ async def test_a_topic_made_anew_under_its_name_is_not_taken_for_more_of_it() ->
             assert old.partition_count == 1
 
 
-async def test_watches_of_one_client_share_an_answer_that_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watches_of_one_client_share_a_recent_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected() as (cluster, client):
         caller = client._caller
         asked: list[int] = []
@@ -135,7 +135,7 @@ async def test_each_watch_has_its_own_error() -> None:
             await client._caller.topic(broker_pb2.GetTopicRequest(topic="u"), 2.0, within_s=60.0)
 
 
-async def test_many_consumers_of_a_client_ask_an_older_broker_about_as_often_as_one(
+async def test_many_consumers_ask_an_older_broker_as_often_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.2)
@@ -168,7 +168,7 @@ async def test_many_consumers_of_a_client_ask_an_older_broker_about_as_often_as_
             await until(lambda: all(consumer.joined == (0, 1) for consumer in consumers))
 
 
-async def test_an_answer_about_a_topic_that_is_gone_does_not_count_for_a_new_one_with_its_name(
+async def test_an_answer_about_a_deleted_topic_is_not_for_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with connected() as (cluster, client):
@@ -196,11 +196,11 @@ async def test_an_answer_about_a_topic_that_is_gone_does_not_count_for_a_new_one
         assert cluster.values("t") == [b"new"]
 
 
-async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes_it_along() -> None:
+async def test_watches_share_a_waiting_question_and_the_last_ends_it() -> None:
     async with connected() as (cluster, client):
         async with AsyncExitStack() as stack:
             producers = [await stack.enter_async_context(client.producer("t")) for _ in range(20)]
-            await until(lambda: all(producer._growth.is_told for producer in producers))
+            await until(lambda: all(producer._topic_changes.is_told for producer in producers))
             await until(lambda: cluster.waiting == 1)
             await producers[0].close()
             assert cluster.waiting == 1
@@ -211,7 +211,7 @@ async def test_many_of_a_client_share_one_question_that_waits_and_the_last_takes
         assert not client._caller._waiting
 
 
-async def test_a_client_that_waits_learns_of_new_brokers_and_asks_another_one_when_its_broker_ends(
+async def test_a_waiting_client_asks_another_broker_when_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("seriatim._topic_changes.WAIT_S", 0.05)

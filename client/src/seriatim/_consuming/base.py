@@ -20,7 +20,7 @@ from seriatim._runtime.alarms import Alarms
 from seriatim._runtime.closing import Closing
 from seriatim._runtime.failure import Failure, attempt
 from seriatim._runtime.watch import Watch
-from seriatim._topic_changes import Growth
+from seriatim._topic_changes import TopicChanges
 from seriatim._transport.carriages import Carriages
 from seriatim._transport.unary import Caller
 from seriatim._values.consumer_group_settings import MODES
@@ -76,7 +76,7 @@ class ConsumerBase(Closing, Generic[S]):
         self._subscriptions: dict[int, S] = {}
         numbers = wanted_numbers(topic, partitions)
         self._waiting = self._open(topic, numbers)
-        self._growth: Growth | None = None  # a failure may end the consumer before it has one
+        self._topic_changes: TopicChanges | None = None  # a failure may end the consumer before it has one
         self._unserved: UnservedWatch | None = None
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         failure = self._failure = Failure(what, self._FAILED_MEANS, self._break_off)
@@ -105,7 +105,7 @@ class ConsumerBase(Closing, Generic[S]):
         start: Start = "latest" if _start_of(settings, mode) == "latest" else "earliest"
         for number in numbers:
             self._subscribe(number, topic, start)
-        self._growth = Growth(caller, topic, self._grow, failure.happened, self._look_found_gone)
+        self._topic_changes = TopicChanges(caller, topic, self._grow, failure.happened, self._look_found_gone)
         self._unserved = UnservedWatch(
             caller, topic.name, of, self._subscriptions, self._waiting.interrupt, failure.happened
         )
@@ -159,7 +159,7 @@ class ConsumerBase(Closing, Generic[S]):
 
     @property
     def _watches(self) -> list[Watch]:
-        return [watch for watch in (self._growth, self._unserved) if watch is not None]
+        return [watch for watch in (self._topic_changes, self._unserved) if watch is not None]
 
     # ---- ending --------------------------------------------------------------------------------------
 

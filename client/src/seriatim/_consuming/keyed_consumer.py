@@ -27,7 +27,7 @@ from seriatim._consuming.keyed_subscription import (
 )
 from seriatim._consuming.pools import PoolCalls, threads
 from seriatim._core.consumer_types import ConsumerConfig
-from seriatim._core.demand import Asking
+from seriatim._core.demand import Demand
 from seriatim._core.keyed_consumer import ALL_MESSAGES
 from seriatim._runtime.logs import guarded
 from seriatim._values.arguments import check_number, check_whole
@@ -206,7 +206,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
         self._usage = ""  # "push" or "pull", once it is known
         self._wanted = 0  # messages that calls of `receive` wait for
         self._receivers = 0
-        self._asking = Asking()
+        self._partition_demand = Demand()
         self._pushed = 0  # calls of `run` and iterations that go on
         self._rest: asyncio.TimerHandle | None = None
         return self._runs
@@ -227,7 +227,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
             frame.release(is_unseen=True)
             return
         if self._usage == "pull":
-            self._asking.came(frame.subscription.number)
+            self._partition_demand.came(frame.subscription.number)
         self._runs.put(frame)
 
     def _use(self, usage: Literal["push", "pull"]) -> None:
@@ -370,7 +370,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
     def _ask(self, more: int) -> None:
         """Ask the brokers for so many messages more, or fewer: each partition for its share."""
         self._wanted += more
-        for number, share in self._asking.shares(self._wanted, list(self._subscriptions)).items():
+        for number, share in self._partition_demand.shares(self._wanted, list(self._subscriptions)).items():
             self._subscriptions[number].demand(share, 1)
 
     async def _wait_for_asked(self, deadline: float) -> bool:
@@ -379,7 +379,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
             soon = min(deadline, asyncio.get_running_loop().time() + ASK_ALL_S)
             if await self._wait_for_run(soon):
                 return True
-            self._asking.nothing_came()
+            self._partition_demand.nothing_came()
             self._ask(0)
         return await self._wait_for_run(deadline)
 

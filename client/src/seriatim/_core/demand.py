@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .state import State
 
 
-class Asking(State):
+class Demand(State):
     """Which partitions are asked, and for how much.
 
     A partition that was asked and gave nothing is *dry*, until it gives something. Dry partitions are asked beside the

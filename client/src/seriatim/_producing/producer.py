@@ -36,7 +36,7 @@ from seriatim._producing.turns import Turns
 from seriatim._recorder import Recorder
 from seriatim._runtime.failure import Failure, attempt
 from seriatim._runtime.logs import guarded
-from seriatim._topic_changes import Growth
+from seriatim._topic_changes import TopicChanges
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.unary import Caller
 from seriatim._values.records import Topic
@@ -119,8 +119,8 @@ class Producer:
         )
         self._since_yield_bytes = 0
         self._is_closed = False
-        self._growth = Growth(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
-        growth, backlog = self._growth, self._backlog
+        self._topic_changes = TopicChanges(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
+        growth, backlog = self._topic_changes, self._backlog
         self._routes.watch(self._partitions[0], lambda: not growth.is_told and not backlog.message_count)
 
     def _make_partitions(
@@ -164,7 +164,7 @@ class Producer:
 
     async def _look_again(self) -> None:
         """Before a refusal: the topic may have more partitions by now, or higher limits."""
-        topic = await self._growth.look()
+        topic = await self._topic_changes.look()
         if is_same(self._known, topic):
             self._take_limits(topic)
 
@@ -519,12 +519,12 @@ class Producer:
                 self._end()  # it waits for nothing, so a cancelled call leaves nothing unsettled
             except BaseException as exc:
                 self._failure.raise_for(exc)
-        await self._growth.close()
+        await self._topic_changes.close()
         await self._routes.close()
         return self._backlog.result()
 
     def _end(self) -> None:
-        self._growth.stop()
+        self._topic_changes.stop()
         for partition in self._partitions:
             partition.abandon()
         self._stop()
@@ -543,7 +543,7 @@ class Producer:
         for partition in self._partitions:
             attempt(partition.break_off, reason)
         attempt(self._backlog.break_off)
-        attempt(self._growth.stop)
+        attempt(self._topic_changes.stop)
         self._stop()
 
     async def __aenter__(self) -> Producer:
