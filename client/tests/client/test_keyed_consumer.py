@@ -109,7 +109,7 @@ async def test_handlers_of_one_key_run_one_after_another() -> None:
     assert [value for value in done if value in (0, 2, 4)] == [0, 2, 4]
 
 
-async def test_a_handler_that_raises_gives_its_message_back_with_a_reason() -> None:
+async def test_a_handler_that_raises_returns_its_message_with_a_reason() -> None:
     failures = [Retry(0.01, "not yet"), ValueError("no"), asyncio.CancelledError(), GiveUp("never")]
     seen: list[int] = []
 
@@ -134,7 +134,7 @@ class InterruptError(BaseException):
     """As `KeyboardInterrupt`, which asyncio throws through the event loop of all tests."""
 
 
-async def test_an_interrupt_in_a_handler_ends_run_and_the_message_comes_again() -> None:
+async def test_an_interrupt_in_a_handler_ends_run_and_repeats_it() -> None:
     raised: list[BaseException] = [InterruptError()]
     seen: list[int] = []
 
@@ -337,7 +337,7 @@ async def test_failures_in_processes_need_not_be_picklable() -> None:
 # ends the same, with a traceback of its own.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.timeout(120)
-async def test_a_process_that_dies_ends_run_and_the_messages_come_again() -> None:
+async def test_a_dead_process_ends_run_and_the_messages_come_again() -> None:
     async def finish(_message: Message) -> None:
         pass
 
@@ -437,7 +437,7 @@ def test_an_item_can_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- receive ---------------------------------------------------------------------------------------------
 
 
-async def test_receive_gives_messages_of_different_keys_and_holds_no_others() -> None:
+async def test_receive_gives_messages_of_different_keys_and_no_others() -> None:
     async with consuming("aabbc") as (group, consumer):
         assert group.grants == {}, "nothing is held before the first call"
         first = await consumer.receive(2)
@@ -488,7 +488,7 @@ async def test_several_calls_share_what_comes() -> None:
         assert sorted(values(calls[0] + calls[1])) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unacknowledged_received_message_comes_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with consuming_in_virtual_time("ab", grant_ms=200) as (group, consumer):
             first, second = await consumer.receive(2)
@@ -604,7 +604,7 @@ async def test_an_iteration_ends_quietly_when_the_consumer_is_closed() -> None:
         assert await iterate() == [], "nothing comes any more"
 
 
-async def test_a_signal_may_close_the_consumer_and_nothing_that_was_done_comes_again() -> None:
+async def test_a_signal_may_close_the_consumer_without_repeats() -> None:
     """As in docs/using/by-key.md: the block of the consumer ends before the task that closes it."""
     begun, end = asyncio.Event(), asyncio.Event()
 
@@ -657,7 +657,7 @@ async def test_a_shared_consumer_asks_for_its_mode() -> None:
         assert {join.mode for join in group.joins} == {SHARED}
 
 
-async def test_at_most_once_a_failure_loses_the_message_and_the_next_one_comes(
+async def test_a_failure_at_most_once_loses_only_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[int] = []
@@ -698,7 +698,7 @@ async def test_a_broadcast_consumer_has_a_position_under_its_name() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [-1, 41 * 86_400, float("nan")])
-async def test_a_delay_that_cannot_be_counts_as_a_failure_with_the_policys_delay(delay_s: float) -> None:
+async def test_an_impossible_delay_is_a_failure_with_the_policys_delay(delay_s: float) -> None:
     failures = [Retry(delay_s, "not yet")]
 
     async def handle(_message: Message) -> None:
@@ -767,7 +767,7 @@ async def test_a_close_that_is_cancelled_has_left() -> None:
         assert sum(row.is_given for row in group.rows) == 2, "others are no repeats"
 
 
-def test_a_message_that_the_program_let_go_of_is_extended_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_the_program_dropped_is_extended_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with consuming_in_virtual_time("ab", grant_ms=150) as (group, consumer):
             items = aiter(consumer)
@@ -851,7 +851,7 @@ def _nothing(_message: Message) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_message_that_waits_for_a_process_to_start_is_not_begun() -> None:
+async def test_a_message_that_waits_for_a_process_is_not_begun() -> None:
     context = get_context("spawn")
     opened = context.Event()
     with ProcessPoolExecutor(1, context, initializer=opened.wait) as pool:

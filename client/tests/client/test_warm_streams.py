@@ -112,7 +112,7 @@ async def test_a_broker_without_a_port_for_streams_gets_none(carriage: str, monk
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_noticed_later(
+async def test_a_link_without_batches_is_checked_later_for_silence(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suspected: list[AppendLink] = []
@@ -131,7 +131,7 @@ async def test_a_link_without_batches_is_not_looked_at_and_its_silence_is_notice
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_warm_stream_ends_when_others_take_its_place_or_the_client_ends(
+async def test_a_warm_stream_ends_when_replaced_or_at_the_clients_end(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm_streams, "WARM_MAX", 2)
@@ -153,7 +153,7 @@ async def test_a_warm_stream_ends_when_others_take_its_place_or_the_client_ends(
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_broker_that_is_gone_is_not_dialed_between_the_attempts(
+async def test_a_broker_that_is_gone_is_not_dialed_between_attempts(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[int] = []
@@ -237,7 +237,7 @@ async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
     assert not kept
 
 
-async def test_a_broker_that_does_not_answer_is_tried_after_longer_and_longer_pauses(
+async def test_a_silent_broker_is_tried_after_growing_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -308,7 +308,7 @@ async def test_all_streams_end_if_closing_the_client_is_cancelled(carriage: str)
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_warm_stream_is_opened_although_the_connection_of_its_question_was_given_up(
+async def test_a_warm_stream_outlives_the_connection_of_its_question(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asked_for_ports(monkeypatch, silent=1)
@@ -362,7 +362,7 @@ async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: 
 
 
 @pytest.mark.parametrize("carriage", ["tcp"], indirect=True)
-async def test_a_question_that_closing_cancels_does_not_keep_its_channel(
+async def test_a_question_that_close_cancels_does_not_keep_its_channel(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC would tell of the channel's end after the loop was closed, and print an error."""
