@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from e2e.bench.figures import narrow_table, rounded, tell_below, write_json
-from e2e.bench.machine import machine_facts
+from e2e.bench.measures.figures import narrow_table, rounded, tell_below, write_json
+from e2e.bench.measures.machine import machine_facts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = 2

@@ -40,12 +40,12 @@ from typing import Any, Final
 from seriatim import Client, KeyedBatch, KeyedConsumer, Message, Retry, RetryPolicy
 from seriatim_local import LocalCluster
 
-from e2e.bench.bulk import pieces, send_while
-from e2e.bench.figures import Figure, percentile
-from e2e.bench.keyed_sender import HOT_KEY, PIECE_ROWS, key_of
-from e2e.bench.machine import CpuClock
+from e2e.bench.load.bulk import pieces, send_while
+from e2e.bench.load.keyed_sender import HOT_KEY, PIECE_ROWS, key_of
+from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster, make_topic
+from e2e.bench.measures.figures import Figure, percentile
+from e2e.bench.measures.machine import CpuClock
 from e2e.bench.program import Progress, exact_loop, run, settle_objects
-from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster, make_topic
 from e2e.observe import Observer, Snapshot
 from e2e.workers import start_worker
 
@@ -170,7 +170,7 @@ async def _throughput(
     problem = ""
     async with (
         _consumers(client, load.name, consumers, work, **options) as running,
-        start_worker("sender", "e2e.bench.keyed_sender", arguments, log=directory / f"{load.name}.log") as sender,
+        start_worker("sender", "e2e.bench.load.keyed_sender", arguments, log=directory / f"{load.name}.log") as sender,
     ):
         await sender.wait_for("ready", DEADLINE_S)
         sender.tell(to=WARM_UP)
@@ -371,7 +371,9 @@ async def _consumer_killed(client: Client, cluster: LocalCluster, directory: Pat
                 done.set()
 
         arguments = [topic, GROUP, str(HELD_KEYS), *cluster.bootstrap]
-        async with start_worker("holder", "e2e.bench.keyed_holder", arguments, log=directory / "holder.log") as holder:
+        async with start_worker(
+            "holder", "e2e.bench.load.keyed_holder", arguments, log=directory / "holder.log"
+        ) as holder:
             await holder.wait_for("holds", DEADLINE_S)
             await client.admin().configure_group(topic, GROUP, retry=SOON)
             async with _consumers(client, topic, 1, partial(_run, take)):

@@ -30,12 +30,12 @@ from typing import Final
 from seriatim import Client, Consumer
 from seriatim_local import LocalCluster
 
-from e2e.bench.bulk import pieces, send_while
-from e2e.bench.figures import Figure
 from e2e.bench.healing import measure_healing
-from e2e.bench.machine import CpuClock
+from e2e.bench.load.bulk import pieces, send_while
+from e2e.bench.load.setup import MESSAGE_SIZE_BYTES, bench_cluster, make_topic
+from e2e.bench.measures.figures import Figure
+from e2e.bench.measures.machine import CpuClock
 from e2e.bench.program import Progress, run
-from e2e.bench.steady import MESSAGE_SIZE_BYTES, bench_cluster, make_topic
 from e2e.distance import read_delay, told
 
 MESSAGES: Final = 1_500_000

@@ -11,9 +11,9 @@ from typing import Final
 from seriatim import Client
 from seriatim_local import LocalCluster
 
-from e2e.bench.figures import percentile
-from e2e.bench.loads import Measured
-from e2e.bench.steady import DEADLINE_S, SteadySender
+from e2e.bench.load.runs import Measured
+from e2e.bench.load.setup import DEADLINE_S, SteadySender
+from e2e.bench.measures.figures import percentile
 from e2e.bench.workloads import Fault
 from e2e.observe import Observer, Snapshot
 

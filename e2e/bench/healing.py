@@ -19,10 +19,10 @@ from seriatim_local import LocalCluster
 from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
 from seriatim_local.layout.programs import SeriatimPrograms
 
-from e2e.bench.bulk import pieces, send_while
-from e2e.bench.figures import Figure, percentile
+from e2e.bench.load.bulk import pieces, send_while
+from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, make_topic
+from e2e.bench.measures.figures import Figure, percentile
 from e2e.bench.program import Progress
-from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, make_topic
 from e2e.observe import Observer, Snapshot
 
 HEALED: Final = "healed"

@@ -20,8 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 from seriatim_api.errors import SeriatimError
 
-from e2e.bench.figures import Figure, table, to_json, write_json
-from e2e.bench.machine import FLUSH_BYTES, machine_facts, python_told
+from e2e.bench.measures.figures import Figure, table, to_json, write_json
+from e2e.bench.measures.machine import FLUSH_BYTES, machine_facts, python_told
 
 Progress = Callable[[str], None]
 Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]

@@ -33,14 +33,14 @@ from rich.table import Table
 from seriatim import Client, TopicSettings
 from seriatim_local import LocalCluster
 
-from e2e.bench.curves import draw
-from e2e.bench.figures import Figure, amount, narrow_table, percentile, share
+from e2e.bench.first_message import start_ms
 from e2e.bench.gaps import run_faults
-from e2e.bench.loads import Measured, run_load
+from e2e.bench.load.runs import Measured, run_load
+from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
+from e2e.bench.measures.curves import draw
+from e2e.bench.measures.figures import Figure, amount, narrow_table, percentile, share
 from e2e.bench.program import Measure as MeasureAll
 from e2e.bench.program import Progress, exact_loop, run, told
-from e2e.bench.starting import start_ms
-from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
 from e2e.distance import DistanceError, read_delay
 from e2e.distance import told as told_distance

@@ -11,7 +11,7 @@ has two cores. All of it runs on this machine:
                             out. So every row is written to two disks twice.
     kafka_source, in_turns, to_kafka
                             only with KAFKA=1: Spark's source of Kafka reads the same rows from one Kafka broker, in
-                            turns with a batch read of the topic (`kafka_source`); Maven gets both (`tools/kafka`)
+                            turns with a batch read of the topic (`peers.kafka_source`); Maven gets both (`tools/kafka`)
 
 Counts and the audit check that no row is missing. It prints a table and writes `spark.json` in `bench-out/` (OUT=
 another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
@@ -32,11 +32,11 @@ from seriatim import Client
 from seriatim_local import LocalCluster
 from seriatim_spark.columns import DEFAULT_COLUMNS, arrow_schema, ddl
 
-from e2e.bench import kafka, kafka_source
-from e2e.bench.bulk import pieces, send_while
-from e2e.bench.figures import Figure
+from e2e.bench.load.bulk import pieces, send_while
+from e2e.bench.load.setup import MESSAGE_SIZE_BYTES
+from e2e.bench.measures.figures import Figure
+from e2e.bench.peers import kafka_broker, kafka_source
 from e2e.bench.program import Progress, run
-from e2e.bench.steady import MESSAGE_SIZE_BYTES
 from e2e.spark_session import start_session
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class _Runs:
 
 async def _measure(directory: Path, progress: Progress, count: int, *, beside_kafka: bool) -> list[Figure]:
     progress("starting Spark")
-    jars = kafka.connector_jars() if beside_kafka else ""
+    jars = kafka_broker.connector_jars() if beside_kafka else ""
     # First: it forks, which a process that uses gRPC should not do.
     spark = await asyncio.to_thread(
         start_session, "bench", "local[2]", driver__memory="2g", sql__shuffle__partitions="2",
@@ -244,7 +244,7 @@ async def _measure(directory: Path, progress: Progress, count: int, *, beside_ka
             address = None
             if beside_kafka:
                 progress("starting Kafka")
-                address = await stack.enter_async_context(kafka.broker(directory / "kafka", PARTITIONS))
+                address = await stack.enter_async_context(kafka_broker.broker(directory / "kafka", PARTITIONS))
             cluster = await stack.enter_async_context(
                 LocalCluster(directory / "cluster", groups=1, members=2, proxy=False, name="bench")
             )
@@ -267,9 +267,9 @@ def main() -> int:
     parser.add_argument("--kafka", action="store_true", help="compare with Spark's source of Kafka (Maven gets it)")
     given = parser.parse_args()
     count = QUICK_MESSAGES if given.quick else MESSAGES
-    if given.kafka and not kafka.fits_spark():
+    if given.kafka and not kafka_broker.fits_spark():
         print(
-            f"Spark's source of Kafka is there for Spark {kafka.SPARK} only: KAFKA=1 SPARK={kafka.SPARK}",
+            f"Spark's source of Kafka is there for Spark {kafka_broker.SPARK} only: KAFKA=1 SPARK={kafka_broker.SPARK}",
             file=sys.stderr,
         )
         return 2

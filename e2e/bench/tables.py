@@ -40,8 +40,8 @@ from seriatim_broker.core.values.producers import (
 )
 from seriatim_broker.rpc.links import peer_frames
 
-from .figures import Figure, table, to_json, write_json
-from .machine import machine_facts
+from .measures.figures import Figure, table, to_json, write_json
+from .measures.machine import machine_facts
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.bench.machine import MachineCpu
+from e2e.bench.measures.machine import MachineCpu
 from e2e.faults.traffic.load import Clients
 from e2e.kubernetes.machines import Machines
 from e2e.kubernetes.place import Manifest, Place, condition, is_true

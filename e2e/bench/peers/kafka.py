@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.bench.kafka import READY, format_disk, java_command, start_broker
+from e2e.bench.peers.kafka_broker import READY, format_disk, java_command, start_broker
 from e2e.bench.peers.peer import ask
-from e2e.bench.servers import end, until_ready
+from e2e.bench.peers.servers import end, until_ready
 from tools.kafka import fetch
 from tools.ports import free_ports
 

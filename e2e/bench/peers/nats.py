@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench.peers.peer import ask
-from e2e.bench.servers import end, start, until_ready
+from e2e.bench.peers.servers import end, start, until_ready
 from tools.ports import free_ports
 
 BIN: Final = Path(__file__).resolve().parents[3] / ".tools" / "nats"

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from e2e.bench import servers
-from e2e.bench.servers import ServerError
+from e2e.bench.peers import servers
+from e2e.bench.peers.servers import ServerError
 
 ANSWER_DEADLINE_S = 240.0
 

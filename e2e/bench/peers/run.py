@@ -28,9 +28,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from e2e.bench.curves import draw
-from e2e.bench.figures import Figure, narrow_table, percentile, rounded, tell_below
-from e2e.bench.latency import Latency
+from e2e.bench.measures.curves import draw
+from e2e.bench.measures.figures import Figure, narrow_table, percentile, rounded, tell_below
+from e2e.bench.measures.latency import Latency
 from e2e.bench.peers.kafka import Kafka
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import Peer, Probe, ask

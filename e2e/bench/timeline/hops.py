@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Literal
 
-from e2e.bench.figures import percentile
+from e2e.bench.measures.figures import percentile
 from e2e.bench.timeline.stamps import REPLY_WRITTEN, Times
 
 Role = Literal["client", "master", "slave"]

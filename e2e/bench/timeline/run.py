@@ -31,9 +31,9 @@ from seriatim_local import LocalCluster
 from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
 from seriatim_local.layout.programs import SeriatimPrograms
 
-from e2e.bench.figures import Figure, narrow_table, percentile
+from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES
+from e2e.bench.measures.figures import Figure, narrow_table, percentile
 from e2e.bench.program import Progress, exact_loop, run
-from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES
 from e2e.bench.timeline import stamps
 from e2e.bench.timeline.hops import ASIDE, HOPS, Measured, Role, Timeline, aside, measured, timelines
 from e2e.bench.timeline.picture import picture

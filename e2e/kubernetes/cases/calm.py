@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from e2e.bench.machine import machine_cpu
+from e2e.bench.measures.machine import machine_cpu
 from e2e.kubernetes.stage import Stage
 
 CALM_MESSAGES: Final = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from e2e.bench.machine import machine_cpu
+from e2e.bench.measures.machine import machine_cpu
 from e2e.kubernetes.place import Manifest, condition
 from e2e.kubernetes.release import CLUSTER, GROUPS, topic_manifest
 from e2e.kubernetes.stage import Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from seriatim_local import LinkDelay
 
-from e2e.bench import steady
+from e2e.bench.load import setup
 from e2e.demo.settings import read_settings as read_demo
 from e2e.demo_orders.settings import read_settings as read_orders
 from e2e.distance import JITTER_SHARE, DistanceError, read_delay, told
@@ -75,8 +75,8 @@ async def test_a_cluster_of_the_benchmarks_has_the_proxy_if_asked(
         asked.extend((options["proxy"], options["delay"]))
         yield Cluster()
 
-    monkeypatch.setattr(steady, "LocalCluster", started)
+    monkeypatch.setattr(setup, "LocalCluster", started)
     monkeypatch.setenv("LATENCY", latency)
-    async with steady.bench_cluster(tmp_path, 1):
+    async with setup.bench_cluster(tmp_path, 1):
         pass
     assert asked == [proxy, LinkDelay(delay)]

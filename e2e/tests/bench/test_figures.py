@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.figures import Figure, percentile, to_json, write_json
-from e2e.bench.machine import CpuClock, cpu_s, is_profiled, machine_facts, python_told
+from e2e.bench.measures.figures import Figure, percentile, to_json, write_json
+from e2e.bench.measures.machine import CpuClock, cpu_s, is_profiled, machine_facts, python_told
 
 FIGURES = (
     Figure("fast", "throughput", 75_000, "msg/s", 150_000, higher_is_better=True,

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from e2e.bench.figures import Figure
+from e2e.bench.measures.figures import Figure
 from e2e.bench.peers.kafka import Kafka, KafkaCluster
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import ask
 from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, measure_peer, our_drain, side_by_side
-from e2e.bench.servers import ServerError, end
+from e2e.bench.peers.servers import ServerError, end
 
 
 def client(program: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.bench.figures import Figure
+from e2e.bench.measures.figures import Figure
 from e2e.bench.program import Progress, exact_loop, run, settle_objects
 
 

@@ -15,14 +15,14 @@ import pytest
 from rich.console import Console
 
 from e2e.bench.compare import CompareError, checkout, compare_table, ratio, run_to_its_end
-from e2e.bench.curves import draw
-from e2e.bench.figures import Figure
-from e2e.bench.latency import Latency
-from e2e.bench.loads import Measured
+from e2e.bench.first_message import start_ms
+from e2e.bench.load.runs import Measured
+from e2e.bench.measures.curves import draw
+from e2e.bench.measures.figures import Figure
+from e2e.bench.measures.latency import Latency
+from e2e.bench.measures.usage import UsageClock, Used
 from e2e.bench.program import NotMeasuredError, Progress
 from e2e.bench.run import figures_of, try_workload, usage_table, workload_table
-from e2e.bench.starting import start_ms
-from e2e.bench.usage import UsageClock, Used
 from e2e.bench.workloads import Workload, WorkloadError, choose, read_workloads
 
 GOOD = """

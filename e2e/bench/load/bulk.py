@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 from seriatim import Deliveries, Part, Producer
 
-from e2e.bench.steady import MESSAGE_SIZE_BYTES
+from e2e.bench.load.setup import MESSAGE_SIZE_BYTES
 
 ROWS: Final = 8_192
 """Rows of the table that is sent again and again. They are random, so that nothing on the way can compress them."""

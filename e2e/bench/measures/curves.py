@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.bench.figures import Figure
-from e2e.bench.latency import Latency
+from e2e.bench.measures.figures import Figure
+from e2e.bench.measures.latency import Latency
 from e2e.charts import COLOURS, FAINT, Picture, add, text_at
 
 HEIGHT: Final = 420

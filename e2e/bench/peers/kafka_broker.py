@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from e2e.bench import servers
+from e2e.bench.peers import servers
 from tools.check_java import java
 from tools.kafka import fetch
 from tools.ports import free_ports

@@ -8,7 +8,7 @@ from typing import Final
 
 from seriatim import Client
 
-from e2e.bench.steady import DEADLINE_S
+from e2e.bench.load.setup import DEADLINE_S
 
 READ_S: Final = 5.0
 """Seconds without a message after which reading back ends."""

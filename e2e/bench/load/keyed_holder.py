@@ -1,4 +1,4 @@
-"""`python -m e2e.bench.keyed_holder`: a child of `e2e.bench.consume` that takes messages and never ends its work.
+"""`python -m e2e.bench.load.keyed_holder`: a child of `e2e.bench.consume` that takes messages and never ends its work.
 
 Its parent kills it, and measures how long the others wait for its keys.
 """

@@ -1,6 +1,6 @@
 """How long a program needs from its first line to its first acknowledged message.
 
-`python -m e2e.bench.starting TOPIC BOOTSTRAP...` is such a program. It prints the milliseconds. What Python itself
+`python -m e2e.bench.first_message TOPIC BOOTSTRAP...` is such a program. It prints the milliseconds. What Python itself
 needs to start is not in them.
 """
 
@@ -32,7 +32,7 @@ async def start_ms(topic: str, bootstrap: Sequence[str]) -> float:
     from e2e.bench.program import NotMeasuredError  # imported here, because the program measures its own imports
 
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "e2e.bench.starting", topic, *bootstrap,
+        sys.executable, "-m", "e2e.bench.first_message", topic, *bootstrap,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.bench.machine import cpu_s
+from e2e.bench.measures.machine import cpu_s
 
 
 @dataclass(frozen=True, slots=True)

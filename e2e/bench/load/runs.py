@@ -18,11 +18,11 @@ from typing import Final
 from seriatim import AckLevel, Client, Consumer, Delivery, Producer, SendError
 from seriatim_local import LocalCluster
 
-from e2e.bench import verify
-from e2e.bench.bulk import Count, pieces, send_for
-from e2e.bench.latency import Latency
-from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES
-from e2e.bench.usage import UsageClock, Used
+from e2e.bench.load import verify
+from e2e.bench.load.bulk import Count, pieces, send_for
+from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES
+from e2e.bench.measures.latency import Latency
+from e2e.bench.measures.usage import UsageClock, Used
 from e2e.bench.workloads import Batches, Idle, OneAtATime, Paced, Sends, Workload
 
 WARM_UP_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""`python -m e2e.bench.keyed_sender`: a child of `e2e.bench.consume` that sends messages with keys.
+"""`python -m e2e.bench.load.keyed_sender`: a child of `e2e.bench.consume` that sends messages with keys.
 
 It sends as fast as it can, up to the count that its parent said last. So the parent decides how far the sender is ahead
 of the consumers. At the end it says how many messages were acknowledged.
@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 from seriatim import Client
 
-from e2e.bench.bulk import Count
-from e2e.bench.steady import MESSAGE_SIZE_BYTES
+from e2e.bench.load.bulk import Count
+from e2e.bench.load.setup import MESSAGE_SIZE_BYTES
 from e2e.workers import Parent
 
 PIECE_ROWS: Final = 2_000

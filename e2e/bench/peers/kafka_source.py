@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from e2e.bench.figures import Figure
+from e2e.bench.measures.figures import Figure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
