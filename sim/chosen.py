@@ -29,8 +29,8 @@ NOTHING: Final = ()
 CONCERNS: Final = (
     ("sim/tests/", NOTHING, NOTHING),
     ("sim/explore/", NOTHING, NOTHING),
-    *((f"sim/faults/{family}.py", (family,), ALL) for family in ("keyed", "forwarding", "retaining", "crossings")),
-    *((f"sim/faults/{family}.py", (family,), ALL) for family in ("producing", "serving", "chains", "links", "disks")),
+    *((f"sim/faults/{family}.py", (family,), ALL) for family in ("keyed", "dead_letters", "retention", "crossings")),
+    *((f"sim/faults/{family}.py", (family,), ALL) for family in ("producers", "servers", "chains", "links", "disks")),
     ("sim/whole/", ALL, WHOLE),
     ("sim/", ALL, ALL),
     ("broker/src/seriatim_broker/adapters/rocks/", ALL, ("disks",)),
@@ -39,7 +39,7 @@ CONCERNS: Final = (
     ("broker/src/seriatim_broker/rpc/", NOTHING, NOTHING),
     ("broker/src/", ALL, ALL),
     ("client/src/seriatim/_core/", ALL, ALL),
-    ("client/src/seriatim/_publishing/", ("producing", "crossings"), ("cores",)),
+    ("client/src/seriatim/_publishing/", ("producers", "crossings"), ("cores",)),
     ("api/src/", ALL, ALL),
     ("uv.lock", ALL, ALL),
 )

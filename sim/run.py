@@ -32,7 +32,7 @@ import structlog
 
 from .cores.kind import CORES
 from .faults import PROFILES, NotSimulatedError, check_world
-from .mutations import MUTATIONS, OVERLAPPING, applied
+from .mutants.catalogue import MUTATIONS, OVERLAPPING, applied
 from .scene import ClusterKind
 from .whole.kinds import BROKERS, DISKS, GROUPS
 from .world import Result, World

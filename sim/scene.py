@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from .clients import Clients
-from .cluster import Broker, Cluster
-from .copies import Copies
-from .draining import Draining
+from .basics.interfaces import Broker, Cluster
+from .basics.setting import Setting
+from .condition.copies import Copies
+from .condition.draining import Draining
+from .condition.health import Health
 from .faults import Options
-from .forwards import Forwards
-from .health import Health
 from .judge import Judge
-from .key_people import KeyPeople
-from .people import People
-from .population import Population
-from .publishing.surroundings import Publishing
-from .setting import Setting
+from .people.operations import People
+from .people.parked_keys import KeyPeople
+from .programs.clients import Clients
+from .programs.dead_letters import Forwards
+from .programs.population import Population
+from .publishing.environment import Publishing
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 
 from seriatim_broker.core.broker import BrokerCore
 
-from .clients import Clients
-from .copies import Copies
+from .basics.schedule import Schedule, Violation
+from .basics.setting import Setting
+from .condition.copies import Copies
+from .condition.draining import Draining
+from .condition.health import Health
 from .cores.kind import CORES
-from .draining import Draining
-from .forwards import Forwards
-from .health import Health
 from .judge import Judge
 from .judge.modes import SHARED
-from .key_people import KeyPeople
-from .people import People
-from .population import Population
-from .publishing.surroundings import Publishing
+from .people.operations import People
+from .people.parked_keys import KeyPeople
+from .programs.clients import Clients
+from .programs.dead_letters import Forwards
+from .programs.population import Population
+from .programs.spread_consumers import SpreadConsumers
+from .publishing.environment import Publishing
 from .scene import ClusterKind, Faults, Scene
-from .schedule import Schedule, Violation
-from .setting import Setting
-from .spread_consumers import SpreadConsumers
 
 CHECK_US = 20_000
 
@@ -239,7 +239,7 @@ class World:
             length = self.copies.open_length(chain)
             self.judge.final(chain, length, self.population.readers, self.population.keyed_groups)
             if self.setting.options.dead_letters and partition == self.forwards.dead:
-                self.judge.rules.forwarding.final(self.judge.replay(chain, length))
+                self.judge.rules.dead_letters.final(self.judge.replay(chain, length))
             self.publishing.judge.final(partition, chain, length)
         self.cluster.finish()
 

@@ -1,7 +1,7 @@
 """A broker in the simulation: a disk that outlives its processes, and one process at a time around a `BrokerCore`.
 
 A process carries out the effects of its core and gives it events. A frozen process lets events wait, and takes all of
-them when it thaws. The numbers in messages to clients (of requests and streams) are given by `clients`.
+them when it thaws. The numbers in messages to clients (of requests and streams) are given by `programs.clients`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from seriatim_broker.core.values.keyed import KeyColumn
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
-from ..cluster import WALL_MS_START, checksum
-from ..schedule import Violation
-from ..watching import WatchedCore
+from ..basics.interfaces import WALL_MS_START, checksum
+from ..basics.schedule import Violation
+from ..judge.watched_core import WatchedCore
 
 if TYPE_CHECKING:
     from .cluster import CoreCluster

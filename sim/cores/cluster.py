@@ -15,11 +15,11 @@ from seriatim_broker.core.values.log import Preparation, PutPreparation
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import Segment
 
-from ..cluster import WALL_MS_START
+from ..basics.interfaces import WALL_MS_START
+from ..basics.schedule import Violation
+from ..basics.setting import Setting
 from ..judge import Judge
 from ..scene import Scene
-from ..schedule import Violation
-from ..setting import Setting
 from .brokers import Broker
 from .coordinator import SimCoordinator
 from .network import Network

@@ -29,10 +29,10 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.core.values.log import NO_HAND_OVER
 from seriatim_broker.testing.memory_records import MemoryRecords
 
-from ..cluster import COORDINATOR_TIMEOUT_US
+from ..basics.interfaces import COORDINATOR_TIMEOUT_US
+from ..basics.schedule import Schedule
 from ..faults import Options
 from ..judge.modes import ONCE, ONCE_EXCLUSIVE
-from ..schedule import Schedule
 
 if TYPE_CHECKING:
     from ..judge import Judge

@@ -10,10 +10,10 @@ from seriatim_broker.core.values.messages import HandOverKept, Message, Replicat
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Start
 
-from ..clients import Stream
-from ..cluster import COORDINATOR_TIMEOUT_US
-from ..injecting import Injector
-from ..keyed_consumers import SimKeyedConsumer
+from ..basics.interfaces import COORDINATOR_TIMEOUT_US
+from ..injection import Injector
+from ..programs.clients import Stream
+from ..programs.keyed_consumers import SimKeyedConsumer
 from ..scene import Scene
 from .brokers import Broker, Process
 from .cluster import CoreCluster

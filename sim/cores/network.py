@@ -30,9 +30,9 @@ from seriatim_broker.core.values.messages import (
 from seriatim_broker.rpc.links import peer_frames
 from seriatim_broker.testing.paths import Paths
 
-from ..distances import Distances
+from ..basics.distances import Distances
+from ..basics.schedule import Schedule
 from ..faults import Options, draw_latency_us
-from ..schedule import Schedule
 
 if TYPE_CHECKING:
     from .brokers import Broker, Process

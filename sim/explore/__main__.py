@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from dataclasses import replace
 
-from ..mutations import MUTATIONS, OVERLAPPING, applied
+from ..mutants.catalogue import MUTATIONS, OVERLAPPING, applied
 from .mutants import GROUP_DIES, LOST_WRITE, QUIET, RACE, RESTART, TALK, UNSETTLED_ACKNOWLEDGED, table
 from .search import RARE, STATES_DEFAULT, explore, report
 from .state import Limits

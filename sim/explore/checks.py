@@ -15,8 +15,8 @@ from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
+from ..basics.schedule import Schedule, Violation
 from ..judge import Judge, holds
-from ..schedule import Schedule, Violation
 from .state import NAMES, PARTITION, Promise
 
 if TYPE_CHECKING:

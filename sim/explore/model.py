@@ -12,8 +12,8 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.messages import ChainUpdate
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
-from ..cluster import checksum
-from ..schedule import Violation
+from ..basics.interfaces import checksum
+from ..basics.schedule import Violation
 from .cores import FAR_US, QuietCore, core_key
 from .reductions import Reductions
 from .state import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..mutations import MUTATIONS, OVERLAPPING, applied
+from ..mutants.catalogue import MUTATIONS, OVERLAPPING, applied
 from .search import Found, explore
 from .state import Limits
 

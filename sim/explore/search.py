@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.testing.memory_disk import DiskImage
 
-from ..schedule import Violation
-from ..story import brief
+from ..basics.schedule import Violation
+from ..basics.story import brief
 from .checks import Checks, batches_of
 from .model import Model
 from .state import NAMES, Action, Draft, Limits, State

@@ -17,7 +17,7 @@ from seriatim_broker.core.values.messages import DATA, Heartbeat, HeartbeatAnswe
 from seriatim_broker.core.values.states import freeze_value
 from seriatim_broker.testing.memory_disk import DiskImage
 
-from ..schedule import Violation
+from ..basics.schedule import Violation
 from .cores import Numbers, core_key
 from .state import DOWN, NAMES, PARTITION, PRODUCER, QUESTION, WALL_MS, Draft, Limits, Place, Stream
 

@@ -9,8 +9,8 @@ from .chains import gaps, servers_lost
 from .links import restored
 from .options import Options
 from .ordinary import as_it_is, disks_are_lost, groups_die, restarts, switchers_race
-from .retaining import group_operations, late_operations, moved_and_dropped, retention, stubs_copied, unread
-from .serving import half_copies, late_words, servers_fall, serving, slow_links, slow_reads, two_servers
+from .retention import group_operations, late_operations, moved_and_dropped, retention, stubs_copied, unread
+from .servers import half_copies, late_words, servers_fall, serving, slow_links, slow_reads, two_servers
 
 KEYED_DRAIN_US = 20_000_000
 """One hand may fail and be slow again and again, on one key."""

@@ -28,7 +28,7 @@ KINDS: tuple[str, ...] = (
     "coordinator_refuses",
     "restore",
 )
-"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injecting.Injector`."""
+"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injection.Injector`."""
 
 
 RUNTIME_KINDS: tuple[str, ...] = (
@@ -87,7 +87,7 @@ SERVING_KINDS: tuple[str, ...] = (
     "told_first",
     "word_to_server",
 )
-"""Those that meet a server; methods of `sim.injecting.serving.ServingFaults`."""
+"""Those that meet a server; methods of `sim.injection.servers.ServingFaults`."""
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")

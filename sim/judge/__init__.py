@@ -9,7 +9,7 @@ to I14 are the protocol's invariants. Where each rule is:
     transitions      I7, TWICE, CERT; folds (I8, COPY)
     two_copies       I12
     copies           COPY, LEAVE, GATE
-    serving          I14, SERVER
+    servers          I14, SERVER
     append_time      TIME
     producer_tables  TABLE, GAP
     outcomes         I1, I10, RT, PLACE, GONE
@@ -20,32 +20,34 @@ to I14 are the protocol's invariants. Where each rule is:
     gaps             I1 of segments that are lost
     retention        RETAIN
     full_disks       FULL
-    asking           ASKED
+    suspicions       ASKED
     calm             CALM
     keyed            K1 to K6, J2, J3
     ledgers          J1, J2, J5
     parked           J2
-    forwarding       J4
+    dead_letters     J4
     modes            S1 to S3, O1, O2
     told_once        TOLD
 
 What the rules stand on: `judge` passes the observations to them, and `rules` has them all. `seen` is the record, with
 `views` of messages and consumer groups, `disks`, `losses` and `lost_tables`. `chain_records` finds what changed in a
-chain. `excuses` names what is forgiven.
+chain. `excuses` names what is forgiven. `watched_core` shows the judge each step of a core.
+
+This room has more files than any other, because a file for each rule makes a rule easy to find and to read alone.
 
 Other modules call `Judge.fail` for what only they see:
 
-    world                    I13 (everything drains in time)
-    watching                 GONE, ALARM (a broker that knows that the coordinator lost decisions changes nothing)
+    world, condition         I13 (everything drains in time)
+    watched_core             GONE, ALARM (a broker that knows that the coordinator lost decisions changes nothing)
     cores.coordinator        LIMIT, TWICE
     whole.cluster            ALARM, TWO (of two processes with one directory, one ends)
     whole.brokers            I14 (a member run on an older copy of a disk)
     whole.coordinator        EPOCH, OPERATOR, I7 (pages of a chain record)
     whole.disks              DISK
-    whole.restoring          ALARM (such a broker says so), TWICE, I13
-    whole.topics             GONE
-    clients, consumers       CORE, GONE, I2
-    ranges                   RANGE
+    whole.rebuilds           ALARM (such a broker says so), TWICE, I13
+    whole.remade_topics      GONE
+    programs                 CORE, GONE, I2
+    programs.range_readers   RANGE
     publishing               all rules of publications
 """
 

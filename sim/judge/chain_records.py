@@ -7,7 +7,7 @@ from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
-from ..story import brief
+from ..basics.story import brief
 from .rules import Rules
 from .transitions import note_change
 
@@ -45,7 +45,7 @@ class ChainRecords:
                 self._changed(after.partition, old, new)
         if after.open_segment.no != before.open_segment.no:
             self._rules.transitions.opens(before)
-            self._rules.asking.opened(before, after)
+            self._rules.suspicions.opened(before, after)
             self._opened(after)
             old = after.segments[-2]
             if old.state is SegmentState.UNSETTLED:
@@ -59,13 +59,13 @@ class ChainRecords:
         self._rules.transitions.changed(what, old, new)
         self._rules.one_log.changed(what, old, new)
         self._rules.copies.changed(what, partition, old, new)
-        self._rules.serving.changed(what, partition, old, new)
+        self._rules.servers.changed(what, partition, old, new)
         if old.state is not SegmentState.SEALED and new.state is SegmentState.SEALED:
             what = f"segment {new.no} of partition {partition} is sealed at {new.sealed_len}"
             self._rules.lengths.sealed(what, partition, new)
             self._rules.one_log.sealed(what, partition, new)
             self._rules.two_copies.sealed(what, partition, new)
-            self._rules.serving.sealed(what, partition, new)
+            self._rules.servers.sealed(what, partition, new)
             self._rules.copies.sealed(what, partition, new)
         if old.state is not SegmentState.LOST and new.state is SegmentState.LOST:
             self._rules.gaps.declared_lost(partition, old)

@@ -14,7 +14,7 @@ from seriatim_broker.core.values.events import AckLevel, CursorRecord
 from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.testing.simulated_bodies import messages_in
 
-from ..schedule import Schedule, Violation
+from ..basics.schedule import Schedule, Violation
 from .chain_records import ChainRecords
 from .excuses import Excuse
 from .rules import Rules
@@ -22,7 +22,7 @@ from .seen import Seen
 from .views import Fate
 
 if TYPE_CHECKING:
-    from ..cluster import Broker
+    from ..basics.interfaces import Broker
 
 
 class Publications(Protocol):
@@ -183,7 +183,7 @@ class Judge:
         for batch in batches:
             header = batch.header
             partition = PartitionId(header.partition)
-            rules.serving.served(who, (partition, header.segment), server_epoch)
+            rules.servers.served(who, (partition, header.segment), server_epoch)
             what = f"{who} delivers {header.segment}:{header.base_index}"
             rules.one_log.served(what, partition, batch)
             rules.lengths.promised(what, partition, header.segment, header.end_index)
@@ -202,7 +202,7 @@ class Judge:
             at += len(mine)
             self.rules.keyed.granted(who, *of, event.server_epoch, run, mine)
             flagged = run.maybe_repeated or run.attempt > 1
-            self.rules.forwarding.granted(who, *of, event.server_epoch, mine, flagged=flagged)
+            self.rules.dead_letters.granted(who, *of, event.server_epoch, mine, flagged=flagged)
 
     def told(self, who: str, stream: int, subscription: int, event: DeliveryEvent) -> None:
         """A broker puts something on a consumer's stream."""

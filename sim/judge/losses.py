@@ -20,7 +20,7 @@ from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, Put
 from .disks import own_tail
 
 if TYPE_CHECKING:
-    from ..cluster import Broker
+    from ..basics.interfaces import Broker
 
 Place = tuple[PartitionId, int]
 """A partition, and the number of a segment of it."""

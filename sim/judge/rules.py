@@ -5,12 +5,11 @@ from __future__ import annotations
 from seriatim_broker.core.values.config import BrokerConfig
 
 from .append_time import AppendTime
-from .asking import Asking
 from .calm import Calm
 from .copies import Copies
 from .cursors import Cursors
+from .dead_letters import Forwarding
 from .deliveries import Deliveries
-from .forwarding import Forwarding
 from .full_disks import FullDisks
 from .gaps import Gaps
 from .ledgers import Ledgers
@@ -23,7 +22,8 @@ from .producer_tables import ProducerTables
 from .retention import Retention
 from .sealed_lengths import SealedLengths
 from .seen import Seen
-from .serving import Serving
+from .servers import Serving
+from .suspicions import Asking
 from .told_once import ToldOnce
 from .transitions import Transitions
 from .two_copies import TwoCopies
@@ -46,7 +46,7 @@ class Rules:
         self.transitions = Transitions(seen)
         self.two_copies = TwoCopies(seen)
         self.copies = Copies(seen)
-        self.serving = Serving(seen)
+        self.servers = Serving(seen)
         self.append_time = AppendTime(seen, ahead_ms_max)
         self.tables = ProducerTables(seen, limits, may_miss=may_miss)
         self.outcomes = Outcomes(seen)
@@ -60,6 +60,6 @@ class Rules:
         self.retention = Retention(seen, self.gaps)
         self.told_once = ToldOnce(seen)
         self.full_disks = FullDisks(seen)
-        self.forwarding = Forwarding(seen)
-        self.asking = Asking(seen)
+        self.dead_letters = Forwarding(seen)
+        self.suspicions = Asking(seen)
         self.calm = Calm(seen)

@@ -11,14 +11,14 @@ from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
 
-from ..schedule import Schedule
+from ..basics.schedule import Schedule
 from .disks import own_tail
 from .excuses import Excuse
 from .losses import Losses, Place
 from .views import ConsumerGroupView, Fate
 
 if TYPE_CHECKING:
-    from ..cluster import Broker
+    from ..basics.interfaces import Broker
 
 SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 

@@ -23,7 +23,7 @@ client-cut-anew [anything]: a batch is never cut anew
 +     effects.append(replace(sent, message_count=last))
 +     sent = replace(sent, batch_id=sent.batch_id + last, message_count=1, base_sequence=base + last, starts_run=False)
 + effects.append(sent)
-@ sim.producers.SimProducer._attempt
+@ sim.programs.producers.SimProducer._attempt
 - body = self._bodies[effect.batch_id]
 + body = self._bodies.setdefault(effect.batch_id, effect.batch_id.to_bytes(8, "big"))  # the id of its first message
 client-forgets [anything]: a producer run begins with the oldest unacknowledged batch

@@ -13,8 +13,8 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.log import Batch, PutBatch, Write
 from seriatim_broker.core.values.writers import Publication, WriterRecord
 
+from ..basics.schedule import Violation
 from ..judge import Judge
-from ..schedule import Violation
 from .staged import Stage
 
 

@@ -20,8 +20,8 @@ from .publisher import PUBLISH_US, TOPIC, Publish
 from .staged import INCARNATION, STAGE_PARTITIONS
 
 if TYPE_CHECKING:
-    from ..cluster import Process
-    from .surroundings import Publishing
+    from ..basics.interfaces import Process
+    from .environment import Publishing
 
 PATIENCE_US = (20_000, 200_000, PUBLISH_US)
 """How long a program may wait for an answer to `Publish` before it asks another broker, or is killed."""

@@ -14,13 +14,13 @@ from seriatim_broker.core.values.events import ResolveProducer
 from seriatim_broker.core.values.writers import Publication, Verdict, WriterRecord
 from seriatim_broker.runtime.coordinator import writer_conditions
 
-from ..cluster import WALL_MS_START
+from ..basics.interfaces import WALL_MS_START
 from . import staged
 from .staged import INCARNATION, KEYS
 
 if TYPE_CHECKING:
-    from ..cluster import Process
-    from .surroundings import Publishing
+    from ..basics.interfaces import Process
+    from .environment import Publishing
 
 TOPIC = "topic"
 PUBLISH_US = 1_500_000

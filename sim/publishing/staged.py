@@ -18,10 +18,10 @@ from seriatim_broker.runtime.coordinator.keys import Keys, partition_of
 from seriatim_broker.runtime.coordinator.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryStore
 
-from ..cluster import checksum
+from ..basics.interfaces import checksum
 
 if TYPE_CHECKING:
-    from ..schedule import Schedule
+    from ..basics.schedule import Schedule
 
 KEYS = Keys("world")
 INCARNATION = TopicIncarnation("ab" * 16)

@@ -39,7 +39,7 @@ def test_a_change_elsewhere_has_worlds_as_they_are_drawn() -> None:
 
 
 def test_a_profile_is_chosen_by_the_module_that_draws_it() -> None:
-    choice = choose(1, ["sim/faults/forwarding.py"])
+    choice = choose(1, ["sim/faults/dead_letters.py"])
     profiles = {profile for profile, _ in choice.pairs}
     assert profiles >= {"", "dead-letters", "letters-lost"}
     assert not profiles & {"keyed", "retention", "anything"}

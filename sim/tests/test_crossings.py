@@ -9,9 +9,9 @@ from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CreatePartition, Event
 from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 
+from sim.basics.distances import CLIENTS, Distances
 from sim.cores.brokers import Process
 from sim.cores.kind import CORES
-from sim.distances import CLIENTS, Distances
 from sim.faults import Options
 from sim.world import World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.mutations import MUTATIONS
+from sim.mutants.catalogue import MUTATIONS
 from sim.run import Task, main, run_seed, shrink
 
 NIGHT = (pytest.mark.slow, pytest.mark.night)

@@ -22,7 +22,7 @@ from sim.explore.mutants import (
 )
 from sim.explore.search import Found, explore, report
 from sim.explore.state import Draft, Limits, State
-from sim.mutations import MUTATIONS, applied
+from sim.mutants.catalogue import MUTATIONS, applied
 
 
 def _explored(limits: Limits, states_max: int, rule: str = "") -> Found:

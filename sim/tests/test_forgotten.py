@@ -23,10 +23,10 @@ from seriatim_broker.core.values.log import (
 from seriatim_broker.core.values.producers import ProducerTable, pack_table
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from sim.cluster import checksum
+from sim.basics.interfaces import checksum
+from sim.basics.limits import IDLE_LIMITS
+from sim.basics.schedule import Schedule, Violation
 from sim.judge import Judge
-from sim.limits import IDLE_LIMITS
-from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
 MEMBERS = A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)

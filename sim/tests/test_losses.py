@@ -30,11 +30,11 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from sim.cluster import checksum
+from sim.basics.interfaces import checksum
+from sim.basics.schedule import Schedule, Violation
 from sim.judge import PERSON, Judge, messages_of
 from sim.judge.modes import ONCE
 from sim.judge.views import Fate
-from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
 A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)
@@ -423,7 +423,7 @@ def test_a_drop_before_a_group_began(had_cursor: bool) -> None:
 def test_a_grant_of_what_has_a_dead_letter(is_restored: bool, flagged: bool) -> None:
     """The coordinator is restored with the cursor in a segment whose server does not know of the dead letter."""
     pair = Pair(flush=True)
-    forwarding = pair.judge.rules.forwarding
+    forwarding = pair.judge.rules.dead_letters
     letter = DeadLetter(1, DeadLetterRow((100).to_bytes(8, "big"), 0, True))
     producer = dead_letter_producer(ONE, "keyed", 1, 2)
     forwarding.sent(("b-0", 1, "keyed", 1, 2), ONE, "keyed", producer, [letter])

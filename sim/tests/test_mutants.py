@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sim.mutants.catalogue import MUTATIONS
 from sim.mutants.rows import RowError
 from sim.mutants.slow import SLOW
-from sim.mutations import MUTATIONS
 from sim.run import MUTANTS, Task, find, rows_of
 
 SEEDS_A_MUTANT = 600

@@ -8,7 +8,7 @@ import pytest
 
 from sim.cores.injector import CoreInjector
 from sim.faults import PROFILES, NotSimulatedError, Options, check_world, draw, draw_for_brokers
-from sim.injecting import Injector
+from sim.injection import Injector
 from sim.run import MUTANTS, WORLDS, Task, main
 from sim.whole.injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
 

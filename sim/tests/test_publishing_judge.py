@@ -12,9 +12,9 @@ from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatches
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 
+from sim.basics.schedule import Schedule, Violation
 from sim.publishing.judge import Decided, Plan, PublicationJudge
 from sim.publishing.staged import STAGE_PARTITIONS, Stage
-from sim.schedule import Schedule, Violation
 
 P = PartitionId(1)
 STAGED_AT = STAGE_PARTITIONS[0]

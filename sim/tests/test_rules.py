@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from sim.mutations import MODULES, MUTATIONS, OVERLAPPING
+from sim.mutants.catalogue import MODULES, MUTATIONS, OVERLAPPING
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "internals" / "planted-bugs.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sim.mutations import MUTATIONS
+from sim.mutants.catalogue import MUTATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "broken-promises.md").read_text(encoding="utf-8")
 

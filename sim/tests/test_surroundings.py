@@ -29,12 +29,12 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 
-from sim.cluster import checksum
+from sim.basics.distances import Distances
+from sim.basics.interfaces import checksum
+from sim.basics.schedule import Schedule, Violation
 from sim.cores.network import Network
-from sim.distances import Distances
 from sim.faults import Options
 from sim.judge import PERSON, Judge, messages_of
-from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
 A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)

@@ -7,8 +7,8 @@ from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.effects import DeliveryEvent, Dropped, Gap, Joined
 from seriatim_broker.core.values.keyed import ConsumerMode
 
+from sim.basics.schedule import Schedule, Violation
 from sim.judge import Judge
-from sim.schedule import Schedule, Violation
 
 P = PartitionId(1)
 LOST = Gap(2, 0, "declared lost")

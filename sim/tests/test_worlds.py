@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from sim.faults import GROUP_KINDS, PROFILES
+from sim.mutants.catalogue import MUTATIONS
 from sim.mutants.slow import SLOW
-from sim.mutations import MUTATIONS
 from sim.run import Task, run_all, run_seed
 from sim.whole.injector import BrokerGroupsInjector
 

@@ -30,12 +30,12 @@ from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from ..cluster import WALL_MS_START, checksum
+from ..basics.interfaces import WALL_MS_START, checksum
+from ..basics.schedule import Schedule, Violation
+from ..basics.setting import Setting
 from ..faults import Options
+from ..judge.watched_core import WatchedCore
 from ..scene import Scene
-from ..schedule import Schedule, Violation
-from ..setting import Setting
-from ..watching import WatchedCore
 from .coordinator import CLUSTER, RuntimeCoordinator
 
 HEAL_AFTER_S = 1.0

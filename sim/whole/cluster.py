@@ -18,20 +18,20 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime.coordinator import chain_layout, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
 
-from ..cluster import Look
+from ..basics.interfaces import Look
+from ..basics.schedule import Violation
+from ..basics.setting import Setting
 from ..faults import draw_latency_us
 from ..judge import Judge
 from ..scene import Scene
-from ..schedule import Violation
-from ..setting import Setting
 from .brokers import START_AGAIN_US, Home, RuntimeBroker, RuntimeProcess, serves
-from .consumer_groups_again import ConsumerGroupMaker
 from .coordinator import RuntimeCoordinator
 from .disks import MemoryDisks
 from .operator import BrokerGroupOperator
-from .restoring import Person
+from .rebuilds import Person
+from .remade_groups import ConsumerGroupMaker
+from .remade_topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 from .topic_growth import TopicGrowth
-from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 
 LOOK_US = 20_000
 CREATE_US_MAX = 30_000_000

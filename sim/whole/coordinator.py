@@ -25,9 +25,9 @@ from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, Coo
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 from seriatim_local.death_certificates import CertificateWriter
 
+from ..basics.schedule import Schedule
 from ..faults import Options
 from ..judge import PERSON, Judge
-from ..schedule import Schedule
 
 CLUSTER = "sim"
 OPERATOR = "operator-"

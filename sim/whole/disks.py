@@ -16,7 +16,7 @@ from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
-from ..cluster import checksum
+from ..basics.interfaces import checksum
 from ..judge import Judge
 from .brokers import READ_US, START_AGAIN_US, Home, ProcessStorage, RuntimeBroker, RuntimeProcess
 

@@ -8,13 +8,13 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.adapter_storage import AdapterDisk
 
-from ..injecting import Injector
+from ..injection import Injector
 from ..scene import Scene
 from .brokers import RuntimeBroker, RuntimeProcess, serves
 from .cluster import WholeCluster
 from .coordinator import Snapshot
 from .operator import NEEDED_SHARE, BrokerGroupOperator
-from .restoring import NOTICED_US
+from .rebuilds import NOTICED_US
 
 AWAY_US = (100_000, 400_000)
 """For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""

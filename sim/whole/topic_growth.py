@@ -20,9 +20,9 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.interfaces.coordinator import KeyValue
 from seriatim_broker.runtime.coordinator.records import cursor_from_value
 
-from ..consumers import name_of
+from ..programs.consumers import name_of
 from .brokers import Home, RuntimeProcess
-from .topics import TOPIC, TOPIC_DEADLINE_S, TopicMaker
+from .remade_topics import TOPIC, TOPIC_DEADLINE_S, TopicMaker
 
 STEP_US = 20_000
 JOINS_US = (20_000, 300_000, 1_000_000)

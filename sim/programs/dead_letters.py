@@ -1,0 +1,210 @@
+"""Dead letters in the simulation: the way from the server of a consumer group to the master of another partition.
+
+Messages of all partitions but the last one may go to the last one, which is the dead-letter topic here. The number of a
+dead letter is that of its message, and above it which consumer group gave the message up, in which group epoch and
+term.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim_api.batch import parse_header
+from seriatim_api.dead_letters import dead_letter_producer
+from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
+from seriatim_api.ids import PartitionId, parse_offset, split_offset
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
+from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, producer_epoch_of, term_of_number
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
+
+from ..basics.interfaces import Cluster, CoreProcess, checksum
+from ..judge.dead_letters import Server, letter_of, message_of
+
+if TYPE_CHECKING:
+    from ..basics.schedule import Schedule
+    from ..basics.setting import Setting
+    from ..judge import Judge
+    from .clients import Clients
+
+ANSWER_US: Final = 400_000
+"""So long a request waits for its answer."""
+
+
+class Forwards:
+    """Carries dead letters, late, twice, to former masters, or not at all."""
+
+    def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients) -> None:
+        self._setting = setting
+        self._schedule = setting.schedule
+        self._cluster = cluster
+        self._judge = judge
+        self._clients = clients
+        self._run = 0
+        self.is_away = setting.options.letters_away
+        self._servers: dict[tuple[str, PartitionId, str], Server] = {}
+        self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
+        self._letters: dict[tuple[str, str, PartitionId, int], int] = {}  # by broker, group, partition and offset
+        self._sent: dict[tuple[bytes, int, int], int] = {}  # by producer, number and message
+        self._forwarders: dict[tuple[str, PartitionId, int, int], int] = {}  # by group, partition, group epoch, term
+
+    @property
+    def dead(self) -> PartitionId:
+        """The partition of the dead letters."""
+        return self._setting.partitions[-1]
+
+    def read(self, process: CoreProcess, effect: fx.ReadDeadLetter) -> None:
+        """Answer a read of one message."""
+        row = None
+        no, index = split_offset(effect.offset)
+        found = [batch for batch in effect.batches if batch.header.segment == no]
+        found += process.broker.disk.read(effect.partition, no, index, index + 1, 1)
+        one = next((one for one in found if one.header.base_index <= index < one.header.end_index), None)
+        if one is not None:
+            message = SimulatedBodies().open(one).rows[index - one.header.base_index]
+            self._messages[effect.partition, effect.offset] = message
+            letter = self._letter(process, effect, message)
+            self._letters[process.name, effect.origin.group, effect.partition, effect.offset] = letter
+            row = DeadLetterRow(letter.to_bytes(8, "big"), 0, is_keyed=True)
+        process.deliver(DeadLetterRead(effect.serial, row))
+
+    def _letter(self, process: CoreProcess, effect: fx.ReadDeadLetter, message: int) -> int:
+        """The number of the dead letter of a message, as the server of a consumer group makes it now."""
+        partition, group = effect.partition, effect.origin.group
+        known = process.core.partitions[partition].consumer_groups[group]
+        forwards = known.keyed.forwarder.waiting.values() if known.keyed is not None else ()
+        number = next((forward.number for forward in forwards if forward.offset == effect.offset), 0)
+        producer = dead_letter_producer(partition, group, known.group_epoch, term_of_number(number))
+        sent = self._sent.get((producer, producer_epoch_of(number), message))
+        if sent is not None:
+            return sent  # again, under the same number
+        name = group, partition, known.group_epoch, known.term
+        forwarder = self._forwarders.setdefault(name, len(self._forwarders) + 1)
+        return letter_of(forwarder, message)
+
+    def send(self, process: CoreProcess, effect: fx.ForwardBatches) -> None:
+        """A server sends dead letters: route them, perhaps to a broker that was the master."""
+        rule, rng = self._judge.rules.dead_letters, self._schedule.rng
+        known = process.core.partitions[effect.partition].consumer_groups[effect.consumer_group]
+        server = (process.name, process.run, effect.consumer_group, known.group_epoch, known.server_epoch)
+        self._servers[process.name, effect.partition, effect.consumer_group] = server
+        rule.sent(server, effect.partition, effect.consumer_group, effect.producer, effect.letters)
+        for letter in effect.letters:
+            number = int.from_bytes(letter.row.body, "big")
+            self._sent.setdefault((effect.producer, letter.number, message_of(number)), number)
+            if number not in self._judge.seen.fates:
+                self._judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
+        request = _Request(self._schedule, process, effect)
+        self._schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
+        history = self._judge.seen.history.get(self.dead, ())
+        if not history or self.is_away or rng.random() < 0.05:
+            return  # it is lost on its way
+        chain = history[-1] if rng.random() < 0.8 else rng.choice(history[-4:])
+        master = chain.open_segment.master.broker
+        delays = [rng.randint(100, 3_000) if rng.random() < 0.9 else rng.randint(50_000, 300_000)]
+        if rng.random() < 0.1:
+            delays.append(rng.randint(1_000, 600_000))  # it arrives twice
+        for delay in delays:
+            self._schedule.after(delay, self._arrive, master, request)
+
+    def _arrive(self, master: str, request: _Request) -> None:
+        target = self._cluster.brokers[master].process
+        if target is None or not target.is_serving:
+            request.finish(NotServingError("no process listens"))
+            return
+        self._run += 1
+        effect = request.effect
+        for at, letter in enumerate(effect.letters):
+            header = parse_header(letter.header(self.dead, effect.producer, checksum))
+            number = self._clients.ask(None, partial(self._answered, request, at, letter))
+            target.deliver(
+                Append(
+                    number, self.dead, header, letter.row.body, self._run, at == 0, AckLevel.REPLICATED_FLUSHED,
+                    is_forward=True,
+                )
+            )  # fmt: skip
+
+    def _answered(self, request: _Request, at: int, letter: DeadLetter, answer: Any) -> None:
+        if isinstance(answer, tuple):  # it leaves the broker
+            name, accepted = answer
+            assert isinstance(accepted, fx.AppendAccepted)
+            self._accepted(name, request.effect, letter, accepted.offset)
+        elif isinstance(answer, fx.AppendAccepted):
+            request.stored(at)
+        else:
+            request.refused(at, answer.error)
+
+    def _accepted(self, name: str, effect: fx.ForwardBatches, letter: DeadLetter, offset: int) -> None:
+        """A master says that a dead letter is stored. It names no place if it does not know it any more."""
+        judge = self._judge
+        number = int.from_bytes(letter.row.body, "big")
+        judge.rules.dead_letters.accepted(effect.producer, letter.number)
+        if not offset:
+            return
+        judge.accepted(name, self.dead, [number], offset)
+        if not judge.seen.fates[number].outcome:
+            judge.settled([number], "ok", offset)
+
+    def noted(self, process: CoreProcess, note: fx.Note) -> None:
+        """A server passes a message, because its dead letter is stored."""
+        if note.name != "dead_lettered":
+            return
+        fields: dict[str, Any] = dict(note.fields)
+        message = self._messages[note.partition, parse_offset(fields["offset"])]
+        judge = self._judge
+        judge.seen.states.add("a dead letter is stored")
+        offset = parse_offset(fields["offset"])
+        server = self._servers[process.name, note.partition, fields["group"]]  # that sent it
+        letter = self._letters[process.name, fields["group"], note.partition, offset]
+        if judge.rules.dead_letters.passed(process.name, server, note.partition, letter):
+            judge.rules.keyed.passed(fields["group"], note.partition, offset, message)
+
+
+class _Request:
+    """One request on its way, which is answered once."""
+
+    def __init__(self, schedule: Schedule, process: CoreProcess, effect: fx.ForwardBatches) -> None:
+        self.effect = effect
+        self._schedule = schedule
+        self._process = process
+        self._stored: set[int] = set()
+        self._errors: dict[int, SeriatimError] = {}
+        self._is_over = False
+
+    @property
+    def _stored_count(self) -> int:
+        count = 0
+        while count in self._stored:
+            count += 1
+        return count
+
+    def stored(self, at: int) -> None:
+        """A batch is stored."""
+        self._stored.add(at)
+        self._look()
+
+    def refused(self, at: int, error: SeriatimError) -> None:
+        """A batch was refused."""
+        self._errors.setdefault(at, error)
+        self._look()
+
+    def _look(self) -> None:
+        count = self._stored_count
+        if count == len(self.effect.letters):
+            self.finish(None)
+        elif count in self._errors:
+            self.finish(self._errors[count])
+
+    def finish(self, error: SeriatimError | None) -> None:
+        """The answer leaves; a few are lost."""
+        if self._is_over:
+            return
+        rng = self._schedule.rng
+        if error is None and rng.random() < 0.1:
+            return  # the answer is lost: the deadline ends it, as if nothing were known
+        self._is_over = True
+        count = 0 if isinstance(error, DeadlineExceededError) else self._stored_count
+        effect = self.effect
+        done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, count, error)
+        self._schedule.after(rng.randint(10, 2_000), self._process.deliver, done)
