@@ -87,7 +87,7 @@ SERVING_KINDS: tuple[str, ...] = (
     "told_first",
     "word_to_server",
 )
-"""Those that meet a server; methods of `sim.injection.servers.ServingFaults`."""
+"""Those that meet a server; methods of `sim.injection.servers.ServerFaults`."""
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..basics.interfaces import Broker
 from ..scene import Scene
-from .strikes import Striking
+from .strikes import Strikes
 
 REFUSAL_US_MAX = 3_000_000
 """For so long the coordinator refuses to write."""
 
 
-class CoordinatorFaults(Striking):
+class CoordinatorFaults(Strikes):
     """The faults of the coordinator."""
 
     def __init__(self, scene: Scene) -> None:

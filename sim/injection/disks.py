@@ -7,7 +7,7 @@ from collections.abc import Callable
 from seriatim_api.ids import RunId
 
 from ..basics.interfaces import Broker
-from .strikes import Striking
+from .strikes import Strikes
 
 HANG_US_MORE = 2_000_000
 """A hang that outlasts the other faults ends so long after the time that a run may take to go on without the disk."""
@@ -16,7 +16,7 @@ CONTRADICTED_US_MORE = 600_000
 """A member comes back so long after the time for which a started disk waits for it: others have switched by then."""
 
 
-class DiskFaults(Striking):
+class DiskFaults(Strikes):
     """The faults of disks."""
 
     def inject_slow_disk(self) -> None:

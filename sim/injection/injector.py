@@ -17,7 +17,7 @@ from .coordinator import CoordinatorFaults
 from .disks import DiskFaults
 from .links import LinkFaults
 from .processes import ProcessFaults
-from .servers import ServingFaults
+from .servers import ServerFaults
 from .switches import SwitchFaults
 
 
@@ -34,7 +34,7 @@ class NoSuchFaultError(ValueError):
     """The profile draws a fault that worlds of this kind do not have."""
 
 
-class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchFaults, ServingFaults):
+class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchFaults, ServerFaults):
     """Draws faults over the fault span, and undoes each of them when `heal` is called or earlier.
 
     Args:

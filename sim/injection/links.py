@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .strikes import Striking
+from .strikes import Strikes
 
 HELD_US = (1_300_000, 6_000_000)
 """For how long a consumer is cut off: longer than its session (`consumers.CONFIG`)."""
@@ -12,7 +12,7 @@ CONTROL_LANE, DATA_LANE = 0, 1
 LANE_NAMES = ("control", "data")
 
 
-class LinkFaults(Striking):
+class LinkFaults(Strikes):
     """The faults of links."""
 
     def inject_cut(self) -> None:

@@ -6,7 +6,7 @@ from seriatim_api.ids import RunId
 from seriatim_broker.core.values.segment import SegmentState
 
 from ..basics.interfaces import Broker, Process
-from .strikes import Striking
+from .strikes import Strikes
 
 OWN_FLUSH_US = 300_000
 """The wait before the directory of a falsely certified run is deleted. Before the other members cut their links to the
@@ -26,7 +26,7 @@ SERVER_LOOK_US = 1_000
 `SERVER_AWAITED_US`."""
 
 
-class ProcessFaults(Striking):
+class ProcessFaults(Strikes):
     """The faults of processes."""
 
     def inject_crash(self) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..basics.interfaces import Broker
-from .strikes import Striking
+from .strikes import Strikes
 
 
-class ServingFaults(Striking):
+class ServerFaults(Strikes):
     """The faults that hit servers."""
 
     def _server(self) -> tuple[str, list[str]] | None:

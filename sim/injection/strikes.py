@@ -12,7 +12,7 @@ from ..basics.interfaces import Broker, Process
 from ..scene import Scene
 
 
-class Striking:
+class Strikes:
     """Strikes a world. `Injector` inherits the faults, each of which is a method `inject_<kind>`."""
 
     def __init__(self, scene: Scene) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from seriatim_broker.core.values import events as ev
 
-from .strikes import Striking
+from .strikes import Strikes
 
 
-class SwitchFaults(Striking):
+class SwitchFaults(Strikes):
     """The requests that cause switches."""
 
     def inject_complaint(self) -> None:

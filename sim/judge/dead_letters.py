@@ -35,7 +35,7 @@ _Name = tuple[PartitionId, str, int, int]
 """A message that is forwarded: its partition, the consumer group, the group epoch, the message."""
 
 
-class Forwarding:
+class DeadLetters:
     """Remembers what has which number, and what masters said to be stored."""
 
     def __init__(self, seen: Seen) -> None:

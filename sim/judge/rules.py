@@ -8,7 +8,7 @@ from .append_time import AppendTime
 from .calm import Calm
 from .copies import Copies
 from .cursors import Cursors
-from .dead_letters import Forwarding
+from .dead_letters import DeadLetters
 from .deliveries import Deliveries
 from .full_disks import FullDisks
 from .gaps import Gaps
@@ -22,8 +22,8 @@ from .producer_tables import ProducerTables
 from .retention import Retention
 from .sealed_lengths import SealedLengths
 from .seen import Seen
-from .servers import Serving
-from .suspicions import Asking
+from .servers import Servers
+from .suspicions import Suspicions
 from .told_once import ToldOnce
 from .transitions import Transitions
 from .two_copies import TwoCopies
@@ -46,7 +46,7 @@ class Rules:
         self.transitions = Transitions(seen)
         self.two_copies = TwoCopies(seen)
         self.copies = Copies(seen)
-        self.servers = Serving(seen)
+        self.servers = Servers(seen)
         self.append_time = AppendTime(seen, ahead_ms_max)
         self.tables = ProducerTables(seen, limits, may_miss=may_miss)
         self.outcomes = Outcomes(seen)
@@ -60,6 +60,6 @@ class Rules:
         self.retention = Retention(seen, self.gaps)
         self.told_once = ToldOnce(seen)
         self.full_disks = FullDisks(seen)
-        self.dead_letters = Forwarding(seen)
-        self.suspicions = Asking(seen)
+        self.dead_letters = DeadLetters(seen)
+        self.suspicions = Suspicions(seen)
         self.calm = Calm(seen)

@@ -14,7 +14,7 @@ from .losses import Place
 from .seen import Seen
 
 
-class Serving:
+class Servers:
     """Remembers the server epoch of the last delivery from each segment."""
 
     def __init__(self, seen: Seen) -> None:

@@ -16,7 +16,7 @@ KNOWN_US_MAX = 25_000
 """Time from the transaction that opens a segment to the producer that knows it: three messages and their work."""
 
 
-class Asking:
+class Suspicions:
     """Remembers which producers asked about which segments, and when the next ones were opened."""
 
     def __init__(self, seen: Seen) -> None:

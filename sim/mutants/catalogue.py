@@ -7,7 +7,6 @@ as broken. `python -m sim --mutation NAME` looks for seeds, `python -m sim --mut
 from __future__ import annotations
 
 from . import (
-    balance,
     client,
     coordinator,
     copies,
@@ -40,7 +39,6 @@ MODULES = (
     runtime,
     storage,
     groups,
-    balance,
     servers,
     coordinator,
     producer_tables,

@@ -1,4 +1,4 @@
-"""Rules about broker groups that are cordoned, drained and rolled, removed one at a time.
+"""Rules about broker groups that are cordoned, drained and rolled, or balanced, removed one at a time.
 
 Two brokers decide which member leaves a record: the controller, and the server that carries it out. So a mutant removes
 the rule at both.
@@ -6,7 +6,7 @@ the rule at both.
 
 from .rows import mutations
 
-MUTATIONS = mutations("""
+LEAVING = mutations("""
 [groups-change groups runtime]
 leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two whole copies stay
 @ core.control.controller.plan_release
@@ -50,4 +50,22 @@ tails-forgotten [I13 core]: a drained broker group gives away tail copies as wel
 - gone = set(filter(is_leaving, holders(segment)))
 + gone = set(filter(is_leaving, (*segment.members, *segment.eligible, segment.server)))
 """)
+
+MOVES = mutations("""
+[balance brokers 150]
+rest-is-enough: a planned switch fences, even if the master rests
+@ core.switching.fencing.fence_and_answer
+- log.fence(broker)
++ if partition.quiescence is not None:
++     return fence_answer(broker, log, message)
++ log.fence(broker)
+chosen-alone: a chosen broker group takes the segment with all its members
+@ core.switching.switch.on_prepare_answer
+  switch = partition.switch
++ if switch is not None and switch.target_broker_group and switch.opening.members[:1] == (sender,):
++     switch.opening.members = switch.opening.members[:1]
+""")
+"""Rules of moving an open segment to a chosen place, which balanced worlds must find."""
+
+MUTATIONS = LEAVING | MOVES
 """By name."""
