@@ -18,6 +18,25 @@ The client logs warnings to the logger `seriatim`, for example that no broker an
 
 This package imports a name only when a program first uses it. So the command, the checker and administration do not
 load Arrow, the command's help does not load gRPC, and a program that only sends does not load administration.
+
+    _client         the client: it makes producers, consumers and the administration
+    sync            the same names, with calls that wait
+    _loop_thread    an event loop in a thread, on which `sync` stands
+    _topic_changes  growth and deletion of topics, noticed for producers and consumers
+    _recorder       histories of what a client does, for the checker
+
+    _producing      producers
+    _publishing     writers of publications
+    _consuming      consumers, exclusive and key by key
+    _ranges         readers of ranges
+    _admin          administration
+    _values         what users pass and get
+    _bodies         bodies of batches
+    _core           decisions of producers and consumers, without I/O
+    _transport      connections to brokers
+    _runtime        where a client works, how it ends, and what it logs
+    history         the checker of histories
+    cli             the command `seriatim`
 """
 
 from __future__ import annotations
