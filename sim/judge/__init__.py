@@ -29,26 +29,35 @@ to I14 are the protocol's invariants. Where each rule is:
     modes            S1 to S3, O1, O2
     told_once        TOLD
 
-What the rules stand on: `judge` passes the observations to them, and `rules` has them all. `seen` is the record, with
-`views` of messages and consumer groups, `disks`, `losses` and `lost_tables`. `chain_records` finds what changed in a
-chain. `excuses` names what is forgiven. `watched_core` shows the judge each step of a core.
+What the rules stand on:
+
+    judge            passes each observation to the rules
+    rules            all of them
+    seen             the record that they share
+    views            what the judge knows of one message, and of one consumer group
+    disks            what a disk has of a segment
+    losses           what may be missing: what was only in memory, and declared gaps
+    lost_tables      producer tables that a declared loss took
+    chain_records    what changed in a chain
+    excuses          what is forgiven
+    watched_core     shows the judge each step of a core
 
 This room has more files than any other, because a file for each rule makes a rule easy to find and to read alone.
 
 Other modules call `Judge.fail` for what only they see:
 
-    world, condition         I13 (everything drains in time)
-    watched_core             GONE, ALARM (a broker that knows that the coordinator lost decisions changes nothing)
-    cores.coordinator        LIMIT, TWICE
-    whole.cluster            ALARM, TWO (of two processes with one directory, one ends)
-    whole.brokers            I14 (a member run on an older copy of a disk)
-    whole.coordinator        EPOCH, OPERATOR, I7 (pages of a chain record)
-    whole.disks              DISK
-    whole.rebuilds           ALARM (such a broker says so), TWICE, I13
-    whole.remade_topics      GONE
-    programs                 CORE, GONE, I2
-    programs.range_readers   RANGE
-    publishing               all rules of publications
+        world, condition         I13 (everything drains in time)
+        watched_core             GONE, ALARM (a broker that knows that the coordinator lost decisions changes nothing)
+        cores.coordinator        LIMIT, TWICE
+        whole.cluster            ALARM, TWO (of two processes with one directory, one ends)
+        whole.brokers            I14 (a member run on an older copy of a disk)
+        whole.coordinator        EPOCH, OPERATOR, I7 (pages of a chain record)
+        whole.disks              DISK
+        whole.rebuilds           ALARM (such a broker says so), TWICE, I13
+        whole.remade_topics      GONE
+        programs                 CORE, GONE, I2
+        programs.range_readers   RANGE
+        publishing               all rules of publications
 """
 
 from .cursors import PERSON

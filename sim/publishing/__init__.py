@@ -1,5 +1,11 @@
 """Writers in the simulation: programs that publish, tasks that stage, publishers, what is staged, and their judge.
 
+    environment  all that has to do with publications in one world
+    programs     programs that publish: killed, run again, woken as zombies
+    publisher    what a broker does for a publication, step by step
+    staged       staged batches, and the coordinator's keys about publications
+    judge        decisions, appends and answers against the rules below
+
 A program opens its writer, has tasks stage rows for some partitions, and asks some broker to publish them. That broker
 is the publisher. It does what `rpc.distributed.publisher` does, with the same decisions of the core, and with a
 coordinator that loses requests and answers. Masters carry out publications, as everywhere.
