@@ -27,9 +27,12 @@ CHECKS: Final = ("sim", "e2e", "tools", "images", "docs")
 """Folders of the repository that have no product."""
 
 _GENERATED: Final = ("_pb2.py", "_pb2_grpc.py")
-_MAP_ROW: Final = re.compile(r"^ {4}(\w+)(?:, \w+)* {2,}\S", re.MULTILINE)
-_MAP_ROWS_MIN: Final = 3
-"""If a package's docstring has a row `    name  what` for so many of its modules, it is a map."""
+_MAP_ROW: Final = re.compile(r"^ {0,4}(\w+(?:, \w+)*) {2,}\S", re.MULTILINE)
+"""A row `    name  what` or `    name, name  what` of a map."""
+_MAP_MODULES_MIN: Final = 4
+"""A package with so many modules has a map in its docstring."""
+_MAPPED: Final = ("sim", "e2e", "tools")
+"""Folders whose packages have maps, beside all products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +131,38 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def maps_without(found: list[Module]) -> dict[str, list[str]]:
-    """For each package whose docstring is a map of its modules: those that it does not name."""
-    homes: dict[str, set[str]] = {}
+def wrong_maps(found: list[Module]) -> dict[str, list[str]]:
+    """For each package whose map is wrong: the modules that it lacks, and what it has that is not there.
+
+    A map has a row for each module, and may have rows for packages inside. `__main__` is not in it.
+    """
+    inside: dict[str, set[str]] = {}
+    modules_of: dict[str, set[str]] = {}
     for module in found:
-        folder, _, file = module.name.rpartition("/")
+        *folders, file = module.name.split("/")
+        for depth, folder in enumerate(folders):
+            inside.setdefault("/".join(folders[:depth]), set()).add(folder)
         if not file.startswith("__"):
-            homes.setdefault(folder, set()).add(file.removesuffix(".py"))
-    lacking: dict[str, list[str]] = {}
+            modules_of.setdefault("/".join(folders), set()).add(file.removesuffix(".py"))
+    wrong: dict[str, list[str]] = {}
     for module in found:
         folder, _, file = module.name.rpartition("/")
-        text = ast.get_docstring(module.tree) or ""
-        there = homes.get(folder, set())
-        if file == "__init__.py" and len(there.intersection(_MAP_ROW.findall(text))) >= _MAP_ROWS_MIN:
-            unnamed = sorted(there.difference(re.findall(r"\w+", text)))
-            if unnamed:
-                lacking[module.name] = unnamed
-    return lacking
+        is_mapped = (module.is_product or module.package in _MAPPED) and "tests" not in folder.split("/")
+        if file != "__init__.py" or not is_mapped:
+            continue
+        there, packages = modules_of.get(folder, set()), inside.get(folder, set())
+        rows = _map_rows(ast.get_docstring(module.tree) or "", there | packages)
+        if rows or len(there) >= _MAP_MODULES_MIN:
+            differences = [f"lacks {name}" for name in sorted(there - rows)]
+            differences += [f"has no {name}" for name in sorted(rows - there - packages)]
+            wrong |= {folder: differences} if differences else {}
+    return wrong
+
+
+def _map_rows(text: str, names: set[str]) -> set[str]:
+    """The names in the rows of a map. A block of rows of which none names what is there is another table."""
+    blocks = ({name for row in _MAP_ROW.findall(block) for name in row.split(", ")} for block in text.split("\n\n"))
+    return {name for block in blocks if block & names for name in block}
 
 
 def counted(found: list[Module]) -> dict[str, Counter[str]]:

@@ -28,8 +28,8 @@ def test_what_is_above_a_limit_is_listed_and_only_shrinks(found: list[lines.Modu
         assert not set(listed) - set(rows), f"{kind}: below the limit by now; take it out of tools/limits.toml"
 
 
-def test_maps_of_packages_name_every_module(found: list[lines.Module]) -> None:
-    assert lines.maps_without(found) == {}
+def test_maps_of_packages_name_what_is_there_and_nothing_else(found: list[lines.Module]) -> None:
+    assert lines.wrong_maps(found) == {}, "a docstring has a row `    name  what` for each module, and no other rows"
 
 
 def test_checks_do_not_outgrow_the_product(found: list[lines.Module]) -> None:
@@ -55,8 +55,43 @@ def test_a_class_has_its_fields_and_what_it_assigns_to_itself() -> None:
     assert lines.above([module("x.py", text)], limits)["class_attributes"] == {"x.py: C": 3}
 
 
-def test_a_map_lacks_the_modules_that_its_docstring_does_not_name() -> None:
-    package = module("p/__init__.py", '"""P.\n\n    a  one\n    b  two; `d` helps\n    c  three\n\nMore.\n"""\n')
-    rest = [module(f"p/{name}.py", "") for name in ("a", "b", "c", "d", "e", "__main__")]
-    assert lines.maps_without([package, *rest]) == {"p/__init__.py": ["e"]}
-    assert lines.maps_without([package, *rest[2:]]) == {}, "a docstring with one row of a module is no map"
+MODULES = ("a", "b", "c", "d", "__main__", "inner/e", "tests/f")
+
+
+def planted(place: str, rows: str, names: tuple[str, ...] = MODULES) -> dict[str, list[str]]:
+    """What is wrong with the map of a planted package."""
+    package = module(f"{place}/__init__.py", f'"""P.\n\n{rows}\n\nWhat it is for.\n"""\n')
+    return lines.wrong_maps([package, *(module(f"{place}/{name}.py", "") for name in names)])
+
+
+@pytest.mark.parametrize("place", ["api/src/p", "sim/p", "e2e/p", "tools/p"])
+def test_a_map_with_a_row_for_each_module_is_right(place: str) -> None:
+    assert planted(place, "    a     one\n    b, c  two\n\n    d     four\n    inner  more") == {}
+    assert planted(place, "a  one\nb  two\nc  three\nd  four") == {}, "a formatter takes the spaces away"
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ("    a  one\n    b  two\n    c  three; `d` helps", ["lacks d"]),
+        ("    a  one\n    b, d, moved  two\n    c  three\n    gone  four", ["has no gone", "has no moved"]),
+        ("    a  one\n    inner  more\n    other  less", ["lacks b", "lacks c", "lacks d", "has no other"]),
+        ("More.", ["lacks a", "lacks b", "lacks c", "lacks d"]),
+    ],
+)
+def test_a_map_is_wrong_in_both_directions(rows: str, wrong: list[str]) -> None:
+    assert planted("sim/p", rows) == {"sim/p": wrong}
+
+
+def test_other_tables_are_no_maps() -> None:
+    assert planted("sim/p", "    a, b  one\n    c, d  two\n\n    FIRST   a rule\n    second  a rule") == {}
+
+
+def test_packages_with_three_modules_need_no_map_but_a_true_one() -> None:
+    three = ("a", "b", "c")
+    assert planted("sim/p", "Three.", three) == {}
+    assert planted("sim/p", "    a  one\n    d  four", three) == {"sim/p": ["lacks b", "lacks c", "has no d"]}
+
+
+def test_packages_of_tests_and_scripts_need_no_map() -> None:
+    assert planted("api/tests/p", "Four.") == planted("sim/tests/p", "Four.") == planted("docs/p", "Four.") == {}
