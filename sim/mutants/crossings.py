@@ -23,8 +23,8 @@ missing-keeps-epoch [K4 I9 dropped-restored]: such a cursor stays in its group e
 + record.moved_to(chain.segments[0].no, new_epoch=True))
 jump-tells-drop [I1 I13]: a cursor that jumps over a lost segment still says what was dropped
 @ core.consumers.cursors.crossing.jump
-- consumer_group.ledger.acked = consumer_group.cursor.start_index
-- consumer_group.ledger.take_up_dropped(consumer_group.cursor)
+- consumer_group.ledger.acked = seat.cursor.start_index
+- consumer_group.ledger.take_up_dropped(seat.cursor)
 + pass
 granted-and-gone [K5 J2 keyed-gone]: attempts on a granted message end when retention drops it
 @ core.state.keyed.dispatcher.KeyedDispatcher.drop_below
@@ -50,14 +50,14 @@ dropped-behind-loss [I13]: a range goes over what was dropped behind a lost segm
 + first_kept(chain)
 place-is-no-drop [I1]: the chain record says how far messages are dropped, and not the cursor's place
 @ core.consumers.cursors.gap_reports.tell_noted_drop
-  chain, ledger = partition.chain, consumer_group.ledger
-+ if consumer_group.keyed is not None and place.segment_no == consumer_group.segment_no:
-+     place = place._replace(index=min(max(place.index, consumer_group.cursor.start_index), ledger.acked))
+  chain, ledger = served.chain, served.ledger
++ if served.group.keyed is not None and place.segment_no == served.segment.no:
++     place = place._replace(index=min(max(place.index, served.cursor.start_index), ledger.acked))
 loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are told of a drop behind a lost segment
 @ core.consumers.groups.subscriptions._welcome
-- end = end_of_drops(partition.chain)
+- end = end_of_drops(served.chain)
 + from ...values.positions import first_kept
-+ end = first_kept(partition.chain)
++ end = first_kept(served.chain)
 new-mode-is-flagged [K4 I9]: what consumers were given before a change of mode comes again flagged
 @ core.consumers.groups.operations._given_below
 + return 0
@@ -73,7 +73,7 @@ empty-is-a-key [J2]: the empty key is a key, and does not mean every key
 + and event.name in (None, name, name_of_key(b""))
 comer-is-told [I1 I13]: each consumer that comes is told of the losses and drops that are noted
 @ core.consumers.groups.subscriptions._welcome
-+ outcomes.join(broker, consumer_group, consumer)
++ outcomes.join(served, consumer)
 forward-ends-with-message [J4 CORE]: the way of a message to the dead-letter topic ends when it is gone
 @ core.state.keyed.dispatcher.KeyedDispatcher._first_is_done
 - self.forwarder.waiting.pop(key.name, None)

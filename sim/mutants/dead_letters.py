@@ -6,14 +6,14 @@ MUTATIONS = mutations("""
 [J4 K1 K2 I1 I9 I12 I13 CORE dead-letters]
 forwarding-ends-once: a message that has a forwarder's number ends in no other way
 @ core.consumers.keyed.dead_letters._send
-  broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
+  served.poll(ANSWER_US, TimerKind.KEYS)
 + for name, _ in keyed.sent:
 +     keyed.queue(keyed.keys[name])
 @ core.state.keyed.key.Key.is_held
 + return self.phase is KeyPhase.PARKED
 numbered-is-durable: a dead letter is sent only when its number is durable on every eligible member
 @ core.consumers.keyed.dead_letters._ready
-+ ready = [one for one in keyed.forwarder.waiting.values() if one.number and one.row is not None]
++ ready = [one for one in served.keyed.forwarder.waiting.values() if one.number and one.row is not None]
 + return sorted(ready, key=lambda one: one.number)
 in-order-of-numbers: dead letters are sent in the order of their numbers, without gaps
 @ core.consumers.keyed.dead_letters._ready
@@ -37,8 +37,8 @@ numbers-have-a-term [letters-restored]: each term of a forwarder counts on its o
 + max(self.next_number, 1)
 lost-is-noted [letters-lost]: what is declared lost is noted for consumers that come later
 @ core.consumers.keyed.grants._note_gone
-- if partition.chain is None or consumer_group.is_at_most_once:
-+ if partition.chain is None or consumer_group.is_at_most_once or end_of_gone(partition.chain, offset)[1]:
+- if served.group.is_at_most_once:
++ if served.group.is_at_most_once or end_of_gone(served.chain, offset)[1]:
 lost-behind-others [letters-lost]: lists in a lost segment are passed, also behind older ones
 @ core.state.keyed.lists.Lists.within
 + return []
@@ -51,7 +51,7 @@ forwards-are-wanted [letters-lost]: a group goes on with dead letters after a cr
 - consumer_group.is_forwarding
 + consumer_group.forwards_alone
 @ core.consumers.keyed.handoff.on_left
-- forwards_alone = keyed.forwarder.waiting and not consumer_group.consumers
+- forwards_alone = keyed.forwarder.waiting and not served.group.consumers
 + forwards_alone = False
 passed-is-noted [letters-lost]: a cursor that passes a lost segment says so
 @ core.consumers.cursors.crossing._lost_between

@@ -44,7 +44,7 @@ list-first: what was set aside is older than what is live
 + if key.aside and not key.live:
 full-first: a new server first sends all rows, which replace what was there
 @ core.consumers.cursors.control_records._send_change
-  ledger = consumer_group.ledger
+  ledger = served.ledger
 + ledger.told.update(dict.fromkeys(members))
 @ core.consumers.cursors.control_records.on_replicate_ledger
 - group = message.cursor.consumer_group
@@ -65,7 +65,7 @@ not-into-the-empty: nothing is handed over to a segment without messages
 + return True
 exactly-the-one-named: the next server begins from the hand-over that the cursor names
 @ core.consumers.groups.serving._handed_over
-+ return partition.handovers.get(consumer_group.name)
++ return seat.partition.handovers.get(seat.group.name)
 blind-goes-back [keyed-lost]: if its rows are lost, a consumer group goes back to the oldest message that was set aside
 @ core.consumers.groups.serving._begin_at_oldest
 - elif record.oldest:
@@ -152,10 +152,10 @@ keys-said-when-durable [keyed-parked]: what is said of keys that wait is durable
 @ core.consumers.keyed.waiting_keys.go_on
   for request in waiting:
       request.serial = serial
-+ on_replicated(broker, consumer_group, 1 << 62)
++ on_replicated(served, 1 << 62)
 settings-on-disks [crossings]: mode, policy and term base are on the disks
 @ core.consumers.cursors.control_records.replicate
-  assert record is not None
+  ledger, segment, record = served.ledger, served.segment, served.cursor
 + from ...values.keyed import SETTINGS_DEFAULT
 - settings=record.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,

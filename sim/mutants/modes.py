@@ -6,7 +6,7 @@ MUTATIONS = mutations("""
 [O1 O2 S1 S2 S3 I13 CORE modes]
 acknowledged-first: at most once: a message is given when every eligible member has its acknowledgement
 @ core.consumers.keyed.grants._acknowledge_first
-  keyed = consumer_group.keyed
+  keyed = served.keyed
 + unsent.is_durable = True
 @ core.consumers.exclusive.delivery._is_acknowledged_first
 - return False

@@ -15,15 +15,15 @@ tables-go-early [I9 TABLE groups-die]: a segment before an incomplete one keeps 
 + return not chain.following(no, 1)
 all-acknowledged [I3 I8 CORE]: a consumer group crosses only when it has acknowledged everything
 @ core.consumers.cursors.crossing.cross_if_done
-  dispatcher = consumer_group.dispatcher
-+ consumer_group.ledger.safe_acked = max(consumer_group.ledger.safe_acked, dispatcher.delivered)
+  ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
++ ledger.safe_acked = max(ledger.safe_acked, dispatcher.delivered)
 ack-copies [I9 I11 restarts]: an ack counts only once every eligible member has it
 @ core.consumers.cursors.control_records.replicate
 - others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
 + others = []
 reservations [I9 restarts]: a range is reserved durably before it is delivered
 @ core.consumers.exclusive.delivery.deliver_held_back
-  dispatcher, ledger = consumer_group.dispatcher, consumer_group.ledger
+  consumer_group, dispatcher, ledger = served.group, served.dispatcher, served.ledger
 + ledger.safe_reserved = 1 << 40
 serve-lease [SERVER two-servers]: a server delivers only under its lease
 @ core.peers.right.silent_members

@@ -23,7 +23,7 @@ tables-leave [RETAIN I9]: a stub stays in the record while readers need its prod
 + is_needed = False
 drops-in-silence [I1 I2]: readers are told what was dropped
 @ core.consumers.cursors.gap_reports.tell_dropped_unread
-+ consumer_group.dispatcher.delivered = to_index
++ served.dispatcher.delivered = to_index
 untold-is-forgotten [I8 I1]: a cursor that passes a stub says what its readers were not told
 @ core.consumers.cursors.crossing._untold
 + return 0, 0
@@ -40,7 +40,7 @@ anybody-passes [I3 I8 I11 I2 I1 I13]: only its server moves a consumer group pas
 +     dropped = {"dropped_from": segment.no << 40, "dropped_position": 0}
 +     record = CursorRecord(following.no, known.group_epoch if known else 1, 0, partition.chain.topic, **dropped)
 +     revision = consumer_group.cursor_revision or broker.now.mono_us  # of no cursor: what was read is not known
-+     crossing.write_cursor(broker, partition, consumer_group, record, revision)
++     crossing.write_cursor(Seat(broker, partition, consumer_group), record, revision)
 + return
 + if segment.state is SegmentState.SEALED and segment.server != broker.member:
 copy-begins-at-zero [I13 CORE]: a copy begins at the start of the segment

@@ -14,9 +14,9 @@ resume-durable [I12 LOSS broken-links]: after a reconnect, what a slave has in m
 reserved-by-one [I9 I11 servers-fall]: a reservation counts only when every eligible member has confirmed it to this
   server
 @ core.consumers.groups.serving._begin
-- subscriptions.begin(broker, partition, consumer_group)
+- subscriptions.begin(served)
 + ledger.safe_acked, ledger.safe_reserved = ledger.acked, ledger.reserved
-+ subscriptions.begin(broker, partition, consumer_group)
++ subscriptions.begin(served)
 older-server [I9 I11 late-words]: a control record of an older server is refused, also after a restart
 @ core.consumers.cursors.control_records.replaces
 - return (new.group_epoch, new.server_epoch) >= (known.group_epoch, known.server_epoch)
@@ -41,7 +41,7 @@ lease-from-receipt [SERVER slow-links]: the lease counts from the sending of the
 + link.answered_us = broker.now.mono_us
 no-second-look [SERVER slow-reads]: the server checks its right again after the read
 @ core.consumers.exclusive.delivery.deliver_held_back
-- if not right.may_deliver(broker, partition, consumer_group.segment_no):
+- if not served.has_right():
 + if False:
 eligible-at-once [I9 I11 servers-fall]: a member is listed as eligible only when it has the control records
 @ core.consumers.groups.eligibility.on_eligible_request

@@ -20,7 +20,7 @@ expires-without-floor [EPOCH I1 I2 I8 I11 groups-again runtime]: the removal of 
 first-reads [I1 I2 I9 I11 groups-again]: if a consumer group had no consumers, its server reads the cursor again
 @ core.consumers.groups.subscriptions.join
   if is_first and not may_be_carried_out(partition, consumer_group):
-+     activation.activate(broker, partition, consumer_group, consumer)
++     activation.activate(served, consumer)
 +     return
 + if False:
 cursors-follow-growth [I1 topics-grow runtime]: the groups of a topic have cursors on new partitions before these

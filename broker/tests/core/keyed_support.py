@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, make_offset, split_offset
+from seriatim_broker.core.consumers.cursors.served import KeyedServed, keyed_of
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.keyed.key import RECORD_BYTES, Key
 from seriatim_broker.core.state.keyed.rows import dispatcher_of, read_some
@@ -57,6 +58,13 @@ class KeyedServing(Serving):
         super().__init__(member, counts=(1,) * len(keys), cursors=cursors)
         for row in rows:
             self.part.ledger_rows = {row.consumer_group: {**self.part.ledger_rows.get(GROUP, {}), row.name: row.value}}
+
+    @property
+    def served(self) -> KeyedServed:
+        """The consumer group, for functions of the core that a test calls itself."""
+        served = keyed_of(self.core.state, self.part, self.part.consumer_groups[GROUP])
+        assert served is not None
+        return served
 
     def do(self, event: ev.Event) -> list[fx.Effect]:
         """Take a step. The counts of keys, which are kept with each change, are those that a look at each key gives."""

@@ -131,7 +131,7 @@ def test_a_fetch_goes_on_with_the_first_messages_when_much_is_in_memory(monkeypa
         assert not bench.all(fx.ReadRows)
         keyed.grants.fetches[9].asked = (M10, make_offset(1, index))
         answer = msg.CopyAnswer(P, 1, index, True, (batches[index],), None)
-        assert earlier_messages.on_answer(bench.core.state, bench.part, group, M10, answer) == []
+        assert earlier_messages.on_answer(bench.served, M10, answer) == []
     (read,) = [effect for effect in bench.core.state.out.effects if isinstance(effect, fx.ReadRows)]
     assert (read.offsets, len(read.batches)) == (tuple(make_offset(1, index) for index in (5, 0, 1)), 3)
     assert frame.offsets == read.offsets

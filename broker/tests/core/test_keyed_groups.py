@@ -202,7 +202,7 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
     keyed.handoff.frozen = []
     bench.do(ev.ConsumerExtend(STREAM, 2, (first.token, second.token), 1_000))
     bench.acks(first, number=1)
-    outcomes.thaw(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    outcomes.thaw(bench.served)
     bench.acks(second, number=2)
     bench.acks(third, number=3)
     bench.deliver()
@@ -389,7 +389,7 @@ def test_all_rows_are_sent_again_only_if_they_are_missing() -> None:
     bench.hear(M01, wanted)
     assert not bench.sent(msg.ReplicateLedger, M01)
     group.phase = ConsumerGroupPhase.SERVING  # the cursor was not written; the member does not ask again
-    control_records.replicate(bench.core.state, bench.part, group)
+    control_records.replicate(bench.served)
     bench.persist()
     (full,) = bench.sent(msg.ReplicateLedger, M01)
     assert full.change.is_full

@@ -369,7 +369,7 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
         keyed.take_in(key.name, number, make_offset(0, number))  # no segment of the chain has it
     bench.clear()
     bench.do(ev.ConsumerCredit(STREAM, 1))
-    grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    grants.go_on(bench.served)
     assert keyed.lists.message_count == 20
     bench.now_us += 1
     bench.do(ev.Tick())
@@ -399,7 +399,7 @@ def test_a_long_list_that_is_gone_is_passed_in_several_steps(monkeypatch: pytest
         assert len(counts) < 5
         bench.now_us += 1
         bench.do(ev.Tick())
-        grants.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+        grants.go_on(bench.served)
         counts.append(keyed.lists.message_count)
     assert len(counts) >= 2, "other events come between two parts"
     bench.settle()

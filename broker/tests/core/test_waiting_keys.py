@@ -465,7 +465,7 @@ def test_no_step_carries_out_many_requests() -> None:
     for request in range(1, 11):
         bench.list_keys(request=request)
     consumer_group.keyed.handoff.frozen = None
-    waiting_keys.go_on(bench.core.state, bench.part, consumer_group)
+    waiting_keys.go_on(bench.served)
     assert sum(request.serial > 0 for request in consumer_group.key_requests) == waiting_keys.AT_ONCE_MAX
     bench.deliver()
     assert sorted(listed.request for listed in bench.all(fx.KeysListed)) == list(range(1, 11))

@@ -10,6 +10,7 @@ Only then does the server tell the consumers that this segment has ended.
 
 What a broker knows of a consumer group is in three parts (`state.consumers`). The seat says where its cursor is and who
 waits for it. The ledger says what is acknowledged, and who has that on disk. The dispatcher says who is given what.
+Functions take them together, as a `Seat`, or while the consumer group is served here as a `Served` (`cursors.served`).
 
 Modes `exclusive` and `broadcast` are served by `exclusive`: one consumer of a partition is active, and the others stand
 by. Modes `key_ordered` and `shared` are served by `keyed`: all consumers are given messages, key by key.

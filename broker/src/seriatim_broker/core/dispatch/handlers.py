@@ -14,6 +14,7 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from ..consumers.cursors import control_records
 from ..consumers.cursors.consumer_group import forget_if_unused
+from ..consumers.cursors.served import served_of
 from ..consumers.exclusive import assignment, delivery, reassignment
 from ..consumers.groups import (
     cursor_notes,
@@ -179,8 +180,10 @@ def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handl
 def _forwards_done(broker: BrokerState, partition: Partition, event: ev.ForwardsDone) -> None:
     dead_letters.on_done(broker, partition, event)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
+    served = served_of(broker, partition, consumer_group)
+    if served is not None:
+        progress.go_on(served)
     if consumer_group is not None:
-        progress.go_on(broker, partition, consumer_group)
         forget_if_unused(partition, consumer_group)
 
 

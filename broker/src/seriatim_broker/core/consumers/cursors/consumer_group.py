@@ -9,8 +9,9 @@ from ...state.broker import BrokerState
 from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
-from ...values.effects import Deliver, DeliveryEvent, ReadCursor
+from ...values.effects import Deliver, DeliveryEvent
 from ...values.states import drop, put
+from .served import Seat
 
 
 def consumer_group_of(
@@ -40,15 +41,10 @@ def consumer_group_of(
         consumer_group.cursor_revision = partition.left_revision
         partition.consumer_groups = put(partition.consumer_groups, group, consumer_group)
         partition.read_chain(broker)
-        read_cursor(broker, partition, consumer_group)
+        Seat(broker, partition, consumer_group).read_cursor()
     elif consumer_group.begins is None:
         consumer_group.begins = begins
     return consumer_group
-
-
-def read_cursor(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Ask the coordinator for the cursor."""
-    broker.out.emit(ReadCursor(partition.id, consumer_group.name, consumer_group.cursor_revision))
 
 
 def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:

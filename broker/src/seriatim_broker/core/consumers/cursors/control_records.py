@@ -13,9 +13,7 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from ...peers import updates
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.keyed import rows as keyed_rows
-from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.partition import Partition
 from ...values.effects import CursorsListed
 from ...values.events import CursorRecord, ForgetConsumerGroup, ListCursors
@@ -33,6 +31,7 @@ from ...values.log import (
 )
 from ...values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
 from ...values.states import drop, put
+from .served import KeyedServed, Served, served_of, serving_of
 
 
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
@@ -80,49 +79,47 @@ def was_further(partition: Partition, group: str, segment_no: int, group_epoch: 
 # ---- the server -----------------------------------------------------------------------------------------
 
 
-def replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def replicate_soon(served: Served) -> None:
     """Write the control record after `ack_replication_us` (20 ms), for all acknowledgements until then.
 
     If all of a sealed segment is acknowledged, write it at once.
     """
-    ledger = consumer_group.ledger
-    log = partition.logs.get(consumer_group.segment_no)
-    if log is not None and log.record.sealed_len is not None and ledger.acked == log.record.sealed_len:
-        replicate(broker, partition, consumer_group)
+    ledger, sealed_len = served.ledger, served.log.record.sealed_len
+    if sealed_len is not None and ledger.acked == sealed_len:
+        replicate(served)
     elif not ledger.dirty:
         ledger.dirty = True
-        broker.wake(
-            broker.now.mono_us + broker.config.ack_replication_us,
+        served.broker.wake(
+            served.broker.now.mono_us + served.broker.config.ack_replication_us,
             TimerKind.REPLICATION,
-            partition.id,
-            consumer_group.name,
+            served.partition.id,
+            served.group.name,
         )
 
 
 def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """`ack_replication_us` is over: write the control record."""
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None:
-        write_if_dirty(broker, partition, consumer_group)
+    served = served_of(broker, partition, partition.consumer_groups.get(group))
+    if served is not None and served.ledger.dirty and served.is_serving:
+        replicate(served)
 
 
-def write_if_dirty(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def write_if_dirty(served: Served) -> None:
     """Write the control record now if one is due: time is over, or this member begins anew at what its disk has."""
-    if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        replicate(broker, partition, consumer_group)
+    if served.ledger.dirty and served.is_serving:
+        replicate(served)
 
 
-def after_passing(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
+def after_passing(served: KeyedServed) -> None:
     """Indexes may have been passed, or records changed: the change is written within `ack_replication_us`."""
+    keyed = served.keyed
     keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
+    served.ledger.acknowledge(keyed.window.floor)
     if keyed.window.changed or keyed.window.gone or keyed.line.changed:
-        replicate_soon(broker, partition, consumer_group)
+        replicate_soon(served)
 
 
-def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> int:
+def replicate(served: Served) -> int:
     """Write the control record here, and send it to every other eligible or joining member. Returns its serial, or 0.
 
     Rule `ack-copies` (I11): an ack counts only once every eligible member has it. Without it:
@@ -130,18 +127,14 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
       2. The server dies, and another eligible member takes the right.
       3. The new server does not have the ack, and the cursor of the consumer group falls back.
     """
-    ledger = consumer_group.ledger
-    no = consumer_group.segment_no
-    segment = partition.chain.segment(no) if partition.chain is not None else None
-    assert segment is not None
-    keyed = consumer_group.keyed
+    broker, partition, consumer_group = served.broker, served.partition, served.group
+    ledger, segment, record = served.ledger, served.segment, served.cursor
+    no, keyed = segment.no, consumer_group.keyed
     if keyed is not None and keyed.handoff.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.lists.oldest if keyed is not None else 0
     # Rule `note-is-durable` (I1): without it, a note that consumers must still be told ends with its server.
     untold = ledger.dropped_from if ledger.untold_token else 0
-    record = consumer_group.cursor
-    assert record is not None
     serial = broker.new_serial()
     # Rule `settings-on-disks` (K1, J1, J3): mode, policy and term base are on each disk, beside what was done. So they
     # outlive the coordinator's record. Without it:
@@ -172,19 +165,13 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         for member in others:
             broker.send(member, message)
     else:
-        _send_change(broker, partition, consumer_group, serial, cursor, change, others)
+        _send_change(served, serial, cursor, change, others)
     broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
     return serial
 
 
 def _send_change(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    serial: int,
-    cursor: CursorState,
-    change: LedgerChange,
-    members: Sequence[MemberId],
+    served: Served, serial: int, cursor: CursorState, change: LedgerChange, members: Sequence[MemberId]
 ) -> None:
     """Send a change of the rows to members that were sent all before it, and all rows to the others.
 
@@ -200,17 +187,19 @@ def _send_change(
       3. A comes back, and gets only what changes from now on. It takes the right.
       4. A believes that k:5 is acknowledged and that k is not parked. It delivers k:10.
     """
-    ledger = consumer_group.ledger
+    ledger = served.ledger
     previous = ledger.version or serial  # versions of an earlier time as the server are lower, and never come again
     ledger.version = previous + 1
     for member in members:
         sent = change
-        if member not in ledger.told and broker.is_linked(member):
-            sent = LedgerChange(tuple(partition.ledger_rows.get(consumer_group.name, {}).items()), is_full=True)
+        if member not in ledger.told and served.broker.is_linked(member):
+            sent = LedgerChange(tuple(served.partition.ledger_rows.get(served.group.name, {}).items()), is_full=True)
             ledger.told[member] = None
-        broker.send(
+        served.broker.send(
             member,
-            ReplicateLedger(partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent),
+            ReplicateLedger(
+                served.partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent
+            ),
         )
 
 
@@ -300,10 +289,9 @@ def _write_hand_over_again(broker: BrokerState, partition: Partition, no: int, c
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
     """A member is linked that may have missed control records: send the newest one of each consumer group."""
     for consumer_group in list(partition.consumer_groups.values()):
-        if consumer_group.phase is ConsumerGroupPhase.SERVING and any(
-            member in waited.waiting for waited in consumer_group.ledger.replications.values()
-        ):
-            replicate(broker, partition, consumer_group)
+        served = serving_of(broker, partition, consumer_group)
+        if served is not None and member in served.ledger.waited_for:
+            replicate(served)
 
 
 # ---- another member -------------------------------------------------------------------------------------
@@ -395,8 +383,9 @@ def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     if consumer_group is not None and consumer_group.server_epoch == message.server_epoch:
         consumer_group.ledger.told.pop(sender, None)  # also while the cursor is written: it does not ask again
-        if consumer_group.phase is ConsumerGroupPhase.SERVING:
-            replicate(broker, partition, consumer_group)
+        served = serving_of(broker, partition, consumer_group)
+        if served is not None:
+            replicate(served)
 
 
 # ---- deleted consumer groups -------------------------------------------------------------------------------

@@ -10,9 +10,7 @@ from dataclasses import replace
 
 from seriatim_api.ids import make_offset
 
-from ...peers import right
-from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import ConsumerGroupPhase
 from ...state.partition import Partition
 from ...values.effects import EndOfSegment, WriteCursor
 from ...values.events import CursorRecord, WriteOutcome
@@ -20,11 +18,12 @@ from ...values.kinds import TimerKind
 from ...values.positions import Place
 from ...values.segment import SegmentState
 from . import delivery_attempts
-from .consumer_group import forget_if_unused, may_be_carried_out, read_cursor, tell
+from .consumer_group import forget_if_unused, may_be_carried_out, tell
 from .gap_reports import tell_dropped_unread, tell_lost
+from .served import Seat, Served
 
 
-def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def cross_if_done(served: Served) -> None:
     """Move the cursor to the next segment if all of this one is acknowledged.
 
     Rule `all-acknowledged` (I8): a consumer group crosses only when it has acknowledged everything. Without it:
@@ -32,45 +31,43 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
       2. The consumer dies before it has worked on the other half.
       3. The next consumer begins in segment 2, and no consumer ever works on the other half.
     """
-    dispatcher = consumer_group.dispatcher
-    log = partition.logs.get(consumer_group.segment_no)
+    broker, partition, consumer_group = served.broker, served.partition, served.group
+    ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
     if (
-        consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or log is None
+        not served.is_serving
         or not log.is_whole
-        or consumer_group.ledger.replications
+        or ledger.replications
         or consumer_group.writing is not None
         or consumer_group.crossing_serial
-        or (consumer_group.is_at_most_once and consumer_group.dispatcher.held_back)
+        or (consumer_group.is_at_most_once and dispatcher.held_back)
     ):
         return
     assert log.record.sealed_len is not None
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
-    if max(consumer_group.ledger.safe_acked, log.start) < log.record.sealed_len:
+    if max(ledger.safe_acked, log.start) < log.record.sealed_len:
         return
-    if _waits_for_work(broker, partition, consumer_group, log.record.sealed_len):
+    if _waits_for_work(served, log.record.sealed_len):
         return
-    if consumer_group.keyed is not None and (consumer_group.keyed.line.has_keys or consumer_group.ledger.dirty):
+    if consumer_group.keyed is not None and (consumer_group.keyed.line.has_keys or ledger.dirty):
         return  # messages of keys with records are not done with
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start
     ):  # retention dropped messages while they were read
         dispatcher.drop_read()
-        tell_dropped_unread(broker, partition, consumer_group, log.start)
+        tell_dropped_unread(served, log.start)
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
-        broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)
-    elif not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+        served.retry_in(min(wait_us, broker.config.refused_us_max))
+    elif not served.has_right():
+        return
     elif not partition.revision:
         partition.read_chain(broker)  # a member told the record, without its revision; then this is tried again
     else:
-        following_no = next_no(partition, consumer_group.segment_no)
-        move_on(broker, partition, consumer_group, following_no, chain_revision=partition.revision)
+        move_on(served, next_no(partition, served.segment.no), chain_revision=partition.revision)
 
 
-def _waits_for_work(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, sealed_len: int) -> bool:
+def _waits_for_work(served: Served, sealed_len: int) -> bool:
     """Whether the active consumer works on messages of a segment whose end retention has dropped.
 
     Rule `works-on-dropped` (I2): a consumer group crosses a dropped segment only when its active consumer has
@@ -82,15 +79,15 @@ def _waits_for_work(broker: BrokerState, partition: Partition, consumer_group: C
     A consumer that acknowledges nothing for `dropped_work_us` is not waited for. Else stubs would stay in the chain
     record for as long as its application hangs.
     """
-    dispatcher, now_us = consumer_group.dispatcher, broker.now.mono_us
-    if not delivery_attempts.works(consumer_group, sealed_len):
+    dispatcher, now_us = served.dispatcher, served.broker.now.mono_us
+    if not delivery_attempts.works(served.group, sealed_len):
         return False
-    safe_acked = consumer_group.ledger.safe_acked
+    safe_acked = served.ledger.safe_acked
     if dispatcher.works_until[0] != safe_acked:
-        dispatcher.works_until = (safe_acked, now_us + broker.config.dropped_work_us)
+        dispatcher.works_until = (safe_acked, now_us + served.broker.config.dropped_work_us)
     left_us = dispatcher.works_until[1] - now_us
     if left_us > 0:
-        broker.poll(left_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        served.retry_in(left_us)
     return left_us > 0
 
 
@@ -100,7 +97,7 @@ def next_no(partition: Partition, no: int) -> int:
     return following.no if following is not None else no + 1
 
 
-def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int) -> None:
+def jump(seat: Seat, next_no: int) -> None:
     """The cursor segment is lost: tell the consumers of the gap, and cross in a new group epoch.
 
     Rule `jump-tells-drop` (I1): what the cursor says of dropped messages is told behind the gap. Without it:
@@ -108,25 +105,17 @@ def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
       2. The consumer group goes back to k:5, which is gone: its cursor is in segment 2, and says that 1:5 was dropped.
       3. The consumer group jumps over segment 2, and no consumer is ever told that k:5 is missing.
     """
-    if _must_wait(broker, partition, consumer_group):
+    consumer_group = seat.group
+    if _must_wait(seat):
         return
-    assert consumer_group.cursor is not None
-    consumer_group.ledger.acked = consumer_group.cursor.start_index
-    consumer_group.ledger.take_up_dropped(consumer_group.cursor)
+    consumer_group.ledger.acked = seat.cursor.start_index
+    consumer_group.ledger.take_up_dropped(seat.cursor)
     for consumer in consumer_group.consumers:
-        tell_lost(broker, consumer, Place(consumer_group.segment_no, 0))
-    move_on(broker, partition, consumer_group, next_no, new_epoch=True)
+        tell_lost(seat.broker, consumer, Place(consumer_group.segment_no, 0))
+    move_on(seat, next_no, new_epoch=True)
 
 
-def move_on(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    next_no: int,
-    *,
-    new_epoch: bool = False,
-    chain_revision: int = 0,
-) -> None:
+def move_on(seat: Seat, next_no: int, *, new_epoch: bool = False, chain_revision: int = 0) -> None:
     """Cross: write that the cursor is at the beginning of segment `next_no`.
 
     Rule `crossing-compares-chain` (J3, I11): a server that crosses compares the chain record, which names the server.
@@ -136,40 +125,34 @@ def move_on(
          a token of term 9.
       3. A crosses. It does not know of B, so the tokens of the next server begin at a term below 9.
     """
-    if _must_wait(broker, partition, consumer_group):
+    if _must_wait(seat):
         return
-    assert consumer_group.cursor is not None
-    consumer_group.phase = ConsumerGroupPhase.CROSSING
-    consumer_group.passes_alone = False
-    dropped_from, position = _untold(partition, consumer_group)
-    record = consumer_group.cursor.moved_to(next_no, new_epoch=new_epoch)
-    record = with_term(partition, consumer_group, record)
+    seat.group.phase = ConsumerGroupPhase.CROSSING
+    seat.group.passes_alone = False
+    dropped_from, position = _untold(seat)
+    record = with_term(seat, seat.cursor.moved_to(next_no, new_epoch=new_epoch))
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, chain_revision)
+    write_cursor(seat, record, seat.group.cursor_revision, chain_revision)
 
 
-def with_term(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> CursorRecord:
+def with_term(seat: Seat, record: CursorRecord) -> CursorRecord:
     """The record with the term base for the segment to which it moves."""
-    chain, cursor = partition.chain, consumer_group.cursor
-    assert chain is not None
-    assert cursor is not None
-    left, following = chain.segment(cursor.segment_no), chain.segment(record.segment_no)
+    chain = seat.chain
+    left, following = chain.segment(seat.cursor.segment_no), chain.segment(record.segment_no)
     left_epoch = left.server_epoch if left is not None else chain.epoch
-    return record.after_term(max(left_epoch, consumer_group.server_epoch), following.server_epoch if following else 0)
+    return record.after_term(max(left_epoch, seat.group.server_epoch), following.server_epoch if following else 0)
 
 
-def move_to(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, chain_revision: int
-) -> None:
+def move_to(seat: Seat, record: CursorRecord, chain_revision: int) -> None:
     """Cross with a hand-over: write this cursor, under the revision of the chain."""
-    if _must_wait(broker, partition, consumer_group):
+    if _must_wait(seat):
         return
-    consumer_group.phase = ConsumerGroupPhase.CROSSING
-    dropped_from, position = _untold(partition, consumer_group)
+    seat.group.phase = ConsumerGroupPhase.CROSSING
+    dropped_from, position = _untold(seat)
     if not dropped_from:
-        dropped_from, position = _lost_between(partition, consumer_group.segment_no, record.segment_no)
+        dropped_from, position = _lost_between(seat.partition, seat.group.segment_no, record.segment_no)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, chain_revision)
+    write_cursor(seat, record, seat.group.cursor_revision, chain_revision)
 
 
 def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
@@ -186,7 +169,7 @@ def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int]:
+def _untold(seat: Seat) -> tuple[int, int]:
     """The offset and position from which messages were dropped, if no consumer is known to have been told; else 0, 0.
 
     Rule `untold-is-forgotten` (I1, I8): a cursor that passes a stub says what its readers were not told. Without it:
@@ -194,11 +177,11 @@ def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, i
       2. Its consumer was told of the drop, but dies before it has acknowledged anything.
       3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
-    ledger = consumer_group.ledger
+    ledger = seat.group.ledger
     if ledger.dropped_from:
         return ledger.dropped_from, ledger.dropped_position
-    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-    cursor = consumer_group.cursor
+    segment = seat.partition.chain.segment(seat.group.segment_no) if seat.partition.chain is not None else None
+    cursor = seat.group.cursor
     if segment is not None and segment.state is SegmentState.LOST and cursor is not None:
         # Rule `jump-is-noted` (I1): the cursor says what was lost in the segment that it leaves. Without it:
         #   1. Segment 1 is declared lost. No consumer is there, and a broker that is asked moves the cursor on.
@@ -213,44 +196,38 @@ def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, i
 
 
 def write_cursor(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    record: CursorRecord,
-    revision: int,
-    chain_revision: int = 0,
-    *,
-    is_new: bool = False,
+    seat: Seat, record: CursorRecord, revision: int, chain_revision: int = 0, *, is_new: bool = False
 ) -> None:
     """Start one transaction that writes the cursor, if its revision is still `revision`.
 
     If `chain_revision` is not 0, the transaction also compares the revision of the chain record. `is_new`: the consumer
     group begins.
     """
-    if _must_wait(broker, partition, consumer_group):
+    if _must_wait(seat):
         return
-    consumer_group.crossing_serial = serial = broker.new_serial()
-    known = consumer_group.cursor if revision and not is_new else None
+    seat.group.crossing_serial = serial = seat.broker.new_serial()
+    known = seat.group.cursor if revision and not is_new else None
     follows = (known.segment_no, known.group_epoch) if known is not None else None
-    broker.out.emit(
-        WriteCursor(partition.id, consumer_group.name, serial, record, revision, chain_revision, is_new, follows)
+    seat.broker.out.emit(
+        WriteCursor(seat.partition.id, seat.group.name, serial, record, revision, chain_revision, is_new, follows)
     )
 
 
-def _must_wait(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+def _must_wait(seat: Seat) -> bool:
     """Whether the coordinator refuses writes. If so, read the cursor again after a time, when it may take them."""
-    wait_us = partition.write_wait_us(broker)
+    wait_us = seat.partition.write_wait_us(seat.broker)
     if wait_us:
-        consumer_group.phase = ConsumerGroupPhase.LOADING
-        broker.poll(wait_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.group.phase = ConsumerGroupPhase.LOADING
+        seat.poll(wait_us, TimerKind.CURSOR)
     return wait_us > 0
 
 
-def on_written(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome) -> None:
+def on_written(seat: Seat, outcome: WriteOutcome) -> None:
     """The transaction of a crossing ended: end the segment if it was done, else read the cursor again."""
+    consumer_group = seat.group
     keyed = consumer_group.keyed
     if outcome is WriteOutcome.DONE and consumer_group.phase is ConsumerGroupPhase.CROSSING:
-        end_segment(broker, partition, consumer_group)
+        end_segment(seat)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
     if keyed is not None and keyed.handoff.outgoing is not None:
@@ -266,25 +243,26 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
     if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handoff.outgoing is not None:
         # The transaction compared the chain too. Without a look at it: this member, which was not told of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
-        partition.read_chain(broker)
+        seat.partition.read_chain(seat.broker)
     if outcome is WriteOutcome.CONFLICT:
-        partition.read_chain(broker)  # perhaps it was the chain that had changed; the cursor is read after it
-        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.partition.read_chain(seat.broker)  # perhaps it was the chain that had changed; the cursor is read after it
+        seat.poll(seat.broker.config.retry_us, TimerKind.CURSOR)
     elif outcome is not WriteOutcome.REFUSED:
-        read_cursor(broker, partition, consumer_group)
+        seat.read_cursor()
     elif (
         consumer_group.consumers
         or consumer_group.is_asked
         or consumer_group.is_forwarding
-        or may_be_carried_out(partition, consumer_group)
+        or may_be_carried_out(seat.partition, consumer_group)
     ):
-        broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.poll(seat.partition.write_wait_us(seat.broker), TimerKind.CURSOR)
     else:
-        forget_if_unused(partition, consumer_group)
+        forget_if_unused(seat.partition, consumer_group)
 
 
-def end_segment(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def end_segment(seat: Seat) -> None:
     """The cursor has moved: tell the consumers that the segment has ended and which broker serves the next one."""
+    partition, consumer_group = seat.partition, seat.group
     log = partition.logs.get(consumer_group.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
     following_no = next_no(partition, consumer_group.segment_no)
@@ -295,7 +273,7 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
     server = following.server.broker if following is not None else ""
     event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)
     for consumer in consumer_group.consumers:
-        tell(broker, consumer, event)
+        tell(seat.broker, consumer, event)
     delivery_attempts.forget(partition, consumer_group.name)
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
@@ -303,5 +281,5 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING
     if consumer_group.is_asked or consumer_group.is_forwarding:
-        read_cursor(broker, partition, consumer_group)
+        seat.read_cursor()
     forget_if_unused(partition, consumer_group)

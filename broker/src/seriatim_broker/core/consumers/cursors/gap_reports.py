@@ -16,16 +16,19 @@ from seriatim_api.reported_gaps import tell as take
 from ...state.broker import BrokerState
 from ...state.consumers import ConsumerGroup
 from ...state.dispatcher import Consumer
-from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import Dropped, Gap
 from ...values.kinds import TimerKind
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from .consumer_group import tell
+from .served import Served
 
 GONE_AT_ONCE_MAX: Final = 20_000
 """So many messages of lists that are gone are passed in one step: some milliseconds."""
+
+LOOKED_BACK_MAX = 100
+"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""
 
 
 def tell_lost(broker: BrokerState, consumer: Consumer, place: Place) -> None:
@@ -74,22 +77,20 @@ class GoneBudget:
       2. A person releases the key. The server passes all of them in one step, and answers no heartbeat for ten seconds.
     """
 
-    __slots__ = ("_broker", "_name", "_partition_id", "dropped", "gaps", "messages")
+    __slots__ = ("_served", "dropped", "gaps", "messages")
 
-    def __init__(self, broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    def __init__(self, served: Served) -> None:
         self.messages = GONE_AT_ONCE_MAX
-        self.gaps = max(broker.config.keys_at_once // max(len(consumer_group.consumers), 1), 1)
+        self.gaps = max(served.broker.config.keys_at_once // max(len(served.group.consumers), 1), 1)
         self.dropped: list[int] = []
-        self._broker = broker
-        self._partition_id = partition.id
-        self._name = consumer_group.name
+        self._served = served
 
     @property
     def is_left(self) -> bool:
         """Whether more may be passed. If not, that goes on in the next step."""
         if self.messages > 0 and self.gaps > 0:
             return True
-        self._broker.go_on_next_step(TimerKind.KEYS, self._partition_id, self._name)
+        self._served.go_on_next_step(TimerKind.KEYS)
         return False
 
     def take(self, listed: Iterable[int], end: int, *, is_lost: bool) -> list[int]:
@@ -134,12 +135,10 @@ class GoneBudget:
                 told.append(Told(offset, offset + 1, 1))
         for consumer in consumers:
             for gap in told:
-                tell_dropped(self._broker, consumer, gap.first, Place(*split_offset(gap.end)), gap.messages)
+                tell_dropped(self._served.broker, consumer, gap.first, Place(*split_offset(gap.end)), gap.messages)
 
 
-def tell_dropped_unread(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, to_index: int
-) -> None:
+def tell_dropped_unread(served: Served, to_index: int) -> None:
     """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
     Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
@@ -148,18 +147,16 @@ def tell_dropped_unread(
       1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
-    dispatcher = consumer_group.dispatcher
+    dispatcher = served.dispatcher
     assert dispatcher.active is not None
-    no, index = consumer_group.segment_no, dispatcher.delivered
-    tell_dropped(broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
+    no, index = served.segment.no, dispatcher.delivered
+    tell_dropped(served.broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
     dispatcher.pass_to(to_index)
     # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
-    broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+    served.retry_in(served.broker.config.retry_us)
 
 
-def tell_noted_drop(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer, place: Place
-) -> None:
+def tell_noted_drop(served: Served, consumer: Consumer, place: Place) -> None:
     """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
 
     The note may begin with segments that were declared lost. It is told of these as such.
@@ -169,9 +166,8 @@ def tell_noted_drop(
       2. The next server does not know how many messages segment 1 had. It tells of a drop from 1:37 on, of 1 message.
       3. The client was told of 1 message there, 2:2. So it tells the application nothing of 1:37.
     """
-    chain, ledger = partition.chain, consumer_group.ledger
+    chain, ledger = served.chain, served.ledger
     offset, position = ledger.dropped_from, ledger.dropped_position
-    assert chain is not None
     end = make_offset(*place)
     while offset and end_of_gone(chain, offset)[1]:
         following = chain.from_no(split_offset(offset)[0] + 1)
@@ -180,19 +176,17 @@ def tell_noted_drop(
     is_known = position > 0 or offset == make_offset(1, 0)
     count = position_of(chain, end) - position if is_known else 0
     if 0 < offset < end and (count > 0 or not is_known):
-        tell_dropped(broker, consumer, offset, place, count)
+        tell_dropped(served.broker, consumer, offset, place, count)
 
 
-def tell_new_gaps(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
-) -> None:
+def tell_new_gaps(served: Served, known: Chain | None) -> None:
     """A new chain record says that segments before the cursor are lost: tell those who get messages of each new gap."""
-    active = consumer_group.dispatcher.active
-    consumers = consumer_group.consumers if consumer_group.keyed is not None else [active] if active else []
-    told = [place.segment_no for place in lost_since(known, consumer_group)] if consumers else []
-    for place in lost_since(partition.chain, consumer_group) if consumers else ():
+    active = served.dispatcher.active
+    consumers = served.group.consumers if served.group.keyed is not None else [active] if active else []
+    told = [place.segment_no for place in lost_since(known, served.group)] if consumers else []
+    for place in lost_since(served.chain, served.group) if consumers else ():
         for consumer in consumers if place.segment_no not in told else ():
-            tell_lost(broker, consumer, place)
+            tell_lost(served.broker, consumer, place)
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
@@ -230,7 +224,3 @@ def lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place
             lost.setdefault(segment.no, begin if segment.no == begin.segment_no else Place(segment.no, 0))
         segment = chain.from_no(segment.no + 1)
     return [lost[no] for no in sorted(lost)]
-
-
-LOOKED_BACK_MAX = 100
-"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""

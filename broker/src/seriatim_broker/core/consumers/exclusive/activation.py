@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup
 from ...state.dispatcher import Consumer
-from ...state.partition import Partition
 from ...values.effects import Joined
 from ...values.kinds import TimerKind
 from ...values.positions import Place
 from ..cursors import delivery_attempts, gap_reports
 from ..cursors.consumer_group import tell
+from ..cursors.served import Served
 from . import delivery
 
 TOKEN_COUNTER_BITS = 24
 """The low bits of a token are a counter, and the bits above are the server epoch. So a new server repeats no token."""
 
 
-def activate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+def activate(served: Served, consumer: Consumer) -> None:
     """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
-    dispatcher = consumer_group.dispatcher
+    broker, consumer_group = served.broker, served.group
+    dispatcher = served.dispatcher
     if len(consumer_group.consumers) > 1:
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
+        served.poll(broker.config.session_poll_us, TimerKind.SESSION)
     broker.streams.activations += 1  # over the member run, so no token comes twice in one server epoch
     token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
-    dispatcher.grant(consumer, token, consumer_group.ledger.acked)
+    dispatcher.grant(consumer, token, served.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
-    tell(broker, consumer, _joined(consumer_group, active=True))
+    tell(broker, consumer, _joined(served, active=True))
     consumer.told = ()
-    for place in gap_reports.lost_since(partition.chain, consumer_group):
+    for place in gap_reports.lost_since(served.chain, consumer_group):
         gap_reports.tell_lost(broker, consumer, place)
     place = Place(consumer_group.segment_no, dispatcher.delivered)
-    gap_reports.tell_noted_drop(broker, partition, consumer_group, consumer, place)
-    delivery.pump_consumer_group(broker, partition, consumer_group)
+    gap_reports.tell_noted_drop(served, consumer, place)
+    delivery.pump_consumer_group(served)
 
 
-def stand_by(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+def stand_by(served: Served, consumer: Consumer) -> None:
     """Tell a consumer that it is a standby."""
-    tell(broker, consumer, _joined(consumer_group, active=False))
+    tell(served.broker, consumer, _joined(served, active=False))
 
 
-def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
-    token = consumer_group.dispatcher.token if active else 0
-    assert consumer_group.cursor is not None
+def _joined(served: Served, active: bool) -> Joined:
+    group, cursor, token = served.group, served.cursor, served.dispatcher.token if active else 0
     return Joined(
-        active,
-        consumer_group.segment_no,
-        consumer_group.ledger.acked,
-        token,
-        consumer_group.group_epoch,
-        consumer_group.server_epoch,
-        consumer_group.cursor.paused,
-        consumer_group.cursor.begun_by,
-        consumer_group.cursor.mode,
-        at_most_once=consumer_group.cursor.at_most_once,
-    )
+        active, group.segment_no, served.ledger.acked, token, group.group_epoch, group.server_epoch, cursor.paused,
+        cursor.begun_by, cursor.mode, at_most_once=cursor.at_most_once,
+    )  # fmt: skip

@@ -15,7 +15,6 @@ from __future__ import annotations
 from seriatim_api.ids import split_offset
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Yielding
 from ...state.ledger import Ledger
 from ...state.partition import Partition
@@ -23,66 +22,65 @@ from ...values.effects import YieldAsked
 from ...values.events import ConsumerYielded
 from ...values.kinds import TimerKind
 from ..cursors.consumer_group import consumer_group_with, tell
+from ..cursors.served import Served, serving_of
 from . import activation, assignment
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """A time is over: after the last change, of a wait for the consumer that was active, or of an attempt to yield."""
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None:
-        look(broker, partition, consumer_group)
+    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    if served is not None and served.group.keyed is None:
+        look(served)
 
 
-def look(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def look(served: Served) -> None:
     """Time has passed: see whether another consumer should read the partition."""
-    dispatcher, now_us = consumer_group.dispatcher, broker.now.mono_us
-    if consumer_group.phase is not ConsumerGroupPhase.SERVING or consumer_group.keyed is not None:
-        return
+    dispatcher, now_us = served.dispatcher, served.broker.now.mono_us
     if dispatcher.active is None:
         if now_us < dispatcher.returns_until_us:
             # An earlier look, of a change before this wait began, may have kept `waits_for_return` from setting this
             # time. Without it, the standbys would wait until another consumer comes or goes.
-            _look_at(broker, partition, consumer_group, dispatcher.returns_until_us)
-        elif consumer_group.consumers:
-            activation.activate(broker, partition, consumer_group, assignment.first(broker, consumer_group))
-            assignment.changed(broker, partition, consumer_group)
+            _look_at(served, dispatcher.returns_until_us)
+        elif served.group.consumers:
+            activation.activate(served, assignment.first(served))
+            assignment.changed(served)
         return
-    to = assignment.better(broker, consumer_group)
+    to = assignment.better(served)
     yielding = dispatcher.yielding
     if yielding is not None and (to is not yielding.to or now_us >= yielding.until_us):
         if now_us >= yielding.until_us:
-            _try_later(broker, partition, consumer_group)
-        assignment.end_attempt(broker, partition, consumer_group)
+            _try_later(served)
+        assignment.end_attempt(served)
     if dispatcher.yielding is not None:
-        _look_at(broker, partition, consumer_group, dispatcher.yielding.until_us)
+        _look_at(served, dispatcher.yielding.until_us)
         return
     if to is None:
         return
-    begin_us = max(dispatcher.changed_us + broker.config.spread_calm_us, dispatcher.yield_again_us)
+    begin_us = max(dispatcher.changed_us + served.broker.config.spread_calm_us, dispatcher.yield_again_us)
     if now_us < begin_us:
-        _look_at(broker, partition, consumer_group, begin_us)
+        _look_at(served, begin_us)
         return
-    dispatcher.yielding = Yielding(to, now_us + broker.config.spread_yield_us)
-    _look_at(broker, partition, consumer_group, dispatcher.yielding.until_us)
-    go_on(broker, partition, consumer_group)
+    dispatcher.yielding = Yielding(to, now_us + served.broker.config.spread_yield_us)
+    _look_at(served, dispatcher.yielding.until_us)
+    go_on(served)
 
 
-def _look_at(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, at_us: int) -> None:
-    broker.poll(at_us - broker.now.mono_us, TimerKind.SPREAD, partition.id, consumer_group.name)
+def _look_at(served: Served, at_us: int) -> None:
+    served.poll(at_us - served.broker.now.mono_us, TimerKind.SPREAD)
 
 
-def _try_later(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _try_later(served: Served) -> None:
     """The attempt has taken too long. The next one is later, each time after twice as long."""
-    dispatcher, config = consumer_group.dispatcher, broker.config
+    dispatcher, config = served.dispatcher, served.broker.config
     wait_us = min(config.spread_retry_us << min(dispatcher.yields_failed, 16), config.spread_retry_us_max)
     dispatcher.yields_failed += 1
-    dispatcher.yield_again_us = broker.now.mono_us + wait_us
+    dispatcher.yield_again_us = served.broker.now.mono_us + wait_us
     assert dispatcher.active is not None
     name = dispatcher.active.name
-    broker.out.note("not yielded", partition.id, group=consumer_group.name, consumer=name, retry_s=wait_us // 1_000_000)
+    served.note("not yielded", consumer=name, retry_s=wait_us // 1_000_000)
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def go_on(served: Served) -> None:
     """Go on with the attempt to yield that is under way: ask when nothing is read any more, and end it when it is done.
 
     Rule `yields-when-done` (I2, I9): another consumer is active only when all that the application of the active one
@@ -94,23 +92,23 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       1. The group is at most once. 1:0 to 1:9 are read for c1, and acknowledged because they are about to be given.
       2. c1 yields before that is durable. c2 is active, and begins at 1:10: 1:0 to 1:9 are given to no consumer.
     """
-    dispatcher, ledger = consumer_group.dispatcher, consumer_group.ledger
+    dispatcher, ledger = served.dispatcher, served.ledger
     yielding, active = dispatcher.yielding, dispatcher.active
-    if yielding is None or active is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    if yielding is None or active is None:
         return
     if not yielding.number:
         if not dispatcher.reading and not dispatcher.held_back:
-            yielding.number = broker.new_serial()
-            tell(broker, active, YieldAsked(yielding.number))
+            yielding.number = served.broker.new_serial()
+            tell(served.broker, active, YieldAsked(yielding.number))
         return
     if yielding.below is None or not _is_done(ledger, yielding.below):
         return
     to = yielding.to
-    broker.out.note("yielded", partition.id, group=consumer_group.name, consumer=active.name, to=to.name)
+    served.note("yielded", consumer=active.name, to=to.name)
     dispatcher.take_back(yielding.below)
     dispatcher.end_grant()
-    activation.stand_by(broker, consumer_group, active)
-    activation.activate(broker, partition, consumer_group, to)
+    activation.stand_by(served, active)
+    activation.activate(served, to)
 
 
 def _is_done(ledger: Ledger, below: int) -> bool:
@@ -126,9 +124,10 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
       3. c2 is given 1:5 as a first delivery.
     """
     consumer_group = consumer_group_with(partition, event.stream, event.subscription)
-    if consumer_group is None or consumer_group.keyed is not None:
+    served = serving_of(broker, partition, consumer_group)
+    if consumer_group is None or consumer_group.keyed is not None or served is None:
         return
-    dispatcher = consumer_group.dispatcher
+    dispatcher = served.dispatcher
     yielding, active = dispatcher.yielding, dispatcher.active
     no, index = split_offset(event.offset)
     if (
@@ -145,7 +144,7 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
     lowest = dispatcher.delivered if consumer_group.is_at_most_once else 0
     if lowest <= index <= dispatcher.delivered:
         yielding.below = max(index, consumer_group.ledger.acked)
-        go_on(broker, partition, consumer_group)
+        go_on(served)
 
 
 def _is_answer(yielding: Yielding, event: ConsumerYielded) -> bool:

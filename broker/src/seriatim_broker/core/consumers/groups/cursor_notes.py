@@ -14,14 +14,13 @@ from typing import Final
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.partition import Partition
 from ...values.events import CursorRecord, WriteOutcome
 from ...values.keyed import ConsumerMode
 from ...values.kinds import TimerKind
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing
-from ..cursors.consumer_group import read_cursor
+from ..cursors.served import KeyedServed, Served, serving_of
 from . import operations, progress
 
 KEEP_MS: Final = 86_400_000
@@ -50,27 +49,25 @@ def look(broker: BrokerState, partition: Partition, group: str) -> None:
       2. The controller removes its cursor, because nothing was noted in it for 7 days.
       3. The consumer reconnects, and begins at the end: it misses all messages between.
     """
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None and consumer_group.keyed is not None:
-        _take_next_term(broker, partition, consumer_group)
+    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    if isinstance(served, KeyedServed):
+        _take_next_term(served)
         return
-    if (
-        consumer_group is None
-        or consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or consumer_group.cursor is None
-        or consumer_group.cursor.mode is not ConsumerMode.BROADCAST
-        or not consumer_group.consumers
-    ):
+    if served is None or served.cursor.mode is not ConsumerMode.BROADCAST or not served.group.consumers:
         return
-    broker.poll(LOOK_US, TimerKind.KEEPING, partition.id, group)
-    is_busy = consumer_group.crossing_serial or consumer_group.operations or partition.write_wait_us(broker)
-    is_old = broker.now.wall_ms - consumer_group.cursor.reported_at_ms >= KEEP_MS
-    if is_old and not is_busy and right.may_deliver(broker, partition, consumer_group.segment_no):
-        record = kept(broker, consumer_group.cursor)
-        crossing.write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision)
+    served.poll(LOOK_US, TimerKind.KEEPING)
+    is_old = broker.now.wall_ms - served.cursor.reported_at_ms >= KEEP_MS
+    if is_old and not _is_busy(served) and right.may_deliver(broker, partition, served.segment.no):
+        crossing.write_cursor(served, kept(broker, served.cursor), served.group.cursor_revision)
 
 
-def _take_next_term(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _is_busy(served: Served) -> bool:
+    """Whether something else is written into the cursor, or the coordinator takes no writes."""
+    group = served.group
+    return bool(group.crossing_serial or group.operations or served.partition.write_wait_us(served.broker))
+
+
+def _take_next_term(served: KeyedServed) -> None:
     """Many tokens of the term are given: write the next one into the cursor, and count from 0. Grants go on meanwhile.
 
     The transaction compares the chain record too, which names the server, as a crossing does.
@@ -79,58 +76,48 @@ def _take_next_term(broker: BrokerState, partition: Partition, consumer_group: C
       1. A server grants 100,000 keys a second for months. Its counter has no more bits.
       2. It begins again at 0: the tokens of each key fall, and applications that fence with them refuse all messages.
     """
-    keyed = consumer_group.keyed
-    if (
-        consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or keyed is None
-        or keyed.handoff.frozen is not None
-        or consumer_group.cursor is None
-        or broker.streams.tokens - consumer_group.tokens_from < broker.config.term_tokens_max
-    ):
+    broker, consumer_group = served.broker, served.group
+    count = broker.streams.tokens - consumer_group.tokens_from
+    if served.keyed.handoff.frozen is not None or count < broker.config.term_tokens_max:
         return
-    is_busy = consumer_group.crossing_serial or consumer_group.operations or partition.write_wait_us(broker)
-    if is_busy or not right.may_deliver(broker, partition, consumer_group.segment_no):
-        broker.poll(broker.config.retry_us, TimerKind.KEEPING, partition.id, consumer_group.name)
-    elif not partition.revision:
-        partition.read_chain(broker)
-        broker.poll(broker.config.retry_us, TimerKind.KEEPING, partition.id, consumer_group.name)
+    if _is_busy(served) or not right.may_deliver(broker, served.partition, consumer_group.segment_no):
+        served.poll(broker.config.retry_us, TimerKind.KEEPING)
+    elif not served.partition.revision:
+        served.partition.read_chain(broker)
+        served.poll(broker.config.retry_us, TimerKind.KEEPING)
     elif consumer_group.term < TERM_MAX:
-        record = with_next_term(consumer_group.cursor)
         crossing.write_cursor(
-            broker, partition, consumer_group, record, consumer_group.cursor_revision, partition.revision
+            served, with_next_term(served.cursor), consumer_group.cursor_revision, served.partition.revision
         )
 
 
-def _note(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, revision: int) -> None:
+def _note(served: Served, revision: int) -> None:
     """What was written into the cursor counts from now on."""
-    assert consumer_group.cursor is not None
+    consumer_group = served.group
     consumer_group.cursor_revision = revision
     if consumer_group.keyed is None:
-        consumer_group.cursor = kept(broker, consumer_group.cursor)
+        consumer_group.cursor = kept(served.broker, served.cursor)
         return
-    consumer_group.cursor = with_next_term(consumer_group.cursor)
-    consumer_group.tokens_from = broker.streams.tokens
-    control_records.replicate(broker, partition, consumer_group)  # the disks know the term base, for a rebuild
+    consumer_group.cursor = with_next_term(served.cursor)
+    consumer_group.tokens_from = served.broker.streams.tokens
+    control_records.replicate(served)  # the disks know the term base, for a rebuild
 
 
-def on_written(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome, revision: int
-) -> None:
+def on_written(served: Served, outcome: WriteOutcome, revision: int) -> None:
     """The note was written, or not. After a conflict the place of the consumer group is found anew."""
-    assert consumer_group.cursor is not None
     if outcome is WriteOutcome.DONE:
-        _note(broker, partition, consumer_group, revision)
+        _note(served, revision)
     elif outcome is WriteOutcome.CONFLICT:
         # Rule `term-reads-chain`: the transaction may have compared the chain too, so that is read again. Without it:
         #   1. This member was not told of a change of the chain record. It writes the next term.
         #   2. After the conflict it reads the cursor, which has not changed, and begins anew.
         #   3. It writes the next term under the same revision, for ever, and grants nothing.
-        consumer_group.look_again()
-        consumer_group.reads_chain_first = True
-        partition.read_chain(broker)
-        read_cursor(broker, partition, consumer_group)
+        served.group.look_again()
+        served.group.reads_chain_first = True
+        served.partition.read_chain(served.broker)
+        served.read_cursor()
         return
     elif outcome is WriteOutcome.UNKNOWN:
-        read_cursor(broker, partition, consumer_group)
-    operations.go_on(broker, partition, consumer_group)
-    progress.go_on(broker, partition, consumer_group)
+        served.read_cursor()
+    operations.go_on(served)
+    progress.go_on(served)

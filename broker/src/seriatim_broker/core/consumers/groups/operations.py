@@ -57,9 +57,8 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, format_offset, make_offset, split_offset
 
-from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
+from ...state.consumers import ConsumerGroupPhase, Operation
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import ConsumerGroupOperated, Paused
@@ -71,9 +70,9 @@ from ...values.positions import Place, first_kept, position_of
 from ...values.segment import SegmentState
 from ...values.targets import named, place_of
 from ..cursors import control_records, crossing, delivery_attempts
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, tell
+from ..cursors.served import Seat, Served
 from ..exclusive import assignment
-from ..keyed import handoff
 from . import progress
 
 OPERATIONS_MAX = 8
@@ -119,23 +118,22 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     forget_if_unused(partition, consumer_group)
 
 
-def fail(broker: BrokerState, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
+def fail(seat: Seat, error: errors.SeriatimError) -> None:
     """Answer every operation with this error: the consumer group, or its partition, is not there."""
-    for operation in consumer_group.operations:
-        _answer(broker, operation, None, error)
-    consumer_group.operations = []
+    for operation in seat.group.operations:
+        _answer(seat.broker, operation, None, error)
+    seat.group.operations = []
 
 
 # ---- the cursor was read --------------------------------------------------------------------------------
 
 
-def is_unsettled(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
-) -> bool:
+def is_unsettled(seat: Seat, record: CursorRecord, revision: int) -> bool:
     """Whether the outcome of an operation is still not known.
 
     Then the place of the consumer group is not known either.
     """
+    consumer_group = seat.group
     operation = consumer_group.writing
     if operation is None:
         return False
@@ -143,51 +141,50 @@ def is_unsettled(
         return True
     if was_done(record, operation.event):
         consumer_group.operations.pop(0)
-        _answer(broker, operation, record, None)
+        _answer(seat.broker, operation, record, None)
         return False
     operation.is_begun = False
     if revision != consumer_group.cursor_revision:
         return False  # another transaction came first, so this one can never be carried out
-    if not _is_server(broker, partition, record):
+    if not _is_server(seat.broker, seat.partition, record):
         consumer_group.operations.pop(0)
         text = "another broker serves the group now, and it is not known whether the operation was carried out"
-        _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
+        _answer(seat.broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
-        following = after(record, operation.event, partition.chain, *_known_here(partition, consumer_group))
+        following = after(record, operation.event, seat.partition.chain, *_known_here(seat))
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         consumer_group.operations.pop(0)
-        _answer(broker, operation, None, exc)
+        _answer(seat.broker, operation, None, exc)
         return False
-    _write(broker, partition, consumer_group, operation, following)
+    _write(seat, operation, following)
     return True
 
 
-def take_up(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
-) -> None:
+def take_up(served: Served, record: CursorRecord, revision: int) -> None:
     """The cursor is in the same place as before. If the consumer group was paused or resumed, tell its consumers."""
-    known = consumer_group.cursor
+    known = served.group.cursor
     was_paused = known is not None and known.paused
-    consumer_group.cursor, consumer_group.cursor_revision = record, revision
+    served.group.cursor, served.group.cursor_revision = record, revision
     if known is not None and record.settings != known.settings:
-        control_records.replicate(broker, partition, consumer_group)  # the settings are on disks too
-        assignment.changed(broker, partition, consumer_group)
+        control_records.replicate(served)  # the settings are on disks too
+        assignment.changed(served)
     if record.paused != was_paused:
-        for consumer in consumer_group.consumers:
-            tell(broker, consumer, Paused(record.paused))
+        for consumer in served.group.consumers:
+            tell(served.broker, consumer, Paused(record.paused))
     if was_paused and not record.paused:
-        progress.pump_consumer_group(broker, partition, consumer_group)
+        progress.pump_consumer_group(served)
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def go_on(seat: Seat) -> None:
     """The chain and the cursor are known: carry out the operations that wait, one after another."""
-    while consumer_group.operations and not consumer_group.crossing_serial and partition.read_floor is None:
+    consumer_group = seat.group
+    while consumer_group.operations and not consumer_group.crossing_serial and seat.partition.read_floor is None:
         is_crossing = consumer_group.phase is ConsumerGroupPhase.CROSSING
-        if consumer_group.cursor is None or is_crossing or may_be_carried_out(partition, consumer_group):
+        if consumer_group.cursor is None or is_crossing or may_be_carried_out(seat.partition, consumer_group):
             return
         operation = consumer_group.operations[0]
-        chain = partition.chain
+        chain = seat.partition.chain
         segment = chain.segment(consumer_group.cursor.segment_no) if chain is not None else None
         # Rule `operation-by-new-record` (I13): a chain record that is older than the one that was read for the caller
         # decides no operation. Without it:
@@ -202,24 +199,21 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         ):
             return  # the cursor moves to another segment now, or the chain record here is older
         try:
-            record = _decide(broker, partition, consumer_group, operation.event, chain)
+            record = _decide(seat, operation.event, chain)
         except errors.SeriatimError as exc:
-            _answer(broker, operation, None, exc)
+            _answer(seat.broker, operation, None, exc)
         else:
-            if record is not consumer_group.cursor and not _is_alone(broker, partition, segment.no):
-                right.seek(broker, partition, segment.no)
+            if record is not consumer_group.cursor and not _is_alone(seat):
                 return  # another member may still deliver; `on_due`, or a newer record, tries again
             if record is not consumer_group.cursor:
-                _write(broker, partition, consumer_group, operation, record)
+                _write(seat, operation, record)
                 return
-            _answer(broker, operation, record, None, was_done=True)
+            _answer(seat.broker, operation, record, None, was_done=True)
         consumer_group.operations.pop(0)
-    forget_if_unused(partition, consumer_group)
+    forget_if_unused(seat.partition, consumer_group)
 
 
-def _decide(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, chain: Chain
-) -> CursorRecord:
+def _decide(seat: Seat, event: OperateConsumerGroup, chain: Chain) -> CursorRecord:
     """The cursor after the operation; the same cursor if there is nothing to do.
 
     Raises:
@@ -228,11 +222,10 @@ def _decide(
         OffsetOutOfRangeError: There is no such place, or a rewind would go forward, or a skip would go back.
         CoordinatorRefusedError: The coordinator refuses writes at this moment.
     """
-    cursor = consumer_group.cursor
-    assert cursor is not None
+    cursor = seat.cursor
     if was_done(cursor, event):
         return cursor
-    if not _is_server(broker, partition, cursor):
+    if not _is_server(seat.broker, seat.partition, cursor):
         segment = chain.segment(cursor.segment_no)
         server = segment.server.broker if segment is not None else ""
         raise errors.GroupHeadElsewhereError(f"segment {cursor.segment_no} is served by {server}", server=server)
@@ -244,23 +237,21 @@ def _decide(
         )
     if event.operation.moves:
         place = place_of(chain, event.segment_no, event.index, event.known_len)
-        _check_direction(partition, consumer_group, event, place)
-        _check_aside(partition, consumer_group, event, place)
+        _check_direction(seat, event, place)
+        _check_aside(seat, event, place)
     elif event.operation is ConsumerGroupOperation.CONFIGURE:
-        if not _check_settings(broker, partition, consumer_group, event):
+        if not _check_settings(seat, event):
             return cursor
     elif cursor.paused == (event.operation is ConsumerGroupOperation.PAUSE):
         return cursor
-    if partition.write_wait_us(broker):
+    if seat.partition.write_wait_us(seat.broker):
         raise errors.CoordinatorRefusedError(
             "the coordinator takes no writes now: nothing was changed; try again later"
         )
-    return after(cursor, event, chain, *_known_here(partition, consumer_group))
+    return after(cursor, event, chain, *_known_here(seat))
 
 
-def _check_direction(
-    partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, place: Place
-) -> None:
+def _check_direction(seat: Seat, event: OperateConsumerGroup, place: Place) -> None:
     """Refuse a rewind that goes forward and a skip that goes back, from where the consumer group is by now.
 
     Without this check:
@@ -268,7 +259,7 @@ def _check_direction(
       2. Its consumers read up to 1:90.
       3. The skip gives them 40 messages again.
     """
-    here = _here(partition, consumer_group)
+    here = _here(seat)
     if event.operation is ConsumerGroupOperation.SKIP and place < here:
         raise errors.OffsetOutOfRangeError(
             f"group {event.consumer_group} has passed {named(place)} already and is at {named(here)}, so there is "
@@ -283,24 +274,21 @@ def _check_direction(
         )
 
 
-def _check_settings(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup
-) -> bool:
+def _check_settings(seat: Seat, event: OperateConsumerGroup) -> bool:
     """Refuse settings that the consumer group cannot have now. Returns whether they differ from those that it has."""
-    cursor = consumer_group.cursor
-    assert cursor is not None
+    cursor = seat.cursor
     settings = event.wanted.over(cursor.settings)
     if settings == cursor.settings:
         return False
     if _keeps_epoch(cursor, settings):
         return True
-    if consumer_group.consumers:
+    if seat.group.consumers:
         what = "another mode" if settings.mode is not cursor.mode else "another delivery guarantee"
         raise errors.PreconditionError(
-            f"consumer {consumer_group.consumers[0].name} is in group {event.consumer_group}, and {what} begins "
+            f"consumer {seat.group.consumers[0].name} is in group {event.consumer_group}, and {what} begins "
             "without consumers: nothing was changed; stop the group's consumers first"
         )
-    _check_aside(partition, consumer_group, event, _here(partition, consumer_group))
+    _check_aside(seat, event, _here(seat))
     return True
 
 
@@ -315,21 +303,18 @@ def _keeps_epoch(cursor: CursorRecord, settings: ConsumerGroupSettings) -> bool:
     return (settings.mode, settings.at_most_once) == (cursor.mode, cursor.at_most_once)
 
 
-def _check_aside(
-    partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, place: Place
-) -> None:
+def _check_aside(seat: Seat, event: OperateConsumerGroup, place: Place) -> None:
     """Refuse to begin a new group epoch there if parked keys, or messages that were set aside, would be lost."""
-    cursor = consumer_group.cursor
-    assert cursor is not None
+    cursor = seat.cursor
     if event.drop_aside or not cursor.mode.is_keyed:
         return
     counts, oldest = KeyCounts(), cursor.oldest
-    keyed = consumer_group.keyed
-    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
+    keyed = seat.group.keyed
+    if keyed is not None and keyed.handoff.unread is None and seat.is_serving:
         counts, oldest = keyed.counts(keyed.window.floor), keyed.lists.oldest
-    elif (rows := control_records.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
+    elif (rows := control_records.rows_at_rest(seat.partition, seat.group.name, cursor)) is not None:
         counts = count_keys(rows.items(), 0)
-        known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+        known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
         oldest = known.oldest if known is not None else cursor.oldest
     is_lost = 0 < oldest < make_offset(*place)
     if not (counts.parked or counts.forwarding or is_lost):
@@ -342,52 +327,50 @@ def _check_aside(
     )
 
 
-def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
+def _here(seat: Seat) -> Place:
     """The place below which the consumer group has acknowledged all, as far as this server knows."""
-    cursor = consumer_group.cursor
-    assert cursor is not None
-    if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        return Place(consumer_group.segment_no, consumer_group.ledger.acked)
-    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    cursor = seat.cursor
+    if seat.is_serving:
+        return Place(seat.group.segment_no, seat.group.ledger.acked)
+    known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
 
-def _given_below(partition: Partition, consumer_group: ConsumerGroup) -> int:
+def _given_below(seat: Seat) -> int:
     """Below which index of the cursor segment consumers may have been given messages in this group epoch."""
-    cursor = consumer_group.cursor
-    assert cursor is not None
+    cursor = seat.cursor
     no = cursor.segment_no
-    log, held = partition.logs.get(no), partition.rights.get(no)
+    log, held = seat.partition.logs.get(no), seat.partition.rights.get(no)
     tail = log.tail if log is not None else INDEX_MAX  # nothing behind it was given, although it may be reserved
-    if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        return min(consumer_group.ledger.reserved, tail)
+    if seat.is_serving:
+        return min(seat.group.ledger.reserved, tail)
     if held is not None and held.blind:
         return tail
-    known = control_records.known_in_epoch(partition, consumer_group.name, no, cursor.group_epoch)
+    known = control_records.known_in_epoch(seat.partition, seat.group.name, no, cursor.group_epoch)
     return min(known.reserved if known is not None else 0, tail)
 
 
-def _noted(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int | None]:
+def _noted(seat: Seat) -> tuple[int, int | None]:
     """From which offset on messages are gone, of which no consumer may have been told yet, and its position.
 
     0: there are none. None: this server does not know the position.
     """
-    cursor, ledger = consumer_group.cursor, consumer_group.ledger
+    cursor, ledger = seat.group.cursor, seat.group.ledger
     assert cursor is not None
-    if consumer_group.phase is ConsumerGroupPhase.SERVING:
+    if seat.is_serving:
         return ledger.dropped_from, ledger.dropped_position
-    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
     if known is None or (not known.untold and known.acked <= cursor.start_index):
         return cursor.dropped_from, cursor.dropped_position
     return known.untold, cursor.dropped_position if known.untold == cursor.dropped_from else None
 
 
-def _known_here(partition: Partition, consumer_group: ConsumerGroup) -> tuple[Place, int, int, int | None]:
+def _known_here(seat: Seat) -> tuple[Place, int, int, int | None]:
     """What this server knows of a consumer group that gets another mode: see `after`."""
     return (
-        _here(partition, consumer_group),
-        _given_below(partition, consumer_group),
-        *_noted(partition, consumer_group),
+        _here(seat),
+        _given_below(seat),
+        *_noted(seat),
     )
 
 
@@ -396,7 +379,7 @@ def was_done(cursor: CursorRecord, event: OperateConsumerGroup) -> bool:
     return event.operation_id in cursor.requests
 
 
-def _is_alone(broker: BrokerState, partition: Partition, segment_no: int) -> bool:
+def _is_alone(seat: Seat) -> bool:
     """Whether no other member may deliver at this moment.
 
     Rule `operates-alone` (I11). Without it:
@@ -404,7 +387,7 @@ def _is_alone(broker: BrokerState, partition: Partition, segment_no: int) -> boo
       2. B rewinds the consumer group.
       3. A delivers messages in the group epoch that has ended.
     """
-    return right.may_deliver(broker, partition, segment_no)
+    return seat.has_right()
 
 
 def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) -> bool:
@@ -475,26 +458,25 @@ def _to_place(cursor: CursorRecord, chain: Chain, place: Place) -> CursorRecord:
 # ---- the transaction ------------------------------------------------------------------------------------
 
 
-def _write(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, operation: Operation, record: CursorRecord
-) -> None:
+def _write(seat: Seat, operation: Operation, record: CursorRecord) -> None:
     """Start one transaction under the revisions of the cursor and of the chain that were read."""
-    if not partition.revision:  # a member told the record, without its revision: read it
-        partition.read_chain(broker)
+    if not seat.partition.revision:  # a member told the record, without its revision: read it
+        seat.partition.read_chain(seat.broker)
         return
-    if _begins_epoch(consumer_group, record) and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        _stop(broker, partition, consumer_group)
+    served = seat.serving()
+    if served is not None and _begins_epoch(seat, record):
+        _stop(served)
     operation.is_begun = True
     operation.record = record
     operation.tries += 1
-    crossing.write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, partition.revision)
+    crossing.write_cursor(seat, record, seat.group.cursor_revision, seat.partition.revision)
 
 
-def _begins_epoch(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
-    return consumer_group.cursor is None or record.group_epoch != consumer_group.cursor.group_epoch
+def _begins_epoch(seat: Seat, record: CursorRecord) -> bool:
+    return seat.group.cursor is None or record.group_epoch != seat.group.cursor.group_epoch
 
 
-def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _stop(served: Served) -> None:
     """Give out nothing more, and take no acknowledgement. The consumers stay.
 
     Rule `stops-first` (I11): a consumer group is stopped before it is moved. Without it:
@@ -502,19 +484,18 @@ def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
       3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    control_records.write_if_dirty(broker, partition, consumer_group)  # they still count if the transaction fails
-    consumer_group.look_again()
+    control_records.write_if_dirty(served)  # they still count if the transaction fails
+    served.group.look_again()
 
 
-def on_written(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome, revision: int
-) -> None:
+def on_written(seat: Seat, outcome: WriteOutcome, revision: int) -> None:
     """The transaction of an operation ended: answer it, or try it again."""
+    broker, consumer_group = seat.broker, seat.group
     operation = consumer_group.writing
     assert operation is not None
     event = operation.event
     if outcome is WriteOutcome.UNKNOWN:
-        broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, consumer_group.name)
+        seat.poll(broker.config.retry_us, TimerKind.OPERATIONS)
         return
     operation.is_begun = False
     if outcome is WriteOutcome.DONE:
@@ -522,12 +503,12 @@ def on_written(
         consumer_group.operations.pop(0)
         record = operation.record
         consumer_group.cursor_revision = revision
-        broker.out.note("group operated", partition.id, group=consumer_group.name, what=event.operation.name.lower())
-        if _begins_epoch(consumer_group, record):
+        seat.note("group operated", what=event.operation.name.lower())
+        if _begins_epoch(seat, record):
             consumer_group.cursor = record
-            delivery_attempts.forget(partition, consumer_group.name)
-        elif consumer_group.phase is ConsumerGroupPhase.SERVING:
-            take_up(broker, partition, consumer_group, record, revision)
+            delivery_attempts.forget(seat.partition, consumer_group.name)
+        elif (served := seat.serving()) is not None:
+            take_up(served, record, revision)
         _answer(broker, operation, record, None)
     elif outcome is WriteOutcome.REFUSED:
         consumer_group.operations.pop(0)
@@ -538,11 +519,11 @@ def on_written(
         text = f"other transactions on group {consumer_group.name} came first each time: nothing was changed; try again"
         _answer(broker, operation, None, errors.NotServingError(text, retry_after_ms=200))
     if outcome is WriteOutcome.CONFLICT:
-        partition.read_chain(broker)
+        seat.partition.read_chain(broker)
     elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
-        read_cursor(broker, partition, consumer_group)
-    else:
-        handoff.cross(broker, partition, consumer_group)
+        seat.read_cursor()
+    elif (served := seat.serving()) is not None:
+        progress.cross(served)
 
 
 def _answer(

@@ -9,13 +9,13 @@ from seriatim_api.ids import MemberId
 
 from ...peers import disks, right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.partition import Partition
 from ...values.effects import AckConfirmed, AcksConfirmed
-from ...values.kinds import TimerKind
 from ...values.log import Batch, SafeCursor
 from ...values.states import put
+from ..cursors import crossing
 from ..cursors.consumer_group import forget_if_unused, tell
+from ..cursors.served import KeyedServed, Served, served_of, serving_of
 from ..exclusive import delivery, reassignment
 from ..keyed import grants, handoff, outcomes, waiting_keys
 
@@ -23,33 +23,48 @@ from ..keyed import grants, handoff, outcomes, waiting_keys
 def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """Time has passed, or a certificate or a record has come: try to deliver, to read and to cross in this segment."""
     for consumer_group in list(partition.consumer_groups.values()):
-        if consumer_group.segment_no == segment_no and consumer_group.phase is ConsumerGroupPhase.SERVING:
-            _chase_replications(broker, partition, consumer_group)
-            go_on(broker, partition, consumer_group)
+        served = serving_of(broker, partition, consumer_group) if consumer_group.segment_no == segment_no else None
+        if served is not None:
+            _chase_replications(served)
+            go_on(served)
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def go_on(served: Served) -> None:
     """Deliver what was held back, read more, and cross, as far as each is possible now."""
-    waiting_keys.go_on(broker, partition, consumer_group)
-    pump_consumer_group(broker, partition, consumer_group)
-    handoff.cross(broker, partition, consumer_group)
+    if isinstance(served, KeyedServed):
+        if served.group.key_requests:
+            waiting_keys.go_on(served)
+        grants.go_on(served)
+    else:
+        pump_consumer_group(served)
+    cross(served)
 
 
-def on_keys_due(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def cross(served: Served) -> None:
+    """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
+    if isinstance(served, KeyedServed) and served.keyed.handoff.unread is not None:
+        return  # which keys have messages is not known yet
+    if isinstance(served, KeyedServed) and served.keyed.line.has_keys:
+        handoff.hand_over_if_done(served)
+    else:
+        crossing.cross_if_done(served)
+
+
+def on_keys_due(served: KeyedServed) -> None:
     """A delay or a deadline of a key may be over, or a hand-over has no answer."""
-    outcomes.end_late(broker, partition, consumer_group)
-    handoff.cross(broker, partition, consumer_group)
+    outcomes.end_late(served)
+    cross(served)
 
 
-def _chase_replications(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _chase_replications(served: Served) -> None:
     """Start to remove the members that control records wait for, if they are silent or their disks hang.
 
     If the disk of this member hangs, ask the other eligible members to take the serving right.
     """
-    if not consumer_group.ledger.replications:
+    broker, partition = served.broker, served.partition
+    if not served.ledger.replications:
         return
-    no = consumer_group.segment_no
-    waited_for = consumer_group.ledger.waited_for
+    no, waited_for = served.segment.no, served.ledger.waited_for
     if waited_for.intersection(right.unfit_members(broker, partition, no)):
         right.seek(broker, partition, no)
     if broker.member in waited_for and disks.is_hung(broker, broker.member):
@@ -57,7 +72,7 @@ def _chase_replications(broker: BrokerState, partition: Partition, consumer_grou
     for member in [member for member in right.joining(partition, no) if disks.is_hung(broker, member)]:
         right.stop_joining(partition, no, member)
         expect_no_more(broker, partition, no, member)
-    broker.poll(broker.config.heartbeat_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+    served.retry_in(broker.config.heartbeat_us)
 
 
 # ---- control records become common ----------------------------------------------------------------------
@@ -74,9 +89,11 @@ def on_replicated(
             or server_epoch not in (None, consumer_group.server_epoch)
         ):
             continue
+        served = served_of(broker, partition, consumer_group)
         for known in [known for known in consumer_group.ledger.replications if known <= serial]:
-            consumer_group.ledger.replications[known].waiting.pop(member, None)
-            finish_replication(broker, partition, consumer_group, known)
+            if served is not None:
+                served.ledger.replications[known].waiting.pop(member, None)
+                finish_replication(served, known)
 
 
 def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: MemberId) -> None:
@@ -85,13 +102,14 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.segment_no != no or (segment is not None and member in segment.eligible):
             continue
+        served = served_of(broker, partition, consumer_group)
         for serial in list(consumer_group.ledger.replications):
-            if serial in consumer_group.ledger.replications:
-                consumer_group.ledger.replications[serial].waiting.pop(member, None)
-                finish_replication(broker, partition, consumer_group, serial)
+            if served is not None and serial in served.ledger.replications:
+                served.ledger.replications[serial].waiting.pop(member, None)
+                finish_replication(served, serial)
 
 
-def finish_replication(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> None:
+def finish_replication(served: Served, serial: int) -> None:
     """If all members have the control record, it counts from now on: tell the consumer, and continue.
 
     Rule `no-right-confirms-nothing` (J2): a server that gave up its right confirms nothing, because it no longer knows
@@ -101,9 +119,10 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
       3. A takes an acknowledgement of k:5, waits for its own disk only, and confirms it.
       4. B grants k:5 again.
     """
-    if consumer_group.segment_no not in partition.rights:
+    consumer_group = served.group
+    if consumer_group.segment_no not in served.partition.rights:
         return
-    ledger, active = consumer_group.ledger, consumer_group.dispatcher.active
+    ledger, active = served.ledger, served.dispatcher.active
     replication = ledger.replications[serial]
     confirms = replication.confirms
     is_safer = ledger.finish_replication(serial)
@@ -111,25 +130,24 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
         return
     if replication.acked == ledger.safe_acked:
         safe = SafeCursor(consumer_group.group_epoch, consumer_group.segment_no, replication.acked, replication.oldest)
-        partition.safe_cursors = put(partition.safe_cursors, consumer_group.name, safe)
+        served.partition.safe_cursors = put(served.partition.safe_cursors, consumer_group.name, safe)
     if is_safer and active is not None:
-        tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
-    _confirm_requests(broker, consumer_group, confirms)
-    grants.on_durable(consumer_group, serial)
-    waiting_keys.on_replicated(broker, consumer_group, serial)
-    keyed = consumer_group.keyed
-    if keyed is not None:
-        keyed.handoff.is_common = True
-    if keyed is not None and not keyed.handoff.is_begun:
-        keyed.handoff.is_begun = True
-        outcomes.thaw(broker, partition, consumer_group)
-    go_on(broker, partition, consumer_group)
-    forget_if_unused(partition, consumer_group)
+        tell(served.broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
+    _confirm_requests(served, confirms)
+    if isinstance(served, KeyedServed):
+        if served.keyed.grants.unsent:
+            grants.on_durable(served, serial)
+        if served.group.key_requests:
+            waiting_keys.on_replicated(served, serial)
+        served.keyed.handoff.is_common = True
+        if not served.keyed.handoff.is_begun:
+            served.keyed.handoff.is_begun = True
+            outcomes.thaw(served)
+    go_on(served)
+    forget_if_unused(served.partition, consumer_group)
 
 
-def _confirm_requests(
-    broker: BrokerState, consumer_group: ConsumerGroup, confirms: tuple[tuple[int, int, int], ...]
-) -> None:
+def _confirm_requests(served: Served, confirms: tuple[tuple[int, int, int], ...]) -> None:
     """Tell consumers which of their requests with acknowledgements are durable on every eligible member.
 
     Rule `ack-copies` counts for single messages too.
@@ -137,34 +155,37 @@ def _confirm_requests(
     if not confirms:
         return
     numbers = {(stream, subscription): number for stream, subscription, number in confirms}
-    for consumer in consumer_group.consumers:
+    for consumer in served.group.consumers:
         number = numbers.get((consumer.stream, consumer.subscription), 0)
         if number > consumer.ack_confirmed:
             consumer.ack_confirmed = number
-            tell(broker, consumer, AcksConfirmed(number))
+            tell(served.broker, consumer, AcksConfirmed(number))
 
 
 def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """The commit, the right or something else changed in a segment: deliver more of it if possible."""
     for consumer_group in list(partition.consumer_groups.values()):
-        if consumer_group.segment_no == segment_no:
-            pump_consumer_group(broker, partition, consumer_group)
+        served = serving_of(broker, partition, consumer_group) if consumer_group.segment_no == segment_no else None
+        if served is not None:
+            pump_consumer_group(served)
 
 
 def pump_all(broker: BrokerState, partition: Partition) -> None:
     """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
     for consumer_group in list(partition.consumer_groups.values()):
-        pump_consumer_group(broker, partition, consumer_group)
+        served = serving_of(broker, partition, consumer_group)
+        if served is not None:
+            pump_consumer_group(served)
 
 
-def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def pump_consumer_group(served: Served) -> None:
     """Deliver what was held back, and read more."""
-    if consumer_group.keyed is not None:
-        grants.go_on(broker, partition, consumer_group)
-    else:
-        delivery.deliver_held_back(broker, partition, consumer_group)
-        delivery.pump_consumer_group(broker, partition, consumer_group)
-        reassignment.go_on(broker, partition, consumer_group)
+    if isinstance(served, KeyedServed):
+        grants.go_on(served)
+    elif served.is_serving:
+        delivery.deliver_held_back(served)
+        delivery.pump_consumer_group(served)
+        reassignment.go_on(served)
 
 
 def on_log_read(
@@ -172,6 +193,6 @@ def on_log_read(
 ) -> None:
     """Batches were read for an exclusive consumer group: deliver them, and go on."""
     delivery.on_log_read(broker, partition, serial, group, batches)
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None:
-        reassignment.go_on(broker, partition, consumer_group)
+    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    if served is not None:
+        reassignment.go_on(served)

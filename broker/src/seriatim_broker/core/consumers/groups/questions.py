@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, Question
+from ...state.consumers import Beginning, ConsumerGroupPhase, Question
 from ...state.partition import Partition
 from ...switching import routes
 from ...values.effects import ConsumerGroupDescribed, ConsumerResolved
@@ -28,7 +28,8 @@ from ...values.messages import ServerHeard
 from ...values.positions import end_of_gone
 from ...values.segment import Segment, SegmentState
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, read_cursor
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused
+from ..cursors.served import Seat
 
 Answer = ConsumerResolved | ConsumerGroupDescribed
 
@@ -85,7 +86,7 @@ def _ask(
     consumer_group = consumer_group_of(broker, partition, group, begins)
     if not is_new and (consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None):
         partition.read_chain(broker)
-        read_cursor(broker, partition, consumer_group)
+        Seat(broker, partition, consumer_group).read_cursor()
     consumer_group.questions.append(question)
     broker.wake(deadline_us, TimerKind.QUESTIONS, partition.id)
 
@@ -94,31 +95,29 @@ def on_due(broker: BrokerState, partition: Partition) -> None:
     """The deadline of a question has passed: answer what is due, and read the chain for the others."""
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.questions:
-            answer(broker, partition, consumer_group)
+            answer(Seat(broker, partition, consumer_group))
     if any(consumer_group.questions for consumer_group in partition.consumer_groups.values()):
         partition.read_chain(broker)
 
 
-def answer(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, without_cursor: bool = False
-) -> None:
+def answer(seat: Seat, without_cursor: bool = False) -> None:
     """Answer the questions that can be answered now, and set a timer for the others."""
     still: list[Question] = []
-    for question in consumer_group.questions:
-        late = broker.now.mono_us >= question.deadline_us
-        found = _answer_to(broker, partition, consumer_group, question, late, without_cursor)
+    for question in seat.group.questions:
+        late = seat.broker.now.mono_us >= question.deadline_us
+        found = _answer_to(seat, question, late, without_cursor)
         if found is None:
             still.append(question)
         else:
-            broker.out.emit(found)
-    consumer_group.questions = still
+            seat.broker.out.emit(found)
+    seat.group.questions = still
     if still:
-        _look_into_complaints(broker, partition, consumer_group)
-        broker.poll(broker.config.heartbeat_us, TimerKind.QUESTIONS, partition.id)
-    forget_if_unused(partition, consumer_group)
+        _look_into_complaints(seat)
+        seat.broker.poll(seat.broker.config.heartbeat_us, TimerKind.QUESTIONS, seat.partition.id)
+    forget_if_unused(seat.partition, seat.group)
 
 
-def _look_into_complaints(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _look_into_complaints(seat: Seat) -> None:
     """Consumers complain of the present server: have it replaced if it is silent, and ask whether it is there.
 
     Rule `complaint-is-answered` (HEARD): a complaint is answered when the server was heard after the complaint arrived,
@@ -129,16 +128,17 @@ def _look_into_complaints(broker: BrokerState, partition: Partition, consumer_gr
          ever, of a server that would answer a join.
     Silence for less than `silence_us` proves nothing, so then the complaint waits (`suspicion-waits` for producers).
     """
-    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-    if segment is None or all(question.failed_epoch != segment.server_epoch for question in consumer_group.questions):
+    broker = seat.broker
+    segment = seat.partition.chain.segment(seat.group.segment_no) if seat.partition.chain is not None else None
+    if segment is None or all(question.failed_epoch != segment.server_epoch for question in seat.group.questions):
         return
     right.ask_whether_there(broker, segment.server)
     if segment.state is not SegmentState.OPEN:
-        right.want_another(broker, partition, segment, tell=True)
+        right.want_another(broker, seat.partition, segment, tell=True)
     elif segment.server == segment.master and broker.is_linked(segment.master):
-        routes.probe_master(broker, partition, segment.no)
+        routes.probe_master(broker, seat.partition, segment.no)
     else:
-        complain(broker, partition, segment)
+        complain(broker, seat.partition, segment)
 
 
 def on_server_heard(broker: BrokerState, partition: Partition, sender: MemberId, message: ServerHeard) -> None:
@@ -153,14 +153,14 @@ def on_server_heard(broker: BrokerState, partition: Partition, sender: MemberId,
         for question in told:
             question.heard = True
         if told:
-            answer(broker, partition, consumer_group)
+            answer(Seat(broker, partition, consumer_group))
 
 
-def fail(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
+def fail(seat: Seat, error: errors.SeriatimError) -> None:
     """Answer every question with this error."""
-    for question in consumer_group.questions:
-        broker.out.emit(_failed(partition, question, error))
-    consumer_group.questions = []
+    for question in seat.group.questions:
+        seat.broker.out.emit(_failed(seat.partition, question, error))
+    seat.group.questions = []
 
 
 def _failed(partition: Partition, question: Question, error: errors.SeriatimError) -> Answer:
@@ -169,16 +169,9 @@ def _failed(partition: Partition, question: Question, error: errors.SeriatimErro
     return ConsumerResolved(question.request, partition.id, 0, "", 0, 0, "", False, error)
 
 
-def _answer_to(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    question: Question,
-    late: bool,
-    without_cursor: bool,
-) -> Answer | None:
-    chain = partition.chain
-    no = chain.open_segment.no if without_cursor and chain is not None else consumer_group.segment_no
+def _answer_to(seat: Seat, question: Question, late: bool, without_cursor: bool) -> Answer | None:
+    chain = seat.partition.chain
+    no = chain.open_segment.no if without_cursor and chain is not None else seat.group.segment_no
     segment = chain.segment(no) if chain is not None else None
     if segment is None:
         if not late:
@@ -186,20 +179,22 @@ def _answer_to(
         error = errors.CoordinatorUnavailableError(
             "the position of the consumer group could not be read in time: ask again"
         )
-        return _failed(partition, question, error)
+        return _failed(seat.partition, question, error)
     if question.describe:
-        return _description(broker, partition, consumer_group, question, segment)
+        return _description(seat, question, segment)
     complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
-    heard = complaint_stands and (question.heard or right.is_heard_since(broker, segment.server, question.asked_us))
+    heard = complaint_stands and (
+        question.heard or right.is_heard_since(seat.broker, segment.server, question.asked_us)
+    )
     if ((complaint_stands and not heard) or segment.state is SegmentState.LOST) and not late:
         return None  # the segment is lost, and the cursor is about to move on
     return ConsumerResolved(
         question.request,
-        partition.id,
+        seat.partition.id,
         segment.no,
         segment.server.broker,
         segment.server_epoch,
-        consumer_group.group_epoch,
+        seat.group.group_epoch,
         segment.state.value,
         not without_cursor,
         None,
@@ -207,26 +202,23 @@ def _answer_to(
     )
 
 
-def _description(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, question: Question, segment: Segment
-) -> ConsumerGroupDescribed:
+def _description(seat: Seat, question: Question, segment: Segment) -> ConsumerGroupDescribed:
     """How far the consumer group is. Only the server knows. In one group epoch no later answer falls back."""
-    dispatcher = consumer_group.dispatcher
-    assert partition.chain is not None
-    if segment.server != broker.member:
+    dispatcher = seat.group.dispatcher
+    if segment.server != seat.broker.member:
         error = errors.NotServingError(
             f"segment {segment.no} is served by {segment.server.broker}, not by this broker: ask there"
         )
-        return _failed(partition, question, error)  # type: ignore[return-value]
-    acked = _confirmed(partition, consumer_group, segment)
+        return _failed(seat.partition, question, error)  # type: ignore[return-value]
+    acked = _confirmed(seat, segment)
     position = segment.base + acked if segment.base is not None and acked is not None else None
-    last = partition.chain.open_segment
-    log = partition.logs.get(last.no)
+    last = seat.chain.open_segment
+    log = seat.partition.logs.get(last.no)
     end = last.base + log.commit if log is not None and last.base is not None else None
     active = dispatcher.active.name if dispatcher.active is not None else ""
-    standbys = tuple(consumer.name for consumer in consumer_group.consumers if consumer is not dispatcher.active)
+    standbys = tuple(consumer.name for consumer in seat.group.consumers if consumer is not dispatcher.active)
     consumers: tuple[str, ...] = (active,) if active else ()
-    keyed = consumer_group.keyed
+    keyed = seat.group.keyed
     if keyed is not None:  # no consumer stands by
         active, consumers, standbys = ", ".join(standbys), standbys, ()
     return ConsumerGroupDescribed(
@@ -235,40 +227,38 @@ def _description(
         acked or 0,
         position,
         end,
-        consumer_group.group_epoch,
+        seat.group.group_epoch,
         active,
         standbys,
         None,
-        _oldest(partition, consumer_group, segment, acked),
+        _oldest(seat, segment, acked),
         consumers,
         keyed.grants.in_flight if keyed is not None else 0,
-        _keys(partition, consumer_group, acked or 0),
+        _keys(seat, acked or 0),
     )
 
 
-def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> KeyCounts | None:
+def _keys(seat: Seat, acked: int) -> KeyCounts | None:
     """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
-    cursor, keyed = consumer_group.cursor, consumer_group.keyed
-    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+    cursor, keyed = seat.group.cursor, seat.group.keyed
+    if keyed is not None and keyed.handoff.unread is None and seat.group.phase is not ConsumerGroupPhase.LOADING:
         return keyed.counts(acked)
     if cursor is None or not cursor.mode.is_keyed:
         return None
-    rows = control_records.rows_at_rest(partition, consumer_group.name, cursor)
+    rows = control_records.rows_at_rest(seat.partition, seat.group.name, cursor)
     if rows is None:
         return None
-    gone, _ = _gone_at_rest(partition, consumer_group, cursor, rows)
+    gone, _ = _gone_at_rest(seat, cursor, rows)
     return count_keys(rows.items(), acked, gone)
 
 
-def _gone_at_rest(
-    partition: Partition, consumer_group: ConsumerGroup, cursor: CursorRecord, rows: Mapping[bytes, bytes]
-) -> tuple[dict[bytes, int], int]:
+def _gone_at_rest(seat: Seat, cursor: CursorRecord, rows: Mapping[bytes, bytes]) -> tuple[dict[bytes, int], int]:
     """By key, how many messages of its list are dropped or lost; and the oldest message in a list that is not.
 
     They are no lag: no consumer will be given them. The server passes them when a consumer comes, and tells it. The
     lists are read only if the chain record says that something in them may be gone, because they may be long.
     """
-    chain, oldest = partition.chain, _oldest_at_rest(partition, consumer_group, cursor)
+    chain, oldest = seat.partition.chain, _oldest_at_rest(seat, cursor)
     gone: dict[bytes, int] = {}
     if chain is None or not oldest:
         return gone, oldest
@@ -291,39 +281,39 @@ def _gone_at_rest(
     return gone, left
 
 
-def _oldest_at_rest(partition: Partition, consumer_group: ConsumerGroup, cursor: CursorRecord) -> int:
+def _oldest_at_rest(seat: Seat, cursor: CursorRecord) -> int:
     """The oldest message in a list, as the control record on this disk or the cursor says."""
-    known = control_records.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+    known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
     return cursor.oldest if known is None else known.oldest
 
 
-def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segment, acked: int | None) -> int | None:
+def _oldest(seat: Seat, segment: Segment, acked: int | None) -> int | None:
     """The offset of the oldest message that is not acknowledged, if this member has one or knows of it."""
-    cursor, keyed = consumer_group.cursor, consumer_group.keyed
-    log = partition.logs.get(segment.no)
+    cursor, keyed = seat.group.cursor, seat.group.keyed
+    log = seat.partition.logs.get(segment.no)
     if cursor is None or acked is None or log is None:
         return None
-    if keyed is not None and keyed.handoff.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+    if keyed is not None and keyed.handoff.unread is None and seat.group.phase is not ConsumerGroupPhase.LOADING:
         aside = keyed.lists.oldest
-    elif rows := control_records.rows_at_rest(partition, consumer_group.name, cursor):
-        _, aside = _gone_at_rest(partition, consumer_group, cursor, rows)
+    elif rows := control_records.rows_at_rest(seat.partition, seat.group.name, cursor):
+        _, aside = _gone_at_rest(seat, cursor, rows)
     else:
-        aside = _oldest_at_rest(partition, consumer_group, cursor)
+        aside = _oldest_at_rest(seat, cursor)
     if aside:
         return aside
     first = max(acked, cursor.start_index, log.start)
     return make_offset(segment.no, first) if first < log.readable_below else None
 
 
-def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Segment) -> int | None:
+def _confirmed(seat: Seat, segment: Segment) -> int | None:
     """The index below which all is acknowledged on every eligible member; None while this server does not know it.
 
     An acknowledgement that only this server has does not count: the next server may not have it, and then the position
     would fall back.
     """
-    ledger = consumer_group.ledger
-    if consumer_group.phase is ConsumerGroupPhase.LOADING:
-        known = control_records.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
+    ledger = seat.group.ledger
+    if seat.group.phase is ConsumerGroupPhase.LOADING:
+        known = control_records.known_in_epoch(seat.partition, seat.group.name, segment.no, seat.group.group_epoch)
         return known.acked if known is not None else 0
     return ledger.safe_acked if ledger.safe_acked >= ledger.found_acked else None
 

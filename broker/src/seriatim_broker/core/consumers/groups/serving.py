@@ -30,7 +30,8 @@ from ...values.segment import Segment, SegmentState
 from ...values.states import NOTHING, put
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing, delivery_attempts, gap_reports
-from ..cursors.consumer_group import consumer_group_of, forget, forget_if_unused, may_be_carried_out, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget, forget_if_unused, may_be_carried_out, tell
+from ..cursors.served import KeyedServed, Seat, Served, keyed_of, served_of, serving_of
 from ..keyed import grants, handoff, outcomes, waiting_keys
 from . import cursor_notes, operations, progress, questions, subscriptions
 
@@ -43,16 +44,15 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
     consumer_group = partition.consumer_groups.get(group)
     if consumer_group is None:
         return
+    seat = Seat(broker, partition, consumer_group)
     if event.failed:
-        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, group)
+        seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     if _came_late(consumer_group, revision, event.known_revision):
         return
     if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
         _refuse(
-            broker,
-            partition,
-            consumer_group,
+            seat,
             errors.BadRequestError("the stage topic has no consumers: its rows are delivered when they are published"),
         )
         return
@@ -64,10 +64,10 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         # says that there is no such group only by what it reads itself.
         text = f"group {group} had no position in {partition.name} when this broker looked: ask again"
         error = errors.NotServingError(text, retry_after_ms=50)
-        operations.fail(broker, consumer_group, error)
-        waiting_keys.fail(broker, consumer_group, error)
+        operations.fail(seat, error)
+        waiting_keys.fail(seat, error)
     if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):
-        questions.fail(broker, partition, consumer_group, error)
+        questions.fail(seat, error)
         forget_if_unused(partition, consumer_group)
         return
     if consumer_group.phase is ConsumerGroupPhase.SERVING and record is None:
@@ -76,33 +76,33 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         #   1. An older copy of the coordinator has no such group. Its server reads that for a question, and writes a
         #      new cursor. It takes the answer for that of the next term, so its tokens are of term 2.
         #   2. The server reads the cursor again, which has term base 0. It grants k:5 under a token of term 1.
-        questions.answer(broker, partition, consumer_group)
+        questions.answer(seat)
         return
     if record is None or record.deleted:
         if consumer_group.phase is ConsumerGroupPhase.SERVING:  # deleted elsewhere: it begins in a new group epoch
             consumer_group.look_again()
         if partition.chain is not None and consumer_group.crossing_serial == 0:
-            _create_cursor(broker, partition, consumer_group, partition.chain, record, revision)
+            _create_cursor(seat, partition.chain, record, revision)
         elif partition.chain is None:
-            broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, group)
+            seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     if record.external:
         refusal = errors.PreconditionError(
             f"group {group} is an external group: a program reads ranges for it, and reports how far it has read. "
             "Consume under another group name, or delete this group first"
         )
-        _refuse(broker, partition, consumer_group, refusal)
+        _refuse(seat, refusal)
         return
-    subscriptions.refuse_other_modes(broker, partition, consumer_group, record.mode)
-    waiting_keys.refuse_other_modes(broker, consumer_group, record)
-    if operations.is_unsettled(broker, partition, consumer_group, record, revision):
-        questions.answer(broker, partition, consumer_group)
+    subscriptions.refuse_other_modes(seat, record.mode)
+    waiting_keys.refuse_other_modes(seat, record)
+    if operations.is_unsettled(seat, record, revision):
+        questions.answer(seat)
         return
     if consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial:
         # This answer came before the answer to a write of this member. After that one the cursor is read again. If this
         # read counted, the consumer group would begin here twice: its consumer would be given the same messages under
         # two tokens.
-        questions.answer(broker, partition, consumer_group)
+        questions.answer(seat)
         return
     moved = (consumer_group.segment_no, consumer_group.group_epoch) != (record.segment_no, record.group_epoch)
     if consumer_group.phase is ConsumerGroupPhase.LOADING or (
@@ -111,11 +111,11 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         if consumer_group.phase is ConsumerGroupPhase.SERVING:  # another server has moved the cursor
             consumer_group.look_again()
         consumer_group.cursor, consumer_group.cursor_revision = record, revision
-        _place(broker, partition, consumer_group, record)
-    elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.crossing_serial:
-        operations.take_up(broker, partition, consumer_group, record, revision)
-    operations.go_on(broker, partition, consumer_group)
-    questions.answer(broker, partition, consumer_group)
+        _place(seat, record)
+    elif (served := seat.serving()) is not None and not consumer_group.crossing_serial:
+        operations.take_up(served, record, revision)
+    operations.go_on(seat)
+    questions.answer(seat)
 
 
 def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int) -> bool:
@@ -142,15 +142,16 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is None or consumer_group.crossing_serial != event.serial:
         return
+    seat = Seat(broker, partition, consumer_group)
     consumer_group.crossing_serial = 0
     if event.outcome is WriteOutcome.DONE:
         consumer_group.cursor_revision = max(consumer_group.cursor_revision, event.revision)
     if consumer_group.writing is not None:
-        operations.on_written(broker, partition, consumer_group, event.outcome, event.revision)
-    elif consumer_group.phase is ConsumerGroupPhase.SERVING:
-        cursor_notes.on_written(broker, partition, consumer_group, event.outcome, event.revision)
+        operations.on_written(seat, event.outcome, event.revision)
+    elif (served := seat.serving()) is not None:
+        cursor_notes.on_written(served, event.outcome, event.revision)
     else:
-        crossing.on_written(broker, partition, consumer_group, event.outcome)
+        crossing.on_written(seat, event.outcome)
 
 
 def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> None:
@@ -161,43 +162,36 @@ def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> No
         and consumer_group.phase is ConsumerGroupPhase.LOADING
         and consumer_group.crossing_serial == 0
     ):
-        read_cursor(broker, partition, consumer_group)
+        Seat(broker, partition, consumer_group).read_cursor()
 
 
-def _create_cursor(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    chain: Chain,
-    before: CursorRecord | None,
-    revision: int,
-) -> None:
+def _create_cursor(seat: Seat, chain: Chain, before: CursorRecord | None, revision: int) -> None:
     """Begin a new consumer group at the first message that retention has left, or at the end of the open segment.
 
     `before`: what is left of a deleted consumer group of that name.
     """
-    if consumer_group.reads_chain_first:
+    if seat.group.reads_chain_first:
         # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the transaction
         # that writes the first cursor compares the revision of the chain too. Without it:
         #   1. The chain has changed, or an older copy of the coordinator has no such record.
         #   2. This member reads the cursor, finds none, and writes it under the same revision of the chain again, some
         #      hundred times a second.
-        consumer_group.reads_chain_first = False
-        partition.read_chain(broker)  # and then the cursor
+        seat.group.reads_chain_first = False
+        seat.partition.read_chain(seat.broker)  # and then the cursor
         return
     # Not at the first segment of the record: that may be a stub that another consumer group keeps there. A new consumer
     # group is not told of messages that were dropped before it began.
     no, index = first_kept(chain)
     segment = chain.segment(no)
     assert segment is not None
-    assert consumer_group.begins is not None, "a consumer has joined or asked"
-    start, mode = consumer_group.begins
+    assert seat.group.begins is not None, "a consumer has joined or asked"
+    start, mode = seat.group.begins
     if start is StartPosition.LATEST:
         segment = chain.open_segment
-        log = partition.logs.get(segment.no)
+        log = seat.partition.logs.get(segment.no)
         if log is None or not log.active:
-            questions.answer(broker, partition, consumer_group, without_cursor=True)
-            _refuse_all(broker, partition, consumer_group, segment)  # only a member of the open segment knows its end
+            questions.answer(seat, without_cursor=True)
+            _refuse_all(seat, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
@@ -208,42 +202,43 @@ def _create_cursor(
     if before is not None:
         term_base = before.next_term_base(chain.last_server_epoch(before.segment_no), segment.server_epoch)
     begun = CursorRecord(
-        segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry, term_base=term_base
+        segment.no, epoch, index, chain.topic, mode=mode, retry=seat.broker.config.retry, term_base=term_base
     )
     if mode is ConsumerMode.BROADCAST:
-        begun = cursor_notes.kept(broker, begun)
-    crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision, is_new=True)
+        begun = cursor_notes.kept(seat.broker, begun)
+    crossing.write_cursor(seat, begun, revision, seat.partition.revision, is_new=True)
 
 
-def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> None:
+def _place(seat: Seat, record: CursorRecord) -> None:
     """Serve the consumer group if this member is the server of its cursor segment, else tell which member is."""
+    broker, partition, consumer_group = seat.broker, seat.partition, seat.group
     chain = partition.chain
     segment = chain.segment(record.segment_no) if chain is not None else None
     consumer_group.segment_no = record.segment_no
     consumer_group.group_epoch = record.group_epoch
     if chain is None or (segment is None and record.segment_no > chain.open_segment.no):
         partition.read_chain(broker)  # the cursor is newer than the chain known here
-        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     if chain.is_folded(record.segment_no):
-        _pass_over_folded(broker, partition, consumer_group, chain, record)
+        _pass_over_folded(seat, chain, record)
         return
     if segment is None:
-        _pass_over_missing(broker, partition, consumer_group, chain, record)
+        _pass_over_missing(seat, chain, record)
         return
     if segment.state is SegmentState.LOST and record.oldest and not record.at_most_once:
-        _begin_at_oldest(broker, partition, consumer_group, record)  # what was handed over to this segment is lost too
+        _begin_at_oldest(seat, record)  # what was handed over to this segment is lost too
         return
     if segment.state is SegmentState.LOST:
-        crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
+        crossing.jump(seat, crossing.next_no(partition, segment.no))
         return
     if handoff.was_carried_out(consumer_group, record):
-        crossing.end_segment(broker, partition, consumer_group)
+        crossing.end_segment(seat)
         return
     if segment.server != broker.member:
         if consumer_group.forwards_alone:
-            _forward_elsewhere(broker, partition, consumer_group, segment)
-        _refuse_all(broker, partition, consumer_group, segment)
+            _forward_elsewhere(seat, segment)
+        _refuse_all(seat, segment)
         return
     goes_on = consumer_group.is_forwarding or may_be_carried_out(partition, consumer_group)
     is_wanted = consumer_group.consumers or consumer_group.key_requests or goes_on
@@ -254,22 +249,20 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     if not right.confirmed(partition, segment.no):
         right.seek(broker, partition, segment.no)
         wait_us = max(broker.config.heartbeat_us, partition.write_wait_us(broker))
-        broker.poll(wait_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.poll(wait_us, TimerKind.CURSOR)
         return
     held = partition.rights[segment.no]
     if held.blind and consumer_group.name not in held.renewed:
         held.renewed = put(held.renewed, consumer_group.name, record.group_epoch + 1)
     if held.blind and record.group_epoch < held.renewed[consumer_group.name]:
-        _renew_epoch(broker, partition, consumer_group, record)
+        _renew_epoch(seat, record)
     elif is_wanted:  # requests about keys only if order is by key
-        _begin(broker, partition, consumer_group, segment, record)
+        _begin(seat, segment, record)
     else:
-        _pass_alone(broker, partition, consumer_group, chain, segment, record)
+        _pass_alone(seat, chain, segment, record)
 
 
-def _pass_over_folded(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, record: CursorRecord
-) -> None:
+def _pass_over_folded(seat: Seat, chain: Chain, record: CursorRecord) -> None:
     """The cursor segment was empty, and is folded: write the cursor to the next segment, in the same group epoch.
 
     Rule `stays-in-folded` (I13): a consumer group whose cursor is in a folded segment continues. Any broker may write
@@ -282,12 +275,10 @@ def _pass_over_folded(
     # The server epoch of the folded segment is not known any more. No token was given in it, and those that were given
     # before are of a term below its one.
     moved = record.moved_to(following.no).after_term(chain.epoch, following.server_epoch)
-    crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
+    crossing.write_cursor(seat, moved, seat.group.cursor_revision)
 
 
-def _pass_over_missing(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, record: CursorRecord
-) -> None:
+def _pass_over_missing(seat: Seat, chain: Chain, record: CursorRecord) -> None:
     """The cursor segment has left the record: write the cursor to the first segment, in the same group epoch.
 
     A segment stays in the record while a cursor is in it. So the cursor is of an older copy of the coordinator.
@@ -307,90 +298,84 @@ def _pass_over_missing(
     """
     place = Place(*split_offset(_before_place(record)))
     moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
-    moved = crossing.with_term(partition, consumer_group, moved)
-    crossing.write_cursor(broker, partition, consumer_group, moved, consumer_group.cursor_revision)
+    moved = crossing.with_term(seat, moved)
+    crossing.write_cursor(seat, moved, seat.group.cursor_revision)
 
 
-def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment) -> None:
+def _refuse_all(seat: Seat, segment: Segment) -> None:
+    consumer_group = seat.group
     error = errors.GroupHeadElsewhereError(
         f"segment {segment.no} is served by {segment.server.broker}", segment=segment.no
     )
     for consumer in consumer_group.consumers:
-        tell(broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
+        tell(seat.broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
     consumer_group.keyed = None  # that server goes on with its dead letters
     consumer_group.passes_alone = False
-    if broker.directory.is_replaced(segment.server):
-        questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk
-    waiting_keys.fail(broker, consumer_group, error)
-    questions.answer(broker, partition, consumer_group)
-    forget_if_unused(partition, consumer_group)
+    if seat.broker.directory.is_replaced(segment.server):
+        # no client does, because the broker is there, with another disk
+        questions.complain(seat.broker, seat.partition, segment)
+    waiting_keys.fail(seat, error)
+    questions.answer(seat)
+    forget_if_unused(seat.partition, consumer_group)
 
 
 # ---- this member serves ---------------------------------------------------------------------------------
 
 
-def _renew_epoch(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
-) -> None:
+def _renew_epoch(seat: Seat, record: CursorRecord) -> None:
     """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
-    known = control_records.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
+    known = control_records.known_in_epoch(seat.partition, seat.group.name, record.segment_no, record.group_epoch)
     oldest = known.oldest if known is not None else record.oldest
     start = known.acked if known is not None else record.start_index
     # The lists may be as old as the acknowledgements on this disk. Keys that are set aside early may be newer than the
     # first message that is not acknowledged. Without the comparison: 1. 3:8 is granted. 2. 3:14 is set aside. 3. A
     # blind server begins at 3:14, and 3:8 never comes again.
     if oldest and oldest < make_offset(record.segment_no, start):
-        _begin_at_oldest(broker, partition, consumer_group, replace(record, oldest=oldest))
+        _begin_at_oldest(seat, replace(record, oldest=oldest))
         return
-    renewed = crossing.with_term(partition, consumer_group, record.moved_to(record.segment_no, start, new_epoch=True))
+    renewed = crossing.with_term(seat, record.moved_to(record.segment_no, start, new_epoch=True))
     if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
-    crossing.write_cursor(
-        broker, partition, consumer_group, renewed, consumer_group.cursor_revision, partition.revision
-    )
+    crossing.write_cursor(seat, renewed, seat.group.cursor_revision, seat.partition.revision)
 
 
-def _begin(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment, record: CursorRecord
-) -> None:
+def _begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
-    keyed = consumer_group.keyed
-    if keyed is not None and handoff.is_still_served(consumer_group, record, segment):
+    partition, consumer_group = seat.partition, seat.group
+    frozen = keyed_of(seat.broker, partition, consumer_group)
+    if frozen is not None and handoff.is_still_served(consumer_group, record, segment):
         consumer_group.phase = ConsumerGroupPhase.SERVING
-        subscriptions.welcome_new(broker, partition, consumer_group)
+        subscriptions.welcome_new(frozen)
         if may_be_carried_out(partition, consumer_group):
-            handoff.hand_over_if_done(broker, partition, consumer_group)
+            handoff.hand_over_if_done(frozen)
             return
-        keyed.handoff.outgoing = None
-        outcomes.thaw(broker, partition, consumer_group)
-        progress.go_on(broker, partition, consumer_group)
+        frozen.keyed.handoff.outgoing = None
+        outcomes.thaw(frozen)
+        progress.go_on(frozen)
         return
     if _is_behind_for_good(partition, consumer_group.name, segment.no, record):
-        _wait_for_rebuild(broker, partition, consumer_group, record)
+        _wait_for_rebuild(seat, record)
         return
     if record.mode.is_keyed and record.term_base + segment.server_epoch > TERM_MAX:
         text = f"group {consumer_group.name} has used up its tokens in {partition.name}"
-        _refuse(
-            broker, partition, consumer_group, errors.PreconditionError(f"{text}: consume under another group name")
-        )
+        _refuse(seat, errors.PreconditionError(f"{text}: consume under another group name"))
         return
     known = control_records.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
-    if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
-        _begin_at_oldest(broker, partition, consumer_group, record)
+    if known is None and record.handover != NO_HAND_OVER and _handed_over(seat, record) is None:
+        _begin_at_oldest(seat, record)
         return
     has_note = record.dropped_from or (known is not None and known.untold)
-    if has_note and not _has_read_chain(broker, partition, consumer_group):
+    if has_note and not _has_read_chain(seat):
         return
     ledger = consumer_group.ledger
     ledger.begin(known, record)
     if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
-        assert partition.chain is not None
         offset = known.untold if known is not None and known.untold else ledger.dropped_from
         consumer_group.server_epoch = segment.server_epoch
-        token = grants.newest_token(broker, consumer_group)
-        ledger.note_dropped(offset, position_of(partition.chain, offset), token)
+        token = grants.newest_token(seat)
+        ledger.note_dropped(offset, position_of(seat.chain, offset), token)
     consumer_group.passes_alone = False
     is_behind = segment.no <= record.repeated_to or control_records.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
@@ -398,7 +383,7 @@ def _begin(
     if partition.rights[segment.no].blind or is_behind:
         ledger.distrust(partition.logs[segment.no].tail)
         if record.at_most_once and known is None:
-            _skip_what_may_have_been_given(broker, partition, consumer_group, segment.no)
+            _skip_what_may_have_been_given(seat, segment.no)
     if record.at_most_once:
         ledger.repeated_below = 0  # what was given is acknowledged, on this disk too
     if segment.no == record.repeated_to + 1:
@@ -409,9 +394,11 @@ def _begin(
     consumer_group.phase = ConsumerGroupPhase.SERVING
     consumer_group.drop_deliveries()
     if record.mode.is_keyed:
-        _make_dispatcher(broker, partition, consumer_group, record, known)
-    subscriptions.begin(broker, partition, consumer_group)
-    _go_on_begun(broker, partition, consumer_group)
+        _make_dispatcher(seat, record, known)
+    served = seat.serving()
+    assert served is not None, "the segment is on the disk of its server"
+    subscriptions.begin(served)
+    _go_on_begun(served)
 
 
 def _is_behind_for_good(partition: Partition, group: str, no: int, record: CursorRecord) -> bool:
@@ -427,7 +414,7 @@ def _is_behind_for_good(partition: Partition, group: str, no: int, record: Curso
     return known is not None and known.group_epoch > record.group_epoch
 
 
-def _has_read_chain(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+def _has_read_chain(seat: Seat) -> bool:
     """Whether a read of the chain that began after this cursor was read has ended. If not, it is begun.
 
     Rule `note-reads-chain` (I1): if it is noted that messages are gone, the group is served only with a chain record
@@ -436,17 +423,15 @@ def _has_read_chain(broker: BrokerState, partition: Partition, consumer_group: C
       2. The server of segment 2 has not heard of the loss. A consumer joins, is told nothing, and acknowledges 2:0.
       3. That ends the note. The server hears of the loss, and tells it to no consumer.
     """
-    revision, left = consumer_group.chain_reads
-    if revision != consumer_group.cursor_revision:
-        left = 1 + (partition.read_floor is not None)  # the read that is under way may have begun earlier
-        consumer_group.chain_reads = (consumer_group.cursor_revision, left)
-        partition.read_chain(broker)  # and then the cursor
+    revision, left = seat.group.chain_reads
+    if revision != seat.group.cursor_revision:
+        left = 1 + (seat.partition.read_floor is not None)  # the read that is under way may have begun earlier
+        seat.group.chain_reads = (seat.group.cursor_revision, left)
+        seat.partition.read_chain(seat.broker)  # and then the cursor
     return not left
 
 
-def _wait_for_rebuild(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
-) -> None:
+def _wait_for_rebuild(seat: Seat, record: CursorRecord) -> None:
     """This disk proves that the cursor is of an older copy of the coordinator: give nothing until a person mends that.
 
     The same for an exclusive group in a later group epoch: `_is_behind_for_good`.
@@ -458,39 +443,31 @@ def _wait_for_rebuild(
       3. This member grants all of segment 2 again, also what is confirmed, and under lower tokens. The rows that it
          writes are not kept beside the later control record.
     """
-    why = f"group {consumer_group.name} was at a later place of {partition.name} than segment {record.segment_no}"
+    why = f"group {seat.group.name} was at a later place of {seat.partition.name} than segment {record.segment_no}"
     error = errors.CoordinatorBehindError(
         f"the coordinator has lost decisions: {why}. Nothing is delivered to the group here. Remedy: run seriatim "
         "coordinator rebuild"
     )
-    broker.out.note("cursor_behind", partition.id, group=consumer_group.name, segment=record.segment_no)
-    operations.fail(broker, consumer_group, error)
-    waiting_keys.fail(broker, consumer_group, error)
-    questions.fail(broker, partition, consumer_group, error)
-    broker.poll(broker.config.behind_read_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+    seat.note("cursor_behind", segment=record.segment_no)
+    operations.fail(seat, error)
+    waiting_keys.fail(seat, error)
+    questions.fail(seat, error)
+    seat.poll(seat.broker.config.behind_read_us, TimerKind.CURSOR)
 
 
-def _skip_what_may_have_been_given(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, no: int
-) -> None:
+def _skip_what_may_have_been_given(seat: Seat, no: int) -> None:
     """No member knows what this at-most-once group was given in the segment: pass over all that it has.
 
     Rule `at-most-once-doubt` (I9): what may have been given does not come again. Without it:
       1. The consumer group is given 1:0 to 1:9. The disks that know it are lost.
       2. A third member, which has the messages, takes over. It gives 1:0 a second time.
     """
-    ledger, tail = consumer_group.ledger, partition.logs[no].tail
+    ledger, tail = seat.group.ledger, seat.partition.logs[no].tail
     if ledger.acknowledge(tail):
-        broker.out.note("at most once in doubt", partition.id, group=consumer_group.name, segment=no, below=tail)
+        seat.note("at most once in doubt", segment=no, below=tail)
 
 
-def _make_dispatcher(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    record: CursorRecord,
-    known: CursorState | None,
-) -> None:
+def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None) -> None:
     """Go on with the keys where the rows on this disk end, or where the server of the segment before handed over.
 
     Rule `begun-first` (J3): nothing is granted and no carried grant ends before every eligible member knows that this
@@ -502,18 +479,18 @@ def _make_dispatcher(
     another member may lack that. So it happens to a server that waits, too: its only consumer leaves and joins again,
     and the server begins anew, with its own record, in which no carried grant is left.
     """
-    ledger = consumer_group.ledger
-    rows = tuple(partition.ledger_rows.get(consumer_group.name, {}).items()) if known is not None else ()
-    handed_over = _handed_over(partition, consumer_group, record) if known is None else None
+    ledger = seat.group.ledger
+    rows = tuple(seat.partition.ledger_rows.get(seat.group.name, {}).items()) if known is not None else ()
+    handed_over = _handed_over(seat, record) if known is None else None
     if handed_over is not None:
         rows = handed_over.rows
     keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
-    consumer_group.keyed = keyed
+    seat.group.keyed = keyed
     ledger.acked = keyed.window.floor
     keyed.handoff.is_begun = record.handover == NO_HAND_OVER
 
 
-def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def _go_on_begun(served: Served) -> None:
     """Read the keys, some in each step, and then go on. Until then the consumer group is frozen.
 
     No step reads all of many keys. Without it:
@@ -521,35 +498,35 @@ def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: Cons
       2. The next server reads their records for seconds, and answers no heartbeat.
       3. Others believe that it is dead, and the next one begins with the same.
     """
-    keyed = consumer_group.keyed
-    if keyed is not None and keyed.handoff.unread is not None:
-        if not keyed_rows.read_some(keyed, broker.config.keys_at_once, broker.now):
-            broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+    if isinstance(served, KeyedServed) and served.keyed.handoff.unread is not None:
+        keyed = served.keyed
+        if not keyed_rows.read_some(keyed, served.broker.config.keys_at_once, served.broker.now):
+            served.go_on_next_step(TimerKind.KEYS)
             return
-        consumer_group.forwards_alone = False  # from now on, `keyed.forwarder.waiting` keeps the consumer group here
-        for consumer in consumer_group.consumers:
-            outcomes.claim(broker, keyed, consumer)
+        served.group.forwards_alone = False  # from now on, `keyed.forwarder.waiting` keeps the consumer group here
+        for consumer in served.group.consumers:
+            outcomes.claim(served, consumer)
         if keyed.handoff.is_begun:
-            outcomes.thaw(broker, partition, consumer_group)
+            outcomes.thaw(served)
     # send what this disk has of the server before to every eligible member
-    control_records.replicate(broker, partition, consumer_group)
-    if consumer_group.name in partition.consumer_groups:
-        cursor_notes.look(broker, partition, consumer_group.name)
-        progress.go_on(broker, partition, consumer_group)
+    control_records.replicate(served)
+    if served.group.name in served.partition.consumer_groups:
+        cursor_notes.look(served.broker, served.partition, served.group.name)
+        progress.go_on(served)
 
 
 def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """A delay or a deadline of a key may be over, or keys are not read yet, or a hand-over has no answer."""
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    if not isinstance(served, KeyedServed):
         return
-    if consumer_group.keyed is not None and consumer_group.keyed.handoff.unread is not None:
-        _go_on_begun(broker, partition, consumer_group)
+    if served.keyed.handoff.unread is not None:
+        _go_on_begun(served)
     else:
-        progress.on_keys_due(broker, partition, consumer_group)
+        progress.on_keys_due(served)
 
 
-def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> HandOverState | None:
+def _handed_over(seat: Seat, record: CursorRecord) -> HandOverState | None:
     """The hand-over that the cursor names, if this disk has it.
 
     Rule `exactly-the-one-named` (J5): not another one. Without it:
@@ -557,12 +534,10 @@ def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: Cu
       2. The hand-over of A arrives late. The next server begins from it.
       3. What A2 confirmed between the two comes again.
     """
-    return control_records.named_handover(partition, consumer_group.name, record)
+    return control_records.named_handover(seat.partition, seat.group.name, record)
 
 
-def _begin_at_oldest(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
-) -> None:
+def _begin_at_oldest(seat: Seat, record: CursorRecord) -> None:
     """No member is left that has what was handed over: begin again at the oldest message of it, in a new group epoch.
 
     Rule `blind-goes-back` (J1): if the rows of a consumer group are lost, it goes back to the oldest message that was
@@ -576,16 +551,15 @@ def _begin_at_oldest(
       2. The consumer group goes back to k:5. The server of segment 1 knows nothing of the group epoch that has ended,
          and delivers k:6 again without a flag.
     """
-    assert partition.chain is not None
     renewed = record.moved_to(record.segment_no, record.start_index, new_epoch=True)
     if record.at_most_once:
-        tail = partition.logs[record.segment_no].tail
+        tail = seat.partition.logs[record.segment_no].tail
         renewed = record.moved_to(record.segment_no, max(tail, record.start_index), new_epoch=True)
     elif record.oldest:
-        renewed = _back_at(partition.chain, record, Place(*split_offset(_before_place(record))))
+        renewed = _back_at(seat.chain, record, Place(*split_offset(_before_place(record))))
         renewed = renewed.repeated_below(record.segment_no + 1, 0)
-    renewed = crossing.with_term(partition, consumer_group, renewed)
-    crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
+    renewed = crossing.with_term(seat, renewed)
+    crossing.write_cursor(seat, renewed, seat.group.cursor_revision)
 
 
 def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
@@ -640,31 +614,24 @@ def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassCo
         and not consumer_group.crossing_serial
     ):
         consumer_group.passes_alone = True
-        read_cursor(broker, partition, consumer_group)
+        Seat(broker, partition, consumer_group).read_cursor()
 
 
-def _pass_alone(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    chain: Chain,
-    segment: Segment,
-    record: CursorRecord,
-) -> None:
+def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord) -> None:
     """The consumer group has no consumer and its segment has no message: cross.
 
     Otherwise a consumer group that has no consumers any more would keep every later segment in the record.
     """
-    ledger = consumer_group.ledger
-    if not right.may_deliver(broker, partition, segment.no):
-        right.seek(broker, partition, segment.no)
-        broker.poll(broker.config.heartbeat_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+    broker, partition = seat.broker, seat.partition
+    ledger = seat.group.ledger
+    if not seat.has_right():
+        seat.poll(broker.config.heartbeat_us, TimerKind.CURSOR)
         return
-    cursor = partition.cursor_in(segment.no, consumer_group.name)
+    cursor = partition.cursor_in(segment.no, seat.group.name)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
     ledger.acked = ledger.safe_acked = cursor.acked if cursor is not None and known else record.start_index
     ledger.take_up_dropped(record)
-    lost = gap_reports.lost_before(chain, consumer_group)
+    lost = gap_reports.lost_before(chain, seat.group)
     oldest = chain.segment(lost[0]) if lost else None
     if oldest is not None and oldest.base is not None and not ledger.dropped_from:
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
@@ -677,16 +644,14 @@ def _pass_alone(
         ledger.dropped_from, ledger.dropped_position = listed, position_of(chain, listed)
     if not partition.revision:
         partition.read_chain(broker)  # the cursor is read after it
-        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     # The forwarder's next number is not handed over here, so its numbers begin anew, in a new group epoch.
     has_numbers = record.handover != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
-        consumer_group.name, {}
+        seat.group.name, {}
     )
     following = crossing.next_no(partition, segment.no)
-    crossing.move_on(
-        broker, partition, consumer_group, following, new_epoch=has_numbers, chain_revision=partition.revision
-    )
+    crossing.move_on(seat, following, new_epoch=has_numbers, chain_revision=partition.revision)
 
 
 def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:
@@ -710,20 +675,19 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.LOADING:
             if consumer_group.questions and consumer_group.segment_no:
-                questions.answer(broker, partition, consumer_group)
+                questions.answer(Seat(broker, partition, consumer_group))
             continue
         segment = chain.segment(consumer_group.segment_no)
         if segment is None or segment.server != broker.member or segment.server_epoch != consumer_group.server_epoch:
-            _revoke(broker, partition, consumer_group, segment)
+            _revoke(Seat(broker, partition, consumer_group), segment)
             continue
-        gap_reports.tell_new_gaps(broker, partition, consumer_group, known)
-        _expect_only_eligible(broker, partition, consumer_group, segment)
-        if consumer_group.phase is ConsumerGroupPhase.SERVING and set(segment.eligible) - set(
-            consumer_group.ledger.eligible
-        ):
-            control_records.replicate(
-                broker, partition, consumer_group
-            )  # a new eligible member must have the newest control record
+        served = served_of(broker, partition, consumer_group)
+        if served is None:
+            continue
+        gap_reports.tell_new_gaps(served, known)
+        _expect_only_eligible(served)
+        if served.is_serving and set(segment.eligible) - set(served.ledger.eligible):
+            control_records.replicate(served)  # a new eligible member must have the newest control record
         if consumer_group.name in partition.consumer_groups:
             progress.retry(broker, partition, consumer_group.segment_no)
     take_up_forwards(broker, partition, chain)
@@ -758,49 +722,47 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
             consumer_group_of(broker, partition, name).forwards_alone = True
 
 
-def _forward_elsewhere(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
-) -> None:
+def _forward_elsewhere(seat: Seat, segment: Segment) -> None:
     """Another member serves the consumer group, and goes on with its dead letters. If it is dead, replace it."""
-    is_here = broker.member in segment.eligible and segment.state is SegmentState.SEALED
-    if not is_here or broker.is_linked(segment.server):
-        consumer_group.forwards_alone = False
+    is_here = seat.broker.member in segment.eligible and segment.state is SegmentState.SEALED
+    if not is_here or seat.broker.is_linked(segment.server):
+        seat.group.forwards_alone = False
         return
-    right.want_another(broker, partition, segment)
-    broker.poll(broker.config.silence_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+    right.want_another(seat.broker, seat.partition, segment)
+    seat.poll(seat.broker.config.silence_us, TimerKind.CURSOR)
 
 
-def _expect_only_eligible(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
-) -> None:
+def _expect_only_eligible(served: Served) -> None:
     """Control records wait no longer for members that are neither eligible nor joining."""
-    for serial in list(consumer_group.ledger.replications):
-        replication = consumer_group.ledger.replications.get(serial)
+    segment = served.segment
+    for serial in list(served.ledger.replications):
+        replication = served.ledger.replications.get(serial)
         if replication is None:
             continue
-        joining = partition.rights[segment.no].joining if segment.no in partition.rights else ()
+        joining = served.partition.rights[segment.no].joining if segment.no in served.partition.rights else ()
         for member in list(replication.waiting):
-            if member != broker.member and member not in segment.eligible and member not in joining:
+            if member != served.broker.member and member not in segment.eligible and member not in joining:
                 del replication.waiting[member]
-        progress.finish_replication(broker, partition, consumer_group, serial)
+        progress.finish_replication(served, serial)
 
 
-def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment | None) -> None:
+def _revoke(seat: Seat, segment: Segment | None) -> None:
     """Stop serving in this server epoch. If this member is still the server, it finds the place of the cursor anew."""
-    mine = segment is not None and segment.server == broker.member
+    consumer_group = seat.group
+    mine = segment is not None and segment.server == seat.broker.member
     if not mine:
         error = errors.NotServingError(f"another broker serves segment {consumer_group.segment_no} now")
         for consumer in consumer_group.consumers:
-            tell(broker, consumer, Revoked(error))
+            tell(seat.broker, consumer, Revoked(error))
         consumer_group.consumers = []
-        delivery_attempts.forget(partition, consumer_group.name)
+        delivery_attempts.forget(seat.partition, consumer_group.name)
     if consumer_group.phase is ConsumerGroupPhase.CROSSING:
         consumer_group.crossing_serial = 0
     consumer_group.look_again()
     if consumer_group.consumers or consumer_group.is_asked or (mine and consumer_group.is_forwarding):
-        read_cursor(broker, partition, consumer_group)
+        seat.read_cursor()
     else:
-        forget(partition, consumer_group)
+        forget(seat.partition, consumer_group)
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
@@ -816,7 +778,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
         if failed or consumer_group.crossing_serial or consumer_group.name not in partition.consumer_groups:
             continue
         if consumer_group.operations or consumer_group.phase is ConsumerGroupPhase.LOADING:
-            read_cursor(broker, partition, consumer_group)
+            Seat(broker, partition, consumer_group).read_cursor()
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
@@ -825,7 +787,7 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
         if consumer_group.phase is ConsumerGroupPhase.SERVING:
             progress.retry(broker, partition, consumer_group.segment_no)
         elif consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial == 0:
-            read_cursor(broker, partition, consumer_group)
+            Seat(broker, partition, consumer_group).read_cursor()
 
 
 def on_caught_up(broker: BrokerState, partition: Partition) -> None:
@@ -845,7 +807,7 @@ def on_caught_up(broker: BrokerState, partition: Partition) -> None:
         consumer_group.cursor_revision = 0
         if consumer_group.phase is not ConsumerGroupPhase.LOADING:
             segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-            _revoke(broker, partition, consumer_group, segment)
+            _revoke(Seat(broker, partition, consumer_group), segment)
 
 
 def _is_under_way(consumer_group: ConsumerGroup) -> bool:
@@ -861,17 +823,15 @@ def _is_under_way(consumer_group: ConsumerGroup) -> bool:
     return consumer_group.crossing_serial > 0 or (handing is not None and handing.is_unknown)
 
 
-def _refuse(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, refusal: errors.SeriatimError
-) -> None:
+def _refuse(seat: Seat, refusal: errors.SeriatimError) -> None:
     """Refuse everything that waits for a consumer group that cannot be served."""
-    for consumer in consumer_group.consumers:
-        tell(broker, consumer, SubscriptionRefused(refusal, 0, ""))
-    consumer_group.consumers = []
-    operations.fail(broker, consumer_group, refusal)
-    waiting_keys.fail(broker, consumer_group, refusal)
-    questions.fail(broker, partition, consumer_group, refusal)
-    forget_if_unused(partition, consumer_group)
+    for consumer in seat.group.consumers:
+        tell(seat.broker, consumer, SubscriptionRefused(refusal, 0, ""))
+    seat.group.consumers = []
+    operations.fail(seat, refusal)
+    waiting_keys.fail(seat, refusal)
+    questions.fail(seat, refusal)
+    forget_if_unused(seat.partition, seat.group)
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:
@@ -880,7 +840,7 @@ def on_no_partition(broker: BrokerState, partition: Partition) -> None:
     for consumer_group in list(partition.consumer_groups.values()):
         for consumer in consumer_group.consumers:
             tell(broker, consumer, SubscriptionRefused(error, 0, ""))
-        questions.fail(broker, partition, consumer_group, error)
-        operations.fail(broker, consumer_group, error)
-        waiting_keys.fail(broker, consumer_group, error)
+        questions.fail(Seat(broker, partition, consumer_group), error)
+        operations.fail(Seat(broker, partition, consumer_group), error)
+        waiting_keys.fail(Seat(broker, partition, consumer_group), error)
     partition.consumer_groups = partition.given = NOTHING

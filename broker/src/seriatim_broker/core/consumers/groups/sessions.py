@@ -13,12 +13,12 @@ from typing import Final
 from seriatim_api import errors
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Revoked
 from ...values.kinds import TimerKind
 from ..cursors.consumer_group import tell
+from ..cursors.served import KeyedServed, Seat, serving_of
 from ..exclusive import assignment
 from . import subscriptions
 
@@ -29,40 +29,32 @@ heartbeats that came meanwhile."""
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """Check whether a consumer that is given messages is silent, as long as there is another one."""
-    consumer_group = partition.consumer_groups.get(group)
-    if (
-        consumer_group is None
-        or consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or len(consumer_group.consumers) < 2
-    ):
+    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    if served is None or len(served.group.consumers) < 2:
         return
-    active = consumer_group.dispatcher.active
-    checked = list(consumer_group.consumers) if consumer_group.keyed is not None else [active] if active else []
+    active, consumers = served.dispatcher.active, list(served.group.consumers)
+    checked = consumers if isinstance(served, KeyedServed) else [active] if active else []
     if not checked:
         return
-    broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, group)
-    silent = {
-        consumer
-        for consumer in consumer_group.consumers
-        if broker.streams.is_silent(consumer.stream, broker.now.mono_us)
-    }
-    if len(silent) != consumer_group.dispatcher.silent_count:
-        consumer_group.dispatcher.silent_count = len(silent)
-        assignment.changed(broker, partition, consumer_group)
-    is_any_heard = len(silent) < len(consumer_group.consumers)
+    served.poll(broker.config.session_poll_us, TimerKind.SESSION)
+    silent = {one for one in consumers if broker.streams.is_silent(one.stream, broker.now.mono_us)}
+    if len(silent) != served.dispatcher.silent_count:
+        served.dispatcher.silent_count = len(silent)
+        assignment.changed(served)
+    is_any_heard = len(silent) < len(consumers)
     for consumer in checked:
         if consumer not in silent or not is_any_heard:
             consumer.silent_rounds = 0
             continue
         consumer.silent_rounds += 1
         if consumer.silent_rounds >= ROUNDS:
-            _give_way(broker, partition, consumer_group, consumer)
+            _give_way(served, consumer)
 
 
-def _give_way(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, silent: Consumer) -> None:
-    broker.out.note("silent consumer", partition.id, group=consumer_group.name, consumer=silent.name)
+def _give_way(seat: Seat, silent: Consumer) -> None:
+    seat.note("silent consumer", consumer=silent.name)
     tell(
-        broker,
+        seat.broker,
         silent,
         Revoked(
             errors.NotServingError(
@@ -70,4 +62,4 @@ def _give_way(broker: BrokerState, partition: Partition, consumer_group: Consume
             )
         ),
     )
-    subscriptions.leave(broker, partition, silent.stream, silent.subscription)
+    subscriptions.leave(seat.broker, seat.partition, silent.stream, silent.subscription)

@@ -10,6 +10,7 @@ from ...state.partition import Partition, Partitions
 from ...values.effects import Deliver, Pong
 from ...values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
 from ..cursors.consumer_group import consumer_group_with
+from ..cursors.served import Seat
 from . import progress, subscriptions
 from .subscriptions import is_served
 
@@ -34,9 +35,7 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     return partition
 
 
-def subscribed(
-    handle: Callable[[BrokerState, Partition, Any], None],
-) -> Callable[[BrokerState, Partitions, Any], None]:
+def subscribed(handle: Callable[[BrokerState, Partition, Any], None]) -> Callable[[BrokerState, Partitions, Any], None]:
     """A handler for the partition of the subscription that the event names. If there is none here, nothing happens."""
 
     def on_event(broker: BrokerState, partitions: Partitions, event: Any) -> None:
@@ -80,7 +79,7 @@ def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) ->
         consumer_group = None if known is None else consumer_group_with(known, event.stream, subscription)
         if known is None or consumer_group is None:
             del subscriptions[subscription]  # its segment has ended, or the grant was revoked; the consumer knows
-        elif not is_served(broker, known, consumer_group):
+        elif not is_served(Seat(broker, known, consumer_group)):
             unserved.append(subscription)
     broker.out.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
 

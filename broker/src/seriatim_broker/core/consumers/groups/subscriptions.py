@@ -8,7 +8,7 @@ from seriatim_api import errors
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import Beginning, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Revoked, SubscriptionRefused
@@ -17,8 +17,9 @@ from ...values.keyed import ConsumerMode
 from ...values.kinds import TimerKind
 from ...values.positions import Place, end_of_drops
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, tell
 from ..cursors.gap_reports import lost_since, tell_lost, tell_noted_drop
+from ..cursors.served import KeyedServed, Seat, Served, served_of, serving_of
 from ..exclusive import activation, assignment
 from ..keyed import grants, handoff, outcomes
 
@@ -43,7 +44,8 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         return
     is_first = not consumer_group.consumers
     consumer_group.consumers.append(consumer)
-    if consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    served = serving_of(broker, partition, consumer_group)
+    if served is None:
         return
     if is_first and not may_be_carried_out(partition, consumer_group):
         # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
@@ -53,66 +55,62 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
         # While a hand-over may still be carried out, nothing is granted, and its transaction compares the cursor.
-        control_records.write_if_dirty(broker, partition, consumer_group)
+        control_records.write_if_dirty(served)
         consumer_group.look_again()
-        read_cursor(broker, partition, consumer_group)
+        served.read_cursor()
         return
-    if consumer_group.cursor is not None:
-        refuse_other_modes(broker, partition, consumer_group, consumer_group.cursor.mode)
-        if consumer not in consumer_group.consumers:
-            return
-    if consumer_group.keyed is not None:
-        _welcome(broker, partition, consumer_group, consumer)
-        grants.go_on(broker, partition, consumer_group)
+    refuse_other_modes(served, served.cursor.mode)
+    if consumer not in consumer_group.consumers:
         return
-    dispatcher = consumer_group.dispatcher
-    is_awaited = consumer.was_active or broker.now.mono_us >= dispatcher.returns_until_us
-    if dispatcher.active is None and is_awaited:
-        activation.activate(broker, partition, consumer_group, consumer)
+    if isinstance(served, KeyedServed):
+        _welcome(served, consumer)
+        grants.go_on(served)
+        return
+    is_awaited = consumer.was_active or broker.now.mono_us >= served.dispatcher.returns_until_us
+    if served.dispatcher.active is None and is_awaited:
+        activation.activate(served, consumer)
     else:
-        activation.stand_by(broker, consumer_group, consumer)
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
-    assignment.changed(broker, partition, consumer_group)
+        activation.stand_by(served, consumer)
+        served.poll(broker.config.session_poll_us, TimerKind.SESSION)
+    assignment.changed(served)
 
 
-def is_served(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+def is_served(seat: Seat) -> bool:
     """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
-    return consumer_group.phase is not ConsumerGroupPhase.LOADING and right.may_deliver(
-        broker, partition, consumer_group.segment_no
+    return seat.group.phase is not ConsumerGroupPhase.LOADING and right.may_deliver(
+        seat.broker, seat.partition, seat.group.segment_no
     )
 
 
-def refuse_other_modes(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, mode: ConsumerMode
-) -> None:
+def refuse_other_modes(seat: Seat, mode: ConsumerMode) -> None:
     """Refuse consumers that ask for another mode than the one in which the consumer group was made."""
-    for consumer in [consumer for consumer in consumer_group.consumers if consumer.mode is not mode]:
+    for consumer in [consumer for consumer in seat.group.consumers if consumer.mode is not mode]:
         error = errors.UnsupportedModeError(
-            f"group {consumer_group.name} is {mode.name.lower()}, and the consumer asks for "
+            f"group {seat.group.name} is {mode.name.lower()}, and the consumer asks for "
             f"{consumer.mode.name.lower()}: ask for the group's mode, or use another group"
         )
-        tell(broker, consumer, SubscriptionRefused(error, 0, ""))
-        consumer_group.consumers.remove(consumer)
+        tell(seat.broker, consumer, SubscriptionRefused(error, 0, ""))
+        seat.group.consumers.remove(consumer)
 
 
-def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def begin(served: Served) -> None:
     """This member has begun to serve: tell each consumer whether messages are given to it."""
-    if consumer_group.keyed is not None:
-        for consumer in consumer_group.consumers:
-            _welcome(broker, partition, consumer_group, consumer)
+    if isinstance(served, KeyedServed):
+        for consumer in served.group.consumers:
+            _welcome(served, consumer)
         return
-    first = next((consumer for consumer in consumer_group.consumers if consumer.was_active), None)
-    if first is None and not assignment.waits_for_return(broker, partition, consumer_group):
-        first = assignment.first(broker, consumer_group)
+    first = next((consumer for consumer in served.group.consumers if consumer.was_active), None)
+    if first is None and not assignment.waits_for_return(served):
+        first = assignment.first(served)
     if first is not None:
-        activation.activate(broker, partition, consumer_group, first)
-    for consumer in consumer_group.consumers:
+        activation.activate(served, first)
+    for consumer in served.group.consumers:
         if consumer is not first:
-            activation.stand_by(broker, consumer_group, consumer)
-    assignment.changed(broker, partition, consumer_group)
+            activation.stand_by(served, consumer)
+    assignment.changed(served)
 
 
-def welcome_new(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def welcome_new(served: KeyedServed) -> None:
     """The keys of a group go on where they were: tell those that have joined since that they have.
 
     Rule `joined-is-told` (I13): messages are granted only to a consumer that knows it has joined. Without it:
@@ -120,12 +118,12 @@ def welcome_new(broker: BrokerState, partition: Partition, consumer_group: Consu
       2. A goes on, and grants k:5 to c2. c2 drops the grant, because it was not told that it has joined.
       3. k:5 waits until c2 gives up and joins again.
     """
-    for consumer in consumer_group.consumers:
+    for consumer in served.group.consumers:
         if not consumer.grant_ms:
-            _welcome(broker, partition, consumer_group, consumer)
+            _welcome(served, consumer)
 
 
-def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+def _welcome(served: KeyedServed, consumer: Consumer) -> None:
     """A consumer joins others to which messages are granted key by key.
 
     Rule `comer-is-told` (I1): each consumer that comes is told of the losses and drops that are noted. Without it:
@@ -143,17 +141,16 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
       2. Its cursor is moved to segment 3, and says that messages are gone from 1:0 on.
       3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is told.
     """
-    outcomes.join(broker, consumer_group, consumer)
-    for place in lost_since(partition.chain, consumer_group):
-        tell_lost(broker, consumer, place)
-    start, ledger = partition.logs[consumer_group.segment_no].start, consumer_group.ledger
-    assert partition.chain is not None
-    end = end_of_drops(partition.chain)
-    if end.segment_no >= consumer_group.segment_no:  # what is dropped above the floor is told next
-        end = Place(consumer_group.segment_no, min(start, ledger.acked))
-    tell_noted_drop(broker, partition, consumer_group, consumer, end)
+    consumer_group = served.group
+    outcomes.join(served, consumer)
+    for place in lost_since(served.chain, consumer_group):
+        tell_lost(served.broker, consumer, place)
+    end = end_of_drops(served.chain)
+    if end.segment_no >= served.segment.no:  # what is dropped above the floor is told next
+        end = Place(served.segment.no, min(served.log.start, served.ledger.acked))
+    tell_noted_drop(served, consumer, end)
     if len(consumer_group.consumers) > 1:
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
+        served.poll(served.broker.config.session_poll_us, TimerKind.SESSION)
 
 
 def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
@@ -170,27 +167,26 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if not gone:
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
-        outcomes.leave(broker, partition, consumer_group, gone)
-        handoff.on_left(broker, partition, consumer_group, gone)
-        if consumer_group.dispatcher.active in gone:
-            control_records.write_if_dirty(broker, partition, consumer_group)
-            consumer_group.dispatcher.end_grant()
-            if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
-                activation.activate(broker, partition, consumer_group, assignment.first(broker, consumer_group))
-        if consumer_group.consumers and consumer_group.keyed is None:
-            _without(broker, partition, consumer_group, gone)
+        served = served_of(broker, partition, consumer_group)
+        if isinstance(served, KeyedServed):
+            outcomes.leave(served, gone)
+            handoff.on_left(served, gone)
+        elif served is not None:
+            _leave_exclusive(served, gone)
+        if consumer_group.keyed is None and any(consumer.was_active for consumer in gone):
+            for consumer in consumer_group.consumers:
+                consumer.was_standby = False  # no consumer waits for it
         forget_if_unused(partition, consumer_group)
 
 
-def _without(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: Sequence[Consumer]
-) -> None:
-    """Consumers of an exclusive group have gone, and others are left."""
-    yielding = consumer_group.dispatcher.yielding
-    if yielding is not None and yielding.to in gone:
-        assignment.end_attempt(broker, partition, consumer_group)
-    if any(consumer.was_active for consumer in gone):
-        for consumer in consumer_group.consumers:
-            consumer.was_standby = False  # no consumer waits for it
-    if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        assignment.changed(broker, partition, consumer_group)
+def _leave_exclusive(served: Served, gone: Sequence[Consumer]) -> None:
+    dispatcher, consumers = served.dispatcher, served.group.consumers
+    if dispatcher.active in gone:
+        control_records.write_if_dirty(served)
+        dispatcher.end_grant()
+        if consumers and served.is_serving:
+            activation.activate(served, assignment.first(served))
+    if dispatcher.yielding is not None and dispatcher.yielding.to in gone and consumers:
+        assignment.end_attempt(served)
+    if consumers and served.is_serving:
+        assignment.changed(served)

@@ -26,9 +26,7 @@ from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
-from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.forwarder import FORWARDS_MAX, Forward
 from ...state.keyed.key import Key
@@ -38,6 +36,7 @@ from ...values.events import DeadLetterRead, ForwardsDone
 from ...values.keyed import DeadLetter, producer_epoch_of, term_of_number
 from ...values.kinds import ReadKind, TimerKind
 from ..cursors import control_records
+from ..cursors.served import KeyedServed, keyed_of
 from . import earlier_messages
 
 SEND_BYTES_MAX: Final = 2 << 20
@@ -62,44 +61,40 @@ SURE_MS: Final = 1_800_000
 than half of that, its dead letter says that it may be there twice."""
 
 
-def may_forward(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+def may_forward(served: KeyedServed) -> bool:
     """Whether exhausted messages of the consumer group can go to a dead-letter topic at all."""
-    cursor = consumer_group.cursor
-    return cursor is not None and bool(cursor.retry.dead_letter_topic)
+    return bool(served.cursor.retry.dead_letter_topic)
 
 
-def begin(broker: BrokerState, keyed: KeyedDispatcher, key: Key, reason: str) -> None:
+def begin(served: KeyedServed, key: Key, reason: str) -> None:
     """The first message of the key, which is not granted, goes to the dead-letter topic."""
-    keyed.forward(key, reason, broker.now.wall_ms)
+    served.keyed.forward(key, reason, served.broker.now.wall_ms)
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def go_on(served: KeyedServed) -> None:
     """Something has changed: read, number and send what can be."""
-    keyed = consumer_group.keyed
-    if keyed is None or not keyed.forwarder.waiting:
+    keyed = served.keyed
+    if not keyed.forwarder.waiting:
         return
-    if consumer_group.phase is not ConsumerGroupPhase.SERVING or keyed.handoff.frozen is not None:
+    if not served.is_serving or keyed.handoff.frozen is not None:
         return  # while the state of the keys is handed over, nothing of it changes
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
     _take_up(keyed)
-    _read(broker, partition, consumer_group, keyed)
-    _send(broker, partition, consumer_group, keyed)
-    _count_bytes(broker, partition, consumer_group, keyed)
+    _read(served)
+    _send(served)
+    _count_bytes(served)
 
 
-def _count_bytes(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
+def _count_bytes(served: KeyedServed) -> None:
     """Note how much this forwarder has in memory."""
     size_bytes = sum(
         READ_BYTES_MAX if forward.reading else len(forward.row.body) if forward.row is not None else 0
-        for forward in keyed.forwarder.first
+        for forward in served.keyed.forwarder.first
     )
-    known, place = broker.forwarding_bytes, (partition.id, consumer_group.name)
+    known, place = served.broker.forwarding_bytes, (served.partition.id, served.group.name)
     if size_bytes:
-        known[place] = size_bytes, broker.now.mono_us + COUNTS_US
+        known[place] = size_bytes, served.broker.now.mono_us + COUNTS_US
     else:
         known.pop(place, None)
 
@@ -122,16 +117,17 @@ def _take_up(keyed: KeyedDispatcher) -> None:
 # ---- reading and numbering ------------------------------------------------------------------------------
 
 
-def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+def _read(served: KeyedServed) -> None:
     """Read the next messages, those with a number first.
 
     While the dead-letter topic takes nothing, one message is read for each try, and none is kept between two tries. So
     consumer groups whose dead-letter topics are full or deleted leave the memory to the others.
     """
-    refusal = _refusal(broker, partition, consumer_group)
+    broker, keyed = served.broker, served.keyed
+    refusal = _refusal(served)
     if refusal is not None:
         if broker.now.mono_us >= keyed.forwarder.send_from_us:
-            _note_refusal(broker, partition, consumer_group, keyed, refusal)
+            _note_refusal(served, refusal)
         return
     now_us = broker.now.mono_us
     wanted = keyed.forwarder.first
@@ -144,45 +140,37 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         if forward.row is not None or forward.reading or not forward.offset:
             continue
         if now_us < forward.from_us:
-            broker.poll(forward.from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+            served.poll(forward.from_us - now_us, TimerKind.KEYS)
             continue
         if not _has_room(broker):
-            broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
+            served.poll(PAUSE_US, TimerKind.KEYS)
             return
         forward.reading = serial = broker.new_serial()
         broker.reads[serial] = (
-            ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
+            ReadKind.KEYS, served.partition.id, served.segment.no, served.group.name, 0,
         )  # fmt: skip
-        origin = _origin(broker, partition, consumer_group, keyed, forward)
-        earlier_messages.read_dead_letter(broker, partition, keyed, consumer_group.name, serial, forward.offset, origin)
-        _count_bytes(broker, partition, consumer_group, keyed)
+        origin = _origin(served, forward)
+        earlier_messages.read_dead_letter(served, serial, forward.offset, origin)
+        _count_bytes(served)
 
 
-def _refusal(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> errors.SeriatimError | None:
+def _refusal(served: KeyedServed) -> errors.SeriatimError | None:
     """Why nothing can be forwarded; None if it can."""
-    assert consumer_group.cursor is not None
-    topic = consumer_group.cursor.retry.dead_letter_topic
+    topic = served.cursor.retry.dead_letter_topic
     if not topic:
         return errors.PreconditionError("the retry policy names no dead-letter topic any more")
-    if partition.chain is not None and partition.chain.topic == topic:
+    if served.chain.topic == topic:
         # Nothing is forwarded into itself. Without it: a message that always fails would be copied without end.
         return errors.PreconditionError(f"the dead-letter topic {topic} is the topic of the consumer group itself")
     return None
 
 
-def _origin(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    forward: Forward,
-) -> DeadLetterOrigin:
-    key = keyed.line.keys[forward.name]
-    assert partition.chain is not None
+def _origin(served: KeyedServed, forward: Forward) -> DeadLetterOrigin:
+    key = served.keyed.line.keys[forward.name]
     # By the clock of a server that was ahead, it failed in the future. Then it is not known how old the number is.
-    is_old = bool(forward.number) and abs(broker.now.wall_ms - key.ready_at_ms) > SURE_MS
+    is_old = bool(forward.number) and abs(served.broker.now.wall_ms - key.ready_at_ms) > SURE_MS
     return DeadLetterOrigin(
-        partition.chain.topic, partition.chain.number, forward.offset, consumer_group.name, key.attempts, key.error,
+        served.chain.topic, served.chain.number, forward.offset, served.group.name, key.attempts, key.error,
         key.ready_at_ms, is_old,
     )  # fmt: skip
 
@@ -192,90 +180,91 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
 
     Only what can be sent gets a number. Without it: a message that cannot be read would hold up all later numbers.
     """
-    consumer_group = partition.consumer_groups.get(group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    forward = _reading(keyed, event.serial) if keyed is not None else None
-    if consumer_group is None or keyed is None or forward is None:
+    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    forward = _reading(served.keyed, event.serial) if served is not None else None
+    if served is None or forward is None:
         return
-    forward.reading = 0
-    if keyed.handoff.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    keyed, forward.reading = served.keyed, 0
+    if keyed.handoff.frozen is not None or not served.is_serving:
         return
     if event.row is None:
-        _read_failed(broker, partition, consumer_group, keyed, forward)
+        _read_failed(served, forward)
     else:
         forward.row = event.row
         forward.tries = 0
         if not forward.number:
-            keyed.give_number(forward, consumer_group.term)
+            keyed.give_number(forward, served.group.term)
             keyed.window.rise()
-            consumer_group.ledger.acknowledge(keyed.window.floor)
-            forward.written = control_records.replicate(broker, partition, consumer_group)
-    go_on(broker, partition, consumer_group)
+            served.ledger.acknowledge(keyed.window.floor)
+            forward.written = control_records.replicate(served)
+    go_on(served)
 
 
 def _reading(keyed: KeyedDispatcher, serial: int) -> Forward | None:
     return next((forward for forward in keyed.forwarder.first if forward.reading == serial), None)
 
 
-def _read_failed(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
-) -> None:
+def _read_failed(served: KeyedServed, forward: Forward) -> None:
     pause_us = min(PAUSE_US << min(forward.tries, 10), PAUSE_US_MAX)
     forward.tries += 1
     if not forward.number:  # it goes behind the others, so that it holds up none of them
-        keyed.forwarder.waiting[forward.name] = keyed.forwarder.waiting.pop(forward.name)
-    forward.from_us = broker.now.mono_us + pause_us
+        served.keyed.forwarder.waiting[forward.name] = served.keyed.forwarder.waiting.pop(forward.name)
+    forward.from_us = served.broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
-        broker.out.note(
-            "dead_letter_waits", partition.id, group=consumer_group.name, key=name_to_text(forward.name),
+        served.note(
+            "dead_letter_waits", key=name_to_text(forward.name),
             error="the message cannot be read now",
         )  # fmt: skip
-    broker.poll(pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    served.poll(pause_us, TimerKind.KEYS)
 
 
-def give_back(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> bool:
+def give_back(served: KeyedServed, serial: int) -> bool:
     """No member has a message now: try again later. Returns whether the read was one of the forwarder."""
-    keyed = consumer_group.keyed
-    forward = _reading(keyed, serial) if keyed is not None else None
-    if keyed is None or forward is None:
+    forward = _reading(served.keyed, serial)
+    if forward is None:
         return False
     forward.reading = 0
-    _read_failed(broker, partition, consumer_group, keyed, forward)
+    _read_failed(served, forward)
     return True
 
 
 # ---- sending --------------------------------------------------------------------------------------------
 
 
-def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+def _send(served: KeyedServed) -> None:
     """Send the dead letters with the lowest numbers, if no request is under way."""
-    now_us = broker.now.mono_us
+    keyed = served.keyed
+    now_us = served.broker.now.mono_us
     if now_us < keyed.forwarder.send_from_us:
-        broker.poll(keyed.forwarder.send_from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+        served.poll(keyed.forwarder.send_from_us - now_us, TimerKind.KEYS)
         return
-    ready = _ready(consumer_group, keyed)
+    ready = _ready(served)
     if not ready:
         return
-    assert consumer_group.cursor is not None
-    assert partition.chain is not None
-    keyed.forwarder.sending = broker.new_serial()
+    keyed.forwarder.sending = served.broker.new_serial()
     keyed.forwarder.sent = tuple((forward.name, forward.number) for forward in ready)
     keyed.forwarder.send_from_us = now_us + ANSWER_US
     letters = tuple(
         DeadLetter(producer_epoch_of(forward.number), forward.row) for forward in ready if forward.row is not None
     )
     term = term_of_number(ready[0].number)
-    producer = dead_letter_producer(partition.id, consumer_group.name, consumer_group.group_epoch, term)
-    topic = consumer_group.cursor.retry.dead_letter_topic
-    broker.out.emit(
+    producer = dead_letter_producer(served.partition.id, served.group.name, served.group.group_epoch, term)
+    topic = served.cursor.retry.dead_letter_topic
+    served.broker.out.emit(
         ForwardBatches(
-            keyed.forwarder.sending, partition.id, consumer_group.name, topic, partition.chain.number, producer, letters
+            keyed.forwarder.sending,
+            served.partition.id,
+            served.group.name,
+            topic,
+            served.chain.number,
+            producer,
+            letters,
         )
     )
-    broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
+    served.poll(ANSWER_US, TimerKind.KEYS)
 
 
-def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forward]:
+def _ready(served: KeyedServed) -> list[Forward]:
     """The dead letters with the lowest numbers, as far as they can be sent. All are of one term.
 
     Rule `numbered-is-durable` (J4): a dead letter is sent only when its number is durable on every eligible and joining
@@ -292,10 +281,10 @@ def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forwar
     """
     ready: list[Forward] = []
     size_bytes = 0
-    for forward in sorted(keyed.forwarder.first, key=lambda forward: forward.number):
+    for forward in sorted(served.keyed.forwarder.first, key=lambda forward: forward.number):
         if not forward.number:
             continue
-        is_durable = keyed.handoff.is_common and forward.written not in consumer_group.ledger.replications
+        is_durable = served.keyed.handoff.is_common and forward.written not in served.ledger.replications
         if forward.row is None or not is_durable:
             break
         if ready and term_of_number(forward.number) != term_of_number(ready[0].number):
@@ -322,65 +311,55 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
       2. A consumer fails on k:9, and it is to be forwarded too.
       3. The answer says that number 7 is stored. k:9 is passed, and in no topic.
     """
-    consumer_group = partition.consumer_groups.get(event.consumer_group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or not event.serial or keyed.forwarder.sending != event.serial:
+    served = keyed_of(broker, partition, partition.consumer_groups.get(event.consumer_group))
+    if served is None or not served.keyed.forwarder.sending or served.keyed.forwarder.sending != event.serial:
         return
-    forwarder = keyed.forwarder
-    sent, forwarder.sending, forwarder.sent, forwarder.send_from_us = forwarder.sent, 0, (), 0
-    if keyed.handoff.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    keyed = served.keyed
+    sent, keyed.forwarder.sending, keyed.forwarder.sent, keyed.forwarder.send_from_us = keyed.forwarder.sent, 0, (), 0
+    if keyed.handoff.frozen is not None or not served.is_serving:
         return  # nothing changes while the state is handed over: the next server sends it again, and finds it stored
     for name, number in sent[: event.stored_count]:
         forward = keyed.forwarder.waiting.get(name)
         if forward is not None and forward.number == number:
-            _pass(broker, partition, consumer_group, keyed, forward)
+            _pass(served, forward)
     if event.error is not None:
-        _note_refusal(broker, partition, consumer_group, keyed, event.error)
+        _note_refusal(served, event.error)
     elif keyed.forwarder.refusal:
         keyed.forwarder.refusal = ""
-        broker.out.note("dead_letters_taken", partition.id, group=consumer_group.name)
+        served.note("dead_letters_taken")
     if event.error is None:
         keyed.forwarder.send_pause_us = 0
-    _count_bytes(broker, partition, consumer_group, keyed)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
+    _count_bytes(served)
+    control_records.after_passing(served)
 
 
-def _pass(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
-) -> None:
-    key = keyed.line.keys[forward.name]
-    assert consumer_group.cursor is not None
-    topic = consumer_group.cursor.retry.dead_letter_topic
+def _pass(served: KeyedServed, forward: Forward) -> None:
+    key = served.keyed.line.keys[forward.name]
+    topic = served.cursor.retry.dead_letter_topic
     attempts, error = key.attempts, key.error
-    keyed.pass_first(key)
-    keyed.line.requeue(key)
-    broker.out.note(
-        "dead_lettered", partition.id, group=consumer_group.name, key=name_to_text(forward.name),
+    served.keyed.pass_first(key)
+    served.keyed.line.requeue(key)
+    served.note(
+        "dead_lettered", key=name_to_text(forward.name),
         offset=format_offset(forward.offset), topic=topic, attempts=attempts, error=error,
     )  # fmt: skip
 
 
-def _note_refusal(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    error: errors.SeriatimError,
-) -> None:
+def _note_refusal(served: KeyedServed, error: errors.SeriatimError) -> None:
     """The dead-letter topic takes nothing: try again later. People are told once, until it takes dead letters again."""
+    keyed = served.keyed
     keyed.forwarder.send_pause_us = min(2 * keyed.forwarder.send_pause_us or PAUSE_US, PAUSE_US_MAX)
-    keyed.forwarder.send_from_us = broker.now.mono_us + keyed.forwarder.send_pause_us
-    broker.poll(keyed.forwarder.send_pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    keyed.forwarder.send_from_us = served.broker.now.mono_us + keyed.forwarder.send_pause_us
+    served.poll(keyed.forwarder.send_pause_us, TimerKind.KEYS)
     if keyed.forwarder.refusal or keyed.forwarder.send_pause_us >= 8 * PAUSE_US:
         for forward in keyed.forwarder.first:
             forward.row = None  # it is read again for the next try
-        _count_bytes(broker, partition, consumer_group, keyed)
+        _count_bytes(served)
     if keyed.forwarder.refusal or keyed.forwarder.send_pause_us < 8 * PAUSE_US:
         return  # a master that has just changed is no news
     keyed.forwarder.refusal = error.message
-    assert consumer_group.cursor is not None
-    topic = consumer_group.cursor.retry.dead_letter_topic
-    broker.out.note(
-        "dead_letters_refused", partition.id, group=consumer_group.name, topic=topic, keys=len(keyed.forwarder.waiting),
+    topic = served.cursor.retry.dead_letter_topic
+    served.note(
+        "dead_letters_refused", topic=topic, keys=len(keyed.forwarder.waiting),
         error=error.message,
     )  # fmt: skip

@@ -13,8 +13,6 @@ from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ...peers import disks
-from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup
 from ...state.keyed import frames
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.grants import Fetch
@@ -22,6 +20,7 @@ from ...state.partition import Partition
 from ...values.effects import ReadDeadLetter, ReadRows
 from ...values.kinds import TimerKind
 from ...values.messages import CopyAnswer, CopyRequest
+from ..cursors.served import KeyedServed
 
 ANSWER_US: Final = 500_000
 """A member that did not answer for so long is passed over."""
@@ -33,15 +32,7 @@ FETCHED_BYTES_MAX: Final = 8 << 20
 TRIES_MAX: Final = 8
 
 
-def read_rows(
-    broker: BrokerState,
-    partition: Partition,
-    keyed: KeyedDispatcher,
-    group: str,
-    serial: int,
-    offsets: tuple[int, ...],
-    bytes_max: int,
-) -> None:
+def read_rows(served: KeyedServed, serial: int, offsets: tuple[int, ...], bytes_max: int) -> None:
     """Read messages by their offsets, first those that are not on this disk from other members.
 
     Rule `frames-by-size` (I13): the read counts the bytes of each message, and takes no more than `bytes_max` (2 MiB),
@@ -51,32 +42,24 @@ def read_rows(
       2. They are granted together, because messages seem to be small: a frame of 200 MB.
       3. No client takes a frame of more than 32 MiB. It breaks the connection, joins again, and is sent the same frame.
     """
-    first = make_offset(keyed.segment_no, 0)
+    first = make_offset(served.segment.no, 0)
     missing: list[int] = []
     if min(offsets) < first:
-        missing = [offset for offset in offsets if offset < first and not _is_here(partition, offset)]
+        missing = [offset for offset in offsets if offset < first and not _is_here(served.partition, offset)]
     if not missing:
-        broker.out.emit(ReadRows(serial, partition.id, offsets, bytes_max))
+        served.broker.out.emit(ReadRows(serial, served.partition.id, offsets, bytes_max))
         return
-    fetch = keyed.grants.fetches[serial] = Fetch(offsets, missing, bytes_max)
-    _ask(broker, partition, fetch, group)
+    fetch = served.keyed.grants.fetches[serial] = Fetch(offsets, missing, bytes_max)
+    _ask(served, fetch)
 
 
-def read_dead_letter(
-    broker: BrokerState,
-    partition: Partition,
-    keyed: KeyedDispatcher,
-    group: str,
-    serial: int,
-    offset: int,
-    origin: DeadLetterOrigin,
-) -> None:
+def read_dead_letter(served: KeyedServed, serial: int, offset: int, origin: DeadLetterOrigin) -> None:
     """Read one message for the dead-letter topic, from another member if it is not on this disk."""
-    if offset >= make_offset(keyed.segment_no, 0) or _is_here(partition, offset):
-        broker.out.emit(ReadDeadLetter(serial, partition.id, offset, origin))
+    if offset >= make_offset(served.segment.no, 0) or _is_here(served.partition, offset):
+        served.broker.out.emit(ReadDeadLetter(serial, served.partition.id, offset, origin))
         return
-    fetch = keyed.grants.fetches[serial] = Fetch((offset,), [offset], origin=origin)
-    _ask(broker, partition, fetch, group)
+    fetch = served.keyed.grants.fetches[serial] = Fetch((offset,), [offset], origin=origin)
+    _ask(served, fetch)
 
 
 def _is_here(partition: Partition, offset: int) -> bool:
@@ -86,10 +69,11 @@ def _is_here(partition: Partition, offset: int) -> bool:
     return log is not None and log.is_whole and index >= log.start
 
 
-def _ask(broker: BrokerState, partition: Partition, fetch: Fetch, group: str) -> None:
+def _ask(served: KeyedServed, fetch: Fetch) -> None:
     """Ask the next member that has the segment of the first missing message."""
+    broker, partition = served.broker, served.partition
     no, index = split_offset(fetch.missing[0])
-    segment = partition.chain.segment(no) if partition.chain is not None else None
+    segment = served.chain.segment(no)
     members: list[MemberId] = []
     for member in segment.members if segment is not None else ():
         if member == broker.member or disks.is_hung(broker, member):
@@ -104,17 +88,14 @@ def _ask(broker: BrokerState, partition: Partition, fetch: Fetch, group: str) ->
         member = members[fetch.tries % len(members)]
         fetch.asked = (member, fetch.missing[0])
         broker.send(member, CopyRequest(partition.id, no, index, FETCH_BYTES, want_table=False))
-    broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, group)
+    served.poll(ANSWER_US, TimerKind.KEYS)
 
 
-def on_answer(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, sender: MemberId, message: CopyAnswer
-) -> list[int]:
+def on_answer(served: KeyedServed, sender: MemberId, message: CopyAnswer) -> list[int]:
     """A member answered. Returns the serials of the reads for which no member has the messages."""
-    keyed = consumer_group.keyed
+    keyed = served.keyed
     failed: list[int] = []
-    for serial, fetch in list(keyed.grants.fetches.items()) if keyed is not None else ():
-        assert keyed is not None
+    for serial, fetch in list(keyed.grants.fetches.items()):
         if fetch.asked is None or fetch.asked[0] != sender:
             continue
         if split_offset(fetch.asked[1]) != (message.segment_no, message.from_index):
@@ -129,16 +110,18 @@ def on_answer(
             del keyed.grants.fetches[serial]
             batches = tuple(fetch.batches)
             if fetch.origin is None:
-                broker.out.emit(ReadRows(serial, partition.id, offsets, fetch.bytes_max, batches))
+                served.broker.out.emit(ReadRows(serial, served.partition.id, offsets, fetch.bytes_max, batches))
             else:
-                broker.out.emit(ReadDeadLetter(serial, partition.id, fetch.offsets[0], fetch.origin, batches))
+                served.broker.out.emit(
+                    ReadDeadLetter(serial, served.partition.id, fetch.offsets[0], fetch.origin, batches)
+                )
             continue
         fetch.tries += len(fetch.missing) == before
         if fetch.tries >= TRIES_MAX:
             del keyed.grants.fetches[serial]
             failed.append(serial)
         else:
-            _ask(broker, partition, fetch, consumer_group.name)
+            _ask(served, fetch)
     return failed
 
 
@@ -163,18 +146,17 @@ def _has(header: BatchHeader, offset: int) -> bool:
     return no == header.segment and header.base_index <= index < header.end_index
 
 
-def ask_again(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> list[int]:
+def ask_again(served: KeyedServed) -> list[int]:
     """Ask another member where the last one did not answer. Returns the serials of reads that are given up."""
-    keyed = consumer_group.keyed
+    keyed = served.keyed
     failed: list[int] = []
-    for serial, fetch in list(keyed.grants.fetches.items()) if keyed is not None else ():
-        assert keyed is not None
-        if broker.now.mono_us < fetch.asked_us + ANSWER_US:
+    for serial, fetch in list(keyed.grants.fetches.items()):
+        if served.broker.now.mono_us < fetch.asked_us + ANSWER_US:
             continue
         fetch.tries += 1
         if fetch.tries >= TRIES_MAX:
             del keyed.grants.fetches[serial]
             failed.append(serial)
         else:
-            _ask(broker, partition, fetch, consumer_group.name)
+            _ask(served, fetch)
     return failed

@@ -16,7 +16,6 @@ from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, n
 from ...copies import producer_tables
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
 from ...state.keyed import frames, room
 from ...state.keyed.dispatcher import KeyedDispatcher
@@ -36,6 +35,7 @@ from ...values.segment import SegmentState
 from ..cursors import control_records
 from ..cursors.consumer_group import is_for_others, tell
 from ..cursors.gap_reports import GoneBudget, tell_dropped, tell_lost
+from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters, earlier_messages
 
 DELAY_STEP_US: Final = 5_000
@@ -61,82 +61,70 @@ keys are ready, they are shared among the consumers that have room, but each get
 may hold."""
 
 
-def go_on(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, freed: Consumer | None = None
-) -> None:
+def go_on(served: KeyedServed, freed: Consumer | None = None) -> None:
     """Something has changed: read more keys, and grant what is ready to consumers that have room.
 
     Args:
-        broker: This broker.
-        partition: The partition.
-        consumer_group: The consumer group.
+        served: The consumer group.
         freed: Only this consumer has more room than before; None: any consumer may have.
     """
-    keyed = consumer_group.keyed
-    log = partition.logs.get(consumer_group.segment_no)
-    if keyed is None or log is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
-        return
-    if keyed.handoff.frozen is not None:
+    keyed, log = served.keyed, served.log
+    if not served.is_serving or keyed.handoff.frozen is not None:
         return  # the state of the keys is handed over, or other members do not know yet that it was begun here
-    for serial in earlier_messages.ask_again(broker, partition, consumer_group):
-        _give_back(broker, partition, consumer_group, keyed, serial)
+    for serial in earlier_messages.ask_again(served) if keyed.grants.fetches else ():
+        _give_back(served, serial)
         freed = None
-    if (
-        keyed.window.floor < log.start
-        and log.readable_below
-        and not _drop_below(broker, partition, consumer_group, keyed, log.start)
-    ):
+    if keyed.window.floor < log.start and log.readable_below and not _drop_below(served, log.start):
         return
-    gone = GoneBudget(broker, partition, consumer_group)
+    gone = GoneBudget(served)
     if keyed.lists.firsts:
-        _pass_gone_lists(broker, partition, consumer_group, keyed, gone)
-    keyed.line.wake_delayed(broker.now.mono_us)
+        _pass_gone_lists(served, gone)
+    keyed.line.wake_delayed(served.broker.now.mono_us)
     if keyed.grants.unsent:
-        _give_durable(broker, partition, consumer_group, keyed)
+        _give_durable(served)
         freed = None
-    _grant(broker, partition, consumer_group, keyed, freed, gone)
+    _grant(served, freed, gone)
     if gone.dropped:
-        gone.tell_dropped(consumer_group.consumers, keyed.lists.oldest)
-    dead_letters.go_on(broker, partition, consumer_group)
-    _read(broker, partition, consumer_group, keyed)
-    _wake_later(broker, partition, consumer_group, keyed)
+        gone.tell_dropped(served.group.consumers, keyed.lists.oldest)
+    if keyed.forwarder.waiting:
+        dead_letters.go_on(served)
+    _read(served)
+    _wake_later(served)
 
 
-def _wake_later(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
+def _wake_later(served: KeyedServed) -> None:
     # Grants have deadlines also while keys are delayed. Without the second poll: 1. Key a is delayed for 5 minutes.
     # 2. The consumer of key b hangs. 3. The grant of b ends when the delay of a is over, and not at its own deadline.
+    keyed = served.keyed
     if keyed.line.delayed:
-        after_us = max(keyed.line.delayed[0][0] - broker.now.mono_us, DELAY_STEP_US)
-        broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
+        after_us = max(keyed.line.delayed[0][0] - served.broker.now.mono_us, DELAY_STEP_US)
+        served.poll(after_us, TimerKind.KEYS)
     if keyed.grants.by_token or keyed.grants.singles:
-        broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
+        served.poll(served.broker.config.grant_poll_us, TimerKind.KEYS)
 
 
-def _drop_below(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, start: int
-) -> bool:
+def _drop_below(served: KeyedServed, start: int) -> bool:
     """Retention dropped messages that are not passed: forget them, and tell each consumer.
 
     If they are of many keys, it takes several steps, in which nothing is granted. Returns whether it is done.
     """
+    keyed = served.keyed
     floor = keyed.window.floor
-    if not keyed.drop_below(start, broker.config.keys_at_once):
-        control_records.replicate_soon(broker, partition, consumer_group)
-        broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+    if not keyed.drop_below(start, served.broker.config.keys_at_once):
+        control_records.replicate_soon(served)
+        served.go_on_next_step(TimerKind.KEYS)
         return False
-    for consumer in consumer_group.consumers:
+    for consumer in served.group.consumers:
         first, end = make_offset(keyed.segment_no, floor), Place(keyed.segment_no, start)
-        tell_dropped(broker, consumer, first, end, start - floor)
-    _note_gone(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
+        tell_dropped(served.broker, consumer, first, end, start - floor)
+    _note_gone(served, make_offset(keyed.segment_no, floor))
     keyed.read_index = max(keyed.read_index, start)
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    control_records.replicate_soon(broker, partition, consumer_group)
+    served.ledger.acknowledge(keyed.window.floor)
+    control_records.replicate_soon(served)
     return True
 
 
-def _note_gone(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, offset: int) -> None:
+def _note_gone(served: KeyedServed, offset: int) -> None:
     """Messages from an offset on are dropped or lost, and the consumers were told: see `Ledger.note_dropped`.
 
     Rule `lost-is-noted` (I1): what was declared lost is noted as a drop is, whether consumers are here or not. Without
@@ -148,51 +136,51 @@ def _note_gone(broker: BrokerState, partition: Partition, consumer_group: Consum
     Rule `gone-is-noted` (I1): also what was dropped is noted, until a message counts that was given later. Without it,
     a consumer that comes after the drop is given 1:100 first, and is not told of 1:0 to 1:99.
     """
-    if partition.chain is None or consumer_group.is_at_most_once:
+    if served.group.is_at_most_once:
         return
-    token = newest_token(broker, consumer_group)
-    consumer_group.ledger.note_dropped(offset, position_of(partition.chain, offset), token)
+    token = newest_token(served)
+    served.ledger.note_dropped(offset, position_of(served.chain, offset), token)
 
 
-def newest_token(broker: BrokerState, consumer_group: ConsumerGroup) -> int:
+def newest_token(seat: Seat) -> int:
     """The highest token that was given in this term; all later ones are higher."""
-    return tokens.first_of(consumer_group.term) + broker.streams.tokens - consumer_group.tokens_from
+    return tokens.first_of(seat.group.term) + seat.broker.streams.tokens - seat.group.tokens_from
 
 
-def _has_tokens(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+def _has_tokens(served: KeyedServed) -> bool:
     """Whether the term has tokens for one more frame. If few are left, the server takes the next term."""
-    count = broker.streams.tokens - consumer_group.tokens_from
-    if count >= broker.config.term_tokens_max:
-        broker.poll(TERM_US, TimerKind.KEEPING, partition.id, consumer_group.name)
-    return count + FRAME_MESSAGES_MAX <= tokens.count_max(consumer_group.term)
+    count = served.broker.streams.tokens - served.group.tokens_from
+    if count >= served.broker.config.term_tokens_max:
+        served.poll(TERM_US, TimerKind.KEEPING)
+    return count + FRAME_MESSAGES_MAX <= tokens.count_max(served.group.term)
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
 
 
-def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+def _read(served: KeyedServed) -> None:
     """Read more keys, if there is room for them and few are ready."""
-    log = partition.logs[consumer_group.segment_no]
-    config = broker.config
+    consumer_group, keyed = served.group, served.keyed
+    log = served.log
+    config = served.broker.config
     if keyed.reading or keyed.read_index >= log.readable_below:
         return
     if not (consumer_group.consumers or keyed.forwarder.waiting):
         return
     if len(keyed.line.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
         return  # enough is ready for each of them
-    if not _has_room(broker, partition, consumer_group, keyed):
+    if not _has_room(served):
         return
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
-    keyed.reading = broker.new_serial()
-    broker.reads[keyed.reading] = (
-        ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, keyed.read_index,
+    keyed.reading = served.broker.new_serial()
+    served.broker.reads[keyed.reading] = (
+        ReadKind.KEYS, served.partition.id, consumer_group.segment_no, consumer_group.name, keyed.read_index,
     )  # fmt: skip
-    broker.out.emit(
+    served.broker.out.emit(
         ReadKeys(
             keyed.reading,
-            partition.id,
+            served.partition.id,
             consumer_group.segment_no,
             keyed.read_index,
             log.readable_below,
@@ -201,7 +189,7 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     )
 
 
-def _has_room(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> bool:
+def _has_room(served: KeyedServed) -> bool:
     """Whether more messages may be read. If keys are in the way that wait, their messages are set aside.
 
     A delayed key does not stop the others. Without it:
@@ -210,36 +198,37 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
 
     If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
     """
-    limits = room_limits(broker)
+    keyed = served.keyed
+    limits = room_limits(served.broker)
     is_full = keyed.lists.is_full_of(limits)
     if not is_full and not room.is_short(keyed, limits):
         return True
-    if broker.now.mono_us < keyed.lists.looks_from_us:
+    if served.broker.now.mono_us < keyed.lists.looks_from_us:
         return False
-    is_idle = not keyed.line.has_ready and _is_consumer_idle(broker, consumer_group, limits)
-    is_more = room.make_room(keyed, limits, broker.config.keys_at_once, is_consumer_idle=is_idle)
+    is_idle = not keyed.line.has_ready and _is_consumer_idle(served, limits)
+    is_more = room.make_room(keyed, limits, served.broker.config.keys_at_once, is_consumer_idle=is_idle)
     keyed.lists.is_full = keyed.lists.is_full or is_full
-    if keyed.window.floor > consumer_group.ledger.acked:
-        consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.window.floor > served.ledger.acked:
+        served.ledger.acknowledge(keyed.window.floor)
     if keyed.line.changed:
-        control_records.replicate_soon(broker, partition, consumer_group)
+        control_records.replicate_soon(served)
     if keyed.lists.is_full:
-        note_full(broker, partition, consumer_group, keyed)
+        note_full(served)
     if not keyed.lists.is_full_of(limits) and not room.is_short(keyed, limits):
         return True
     if is_more:
-        broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
+        served.go_on_next_step(TimerKind.KEYS)
         return False
-    keyed.lists.looks_from_us = broker.now.mono_us + LOOK_US
+    keyed.lists.looks_from_us = served.broker.now.mono_us + LOOK_US
     return False
 
 
-def _is_consumer_idle(broker: BrokerState, consumer_group: ConsumerGroup, limits: RoomLimits) -> bool:
+def _is_consumer_idle(served: KeyedServed, limits: RoomLimits) -> bool:
     """Whether a consumer that has room has less than half of its share of what may be live."""
-    share = limits.live_messages // (2 * max(len(consumer_group.consumers), 1))
-    return not consumer_group.is_held and any(
-        consumer.in_flight < max(share, 1) and _has_room_for_more(broker, consumer)
-        for consumer in consumer_group.consumers
+    share = limits.live_messages // (2 * max(len(served.group.consumers), 1))
+    return not served.group.is_held and any(
+        consumer.in_flight < max(share, 1) and _has_room_for_more(served.broker, consumer)
+        for consumer in served.group.consumers
     )
 
 
@@ -255,17 +244,16 @@ def room_limits(broker: BrokerState) -> RoomLimits:
     )
 
 
-def note_full(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+def note_full(served: KeyedServed) -> None:
     """Say once that the lists are full, until there is room again: no key is parked, or messages are not read."""
+    keyed = served.keyed
     if keyed.lists.is_full_noted:
         return
     keyed.lists.is_full_noted = True
     offset = keyed.lists.oldest
     key = next((key.name for key in keyed.line.keys.values() if key.aside and key.aside[0] == offset), b"")
-    broker.out.note(
+    served.note(
         "lists_full",
-        partition.id,
-        group=consumer_group.name,
         key=name_to_text(key),
         oldest=format_offset(offset),
     )
@@ -273,25 +261,22 @@ def note_full(broker: BrokerState, partition: Partition, consumer_group: Consume
 
 def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
     """The keys were read: the messages wait behind those of the same key."""
-    consumer_group = partition.consumer_groups.get(group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or keyed.reading != event.serial:
+    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    if served is None or served.keyed.reading != event.serial:
         return
+    keyed, segment = served.keyed, served.segment
     keyed.reading = 0
     if not event.columns:
-        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        served.retry_in(broker.config.retry_us)
         return
-    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
-    assert segment is not None
     before = producer_tables.want_before(broker, partition, segment.no) if segment.incomplete_table else ProducerTable()
     if before is None:
-        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        served.retry_in(broker.config.retry_us)
         return
-    is_shared = consumer_group.cursor is not None and consumer_group.cursor.mode is ConsumerMode.SHARED
-    log = partition.logs[consumer_group.segment_no]
+    is_shared = served.cursor.mode is ConsumerMode.SHARED
     for column in event.columns:
         header = column.header
-        if header.end_index > log.readable_below:
+        if header.end_index > served.log.readable_below:
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
@@ -301,9 +286,9 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             _take_in(keyed, column, is_shared=is_shared)
             keyed.grants.average_bytes = keyed.grants.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    _reserve(broker, partition, consumer_group, keyed)
-    go_on(broker, partition, consumer_group)
+    control_records.after_passing(served)
+    _reserve(served)
+    go_on(served)
 
 
 def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
@@ -340,61 +325,52 @@ def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> N
             keyed.live_count += 1
 
 
-def _reserve(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+def _reserve(served: KeyedServed) -> None:
     """Reserve all that was read, so that it can be granted; see rule `reservations` in `exclusive.delivery`."""
-    ledger = consumer_group.ledger
-    ahead = broker.config.reservation_messages
-    if keyed.read_index + ahead // 2 > ledger.reserved:  # early, so that no grant waits for it
-        ledger.reserved = keyed.read_index + ahead
-        control_records.replicate(broker, partition, consumer_group)
+    ledger = served.ledger
+    ahead = served.broker.config.reservation_messages
+    if served.keyed.read_index + ahead // 2 > ledger.reserved:  # early, so that no grant waits for it
+        ledger.reserved = served.keyed.read_index + ahead
+        control_records.replicate(served)
 
 
 # ---- granting -------------------------------------------------------------------------------------------
 
 
-def _grant(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    freed: Consumer | None,
-    gone: GoneBudget,
-) -> None:
+def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> None:
     """Grant ready keys to the consumers that have room, in turns.
 
     Mostly more is ready than the consumers have room for. Then a consumer that acknowledges messages is the only one
     to look at: with many consumers, a look at all of them costs more than the rest of the step.
     """
+    broker, keyed = served.broker, served.keyed
     was_sated, keyed.grants.is_sated = keyed.grants.is_sated, False
-    if consumer_group.is_held or not keyed.line.ready:
+    if served.group.is_held or not keyed.line.ready:
         return
-    candidates = [freed] if freed is not None and was_sated else consumer_group.consumers
+    candidates = [freed] if freed is not None and was_sated else served.group.consumers
     waiting = [consumer for consumer in candidates if _has_room_for_more(broker, consumer)]
     if not waiting:
         keyed.grants.is_sated = True
         return
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
-    if not _has_tokens(broker, partition, consumer_group):
+    if not _has_tokens(served):
         return
     turn = keyed.grants.turn % len(waiting)
     keyed.grants.turn += 1
     fair = -(-len(keyed.line.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
         share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
-        frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share, gone)
+        frame = _frame_for(served, consumer, share, gone)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
         consumer.rows = broker.new_serial()
         keyed.grants.reads[consumer.rows] = frame
         broker.reads[consumer.rows] = (
-            ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
+            ReadKind.KEYS, served.partition.id, served.segment.no, served.group.name, 0,
         )  # fmt: skip
         room_bytes = _room_bytes(broker, consumer)
-        earlier_messages.read_rows(
-            broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets, room_bytes
-        )
+        earlier_messages.read_rows(served, consumer.rows, frame.offsets, room_bytes)
     else:
         keyed.grants.is_sated = True  # each of them is given something
 
@@ -419,26 +395,18 @@ def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
     return _room_of(broker, consumer) >= max(most // ROOM_SHARE if is_picky else 0, 1)
 
 
-def _frame_for(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    consumer: Consumer,
-    share: int,
-    gone: GoneBudget,
-) -> Frame | None:
+def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBudget) -> Frame | None:
     """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
-    assert consumer_group.cursor is not None
+    broker, keyed = served.broker, served.keyed
     average_bytes = max(keyed.grants.average_bytes, 1)  # a guess, so that few grants come back: see `frames-by-size`
     most = max(_room_bytes(broker, consumer) // average_bytes, 1)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
     longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
     # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
-    grant_ms = max(consumer_group.cursor.retry.grant_ms, consumer.grant_ms)
+    grant_ms = max(served.cursor.retry.grant_ms, consumer.grant_ms)
     deadline_us = broker.now.mono_us + 1_000 * grant_ms
-    below = consumer_group.ledger.safe_reserved
-    first_token = token = newest_token(broker, consumer_group) + 1
+    below = served.ledger.safe_reserved
+    first_token = token = newest_token(served) + 1
     frame = Frame(consumer, first_token, deadline_us)
     ready, singles, granted = keyed.line.ready, keyed.line.singles, keyed.grants.singles
     names, indexes, offsets = frame.names, frame.indexes, list[int]()
@@ -465,7 +433,7 @@ def _frame_for(
             key = keyed.line.next_ready()
             if key is None:
                 break
-            is_there = _pass_gone(broker, partition, consumer_group, keyed, key, gone)
+            is_there = _pass_gone(served, key, gone)
             if not is_there:
                 keyed.line.take_ready()
                 keyed.line.wait_until(key, broker.now.mono_us + 1)  # until the next step; other keys go on
@@ -515,16 +483,7 @@ def _note_run(frame: Frame, run: Grant) -> None:
         frame.attempts.append(run.key.attempts + 1)
 
 
-def _pass_gone(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    key: Key,
-    budget: GoneBudget,
-    *,
-    is_in_turn: bool = False,
-) -> bool:
+def _pass_gone(served: KeyedServed, key: Key, budget: GoneBudget, *, is_in_turn: bool = False) -> bool:
     """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
 
     A list loses what its segment loses, and the consumers are told. Without it:
@@ -534,10 +493,7 @@ def _pass_gone(
     A key that is parked goes on, because the message on which it failed is gone.
 
     Args:
-        broker: This broker.
-        partition: The partition.
-        consumer_group: The consumer group.
-        keyed: Its keys.
+        served: The consumer group.
         key: The key.
         budget: How much may be passed in this step.
         is_in_turn: The key has the oldest message in a list. After some messages it is the turn of another one.
@@ -545,33 +501,27 @@ def _pass_gone(
     Returns:
         Whether the first message of the list is there, or none is left. If not, that goes on in the next step.
     """
-    while key.aside and partition.chain is not None:
+    while key.aside:
         first = key.aside[0]
-        end, is_lost = end_of_gone(partition.chain, first)
+        end, is_lost = end_of_gone(served.chain, first)
         if not end:
             return True
         if not budget.is_left:
             return False
         gone = budget.take(key.aside, end, is_lost=is_lost)
-        keyed.pass_listed(key, len(gone))
-        _note_gone(broker, partition, consumer_group, first)
-        control_records.replicate_soon(broker, partition, consumer_group)
-        others = keyed.lists.oldest  # in the same segment, so that this gap has what other keys lose there
+        served.keyed.pass_listed(key, len(gone))
+        _note_gone(served, first)
+        control_records.replicate_soon(served)
+        others = served.keyed.lists.oldest  # in the same segment, so that this gap has what other keys lose there
         lost_from = others if make_offset(split_offset(first)[0], 0) <= others < first else first
-        for consumer in consumer_group.consumers if is_lost else ():
-            tell_lost(broker, consumer, Place(*split_offset(lost_from)))
+        for consumer in served.group.consumers if is_lost else ():
+            tell_lost(served.broker, consumer, Place(*split_offset(lost_from)))
         if is_in_turn:
             break
     return True
 
 
-def _pass_gone_lists(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    budget: GoneBudget,
-) -> None:
+def _pass_gone_lists(served: KeyedServed, budget: GoneBudget) -> None:
     """The same for keys that wait, whatever they wait for: from the oldest message on, as far as messages are gone.
 
     Rule `gone-lists-are-passed` (I13): also if the key is not about to be granted. Without it, a parked key waits for a
@@ -584,16 +534,15 @@ def _pass_gone_lists(
       1. 100,000 keys are parked, and retention drops the segment with their messages.
       2. The server tells each of 64 consumers of each message in one step, and answers no heartbeat for half a minute.
     """
-    if not consumer_group.consumers and consumer_group.is_at_most_once:
+    keyed = served.keyed
+    if not served.group.consumers and served.group.is_at_most_once:
         return  # nothing is noted for it
-    chain = partition.chain
-    if chain is None:
-        return
+    chain = served.chain
     while (oldest := keyed.lists.oldest) and end_of_gone(chain, oldest)[0]:
         key = keyed.line.keys[keyed.lists.firsts[0][1]]
         if key.token:
             return  # it may still be acknowledged
-        is_there = _pass_gone(broker, partition, consumer_group, keyed, key, budget, is_in_turn=True)
+        is_there = _pass_gone(served, key, budget, is_in_turn=True)
         keyed.line.requeue(key)
         if not is_there:
             return
@@ -611,7 +560,7 @@ def _pass_gone_lists(
         if listed is not None and listed.token:
             worked_on.append(name)
         elif listed is not None:
-            is_there = _pass_gone(broker, partition, consumer_group, keyed, listed, budget)
+            is_there = _pass_gone(served, listed, budget)
             keyed.line.requeue(listed)
             if not is_there:
                 break
@@ -656,20 +605,19 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
 def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
     """Another member sent messages of an earlier segment, or has none."""
     for consumer_group in list(partition.consumer_groups.values()):
-        keyed = consumer_group.keyed
-        if keyed is None or not keyed.grants.fetches:
+        served = keyed_of(broker, partition, consumer_group)
+        if served is None or not served.keyed.grants.fetches:
             continue
-        for serial in earlier_messages.on_answer(broker, partition, consumer_group, sender, message):
-            _give_back(broker, partition, consumer_group, keyed, serial)
-        go_on(broker, partition, consumer_group)
+        for serial in earlier_messages.on_answer(served, sender, message):
+            _give_back(served, serial)
+        go_on(served)
 
 
-def _give_back(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, serial: int
-) -> None:
+def _give_back(served: KeyedServed, serial: int) -> None:
     """No member has the messages now: their keys wait a moment, and others go on."""
-    broker.reads.pop(serial, None)
-    if dead_letters.give_back(broker, partition, consumer_group, serial):
+    keyed = served.keyed
+    served.broker.reads.pop(serial, None)
+    if dead_letters.give_back(served, serial):
         return
     frame = keyed.grants.reads.pop(serial, None)
     if frame is None:
@@ -678,49 +626,49 @@ def _give_back(
     for run in _grants_in(keyed, frame):
         if keyed.grants.by_token.get(run.token) is run:
             keyed.end_grant(run)
-            keyed.line.wait_until(run.key, broker.now.mono_us + broker.config.retry_us_max)
+            keyed.line.wait_until(run.key, served.broker.now.mono_us + served.broker.config.retry_us_max)
             keyed.line.requeue(run.key)
 
 
 def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
     """The values of granted messages were read: deliver them, if the grants still stand."""
-    consumer_group = partition.consumer_groups.get(group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or event.serial not in keyed.grants.reads:
+    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    if served is None or event.serial not in served.keyed.grants.reads:
         return
+    keyed, is_at_most_once = served.keyed, served.group.is_at_most_once
     frame = keyed.grants.reads.pop(event.serial)
     consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(run.token) is run for run in frame.grants)
     if consumer.rows == event.serial:
         consumer.rows = 0
-    has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
+    has_right = right.may_deliver(broker, partition, served.segment.no)
     freed = None
     if event.body is not None and event.count:
         keyed.grants.average_bytes = len(event.body) // event.count
         if event.count < len(frame.offsets):
             frames.cut(keyed, frame, event.count)
     if event.unreadable:
-        _set_unreadable_aside(broker, partition, consumer_group, keyed, frame, event.unreadable)
-    elif event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
+        _set_unreadable_aside(served, frame, event.unreadable)
+    elif event.body is None or not is_whole or (not has_right and is_at_most_once):
         _take_back(keyed, frame)  # the body has the messages of all these runs, so it counts only if all of them do
         if event.body is None or is_whole:
-            right.seek(broker, partition, consumer_group.segment_no)
-            broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+            right.seek(broker, partition, served.segment.no)
+            served.retry_in(broker.config.retry_us)
             return
     elif not _is_asked_for(frame):
         _take_back(keyed, frame)
     elif not has_right:  # it mostly comes back within milliseconds, so keep what was read
         consumer.rows = event.serial
         keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
-        right.seek(broker, partition, consumer_group.segment_no)
-        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        right.seek(broker, partition, served.segment.no)
+        served.retry_in(broker.config.retry_us)
         return
-    elif consumer_group.is_at_most_once:
+    elif is_at_most_once:
         frame.grants = _grants_in(keyed, frame)
-        _acknowledge_first(broker, partition, consumer_group, Unsent(0, frame, event.body))
+        _acknowledge_first(served, Unsent(0, frame, event.body))
     else:
-        _deliver(broker, consumer_group, frame, event.body)
+        _deliver(served, frame, event.body)
         freed = consumer
-    go_on(broker, partition, consumer_group, freed)
+    go_on(served, freed)
 
 
 def _is_asked_for(frame: Frame) -> bool:
@@ -736,14 +684,7 @@ def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
             keyed.line.requeue(run.key)
 
 
-def _set_unreadable_aside(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    frame: Frame,
-    unreadable: tuple[int, ...],
-) -> None:
+def _set_unreadable_aside(served: KeyedServed, frame: Frame, unreadable: tuple[int, ...]) -> None:
     """No reader can take some messages of a frame apart: their keys wait for a person, and all others go on.
 
     Nothing is passed over in silence: a person sees the key and the message in the list of keys that wait, and skips
@@ -752,6 +693,7 @@ def _set_unreadable_aside(
       2. A message of it is granted together with messages of other keys. The read fails, and all are read again.
       3. This goes on for ever: the consumers get nothing.
     """
+    keyed = served.keyed
     if len(keyed.unreadable) > UNREADABLE_MAX:
         keyed.unreadable = {}  # what is forgotten is found again
     keyed.unreadable.update(dict.fromkeys(unreadable))
@@ -762,55 +704,50 @@ def _set_unreadable_aside(
         key, first = run.key, run.offsets[0]
         if first not in keyed.unreadable:
             keyed.line.requeue(key)
-        elif keyed.lists.has_room(room_limits(broker)):
+        elif keyed.lists.has_room(room_limits(served.broker)):
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
-            broker.out.note(
-                "unreadable_message", partition.id, group=consumer_group.name, key=name_to_text(key.name),
+            served.note(
+                "unreadable_message", key=name_to_text(key.name),
                 offset=format_offset(first),
             )  # fmt: skip
         else:
-            note_full(broker, partition, consumer_group, keyed)
-            keyed.line.wait_until(key, broker.now.mono_us + broker.config.retry_us_max)
+            note_full(served)
+            keyed.line.wait_until(key, served.broker.now.mono_us + served.broker.config.retry_us_max)
             keyed.line.requeue(key)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
+    control_records.after_passing(served)
 
 
-def _acknowledge_first(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, unsent: Unsent
-) -> None:
+def _acknowledge_first(served: KeyedServed, unsent: Unsent) -> None:
     """The messages are acknowledged now, and given when that is durable. Until then the consumer gets no others.
 
     Rule `acknowledged-first` (I9) of `exclusive.delivery` counts for single messages too.
     """
-    keyed = consumer_group.keyed
-    assert keyed is not None
+    keyed = served.keyed
     for run in unsent.frame.grants:
         keyed.pass_grant(run)
     keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    unsent.serial = unsent.frame.consumer.rows = control_records.replicate(broker, partition, consumer_group)
+    served.ledger.acknowledge(keyed.window.floor)
+    unsent.serial = unsent.frame.consumer.rows = control_records.replicate(served)
     keyed.grants.unsent.append(unsent)
 
 
-def on_durable(consumer_group: ConsumerGroup, serial: int) -> None:
+def on_durable(served: KeyedServed, serial: int) -> None:
     """Every eligible member has a control record: what it acknowledges of an at-most-once group may be given."""
-    for unsent in consumer_group.keyed.grants.unsent if consumer_group.keyed is not None else ():
+    for unsent in served.group.keyed.grants.unsent if served.group.keyed is not None else ():
         unsent.is_durable = unsent.is_durable or unsent.serial <= serial
 
 
-def _give_durable(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
+def _give_durable(served: KeyedServed) -> None:
     """Give what was held back, if this member has the serving right (rule `no-second-look`).
 
     That is what was read while the right was missing, and what is acknowledged durably of an at-most-once group. What
     was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server does
     not know whether it would be the first to give it once the consumer group has moved on.
     """
+    keyed = served.keyed
     if not any(unsent.is_durable for unsent in keyed.grants.unsent):
         return
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
     waiting, keyed.grants.unsent = keyed.grants.unsent, []
     for unsent in waiting:
@@ -821,10 +758,10 @@ def _give_durable(
         if consumer.rows == unsent.serial:
             consumer.rows = 0
         is_whole = all(keyed.grants.by_token.get(run.token) is run for run in runs)
-        if not consumer_group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
+        if not served.group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
             _take_back(keyed, unsent.frame)
-        elif is_whole and consumer in consumer_group.consumers:
-            _deliver(broker, consumer_group, unsent.frame, unsent.body)
+        elif is_whole and consumer in served.group.consumers:
+            _deliver(served, unsent.frame, unsent.body)
 
 
 def _grants_in(keyed: KeyedDispatcher, frame: Frame) -> list[Grant]:
@@ -835,7 +772,7 @@ def _grants_in(keyed: KeyedDispatcher, frame: Frame) -> list[Grant]:
     return sorted(frame.grants, key=lambda run: run.token)
 
 
-def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, body: bytes) -> None:
+def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     offsets, count = frame.offsets, len(frame.names)
     frame.is_given = True
     frame.offsets = ()
@@ -843,11 +780,11 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
     for run in frame.grants:
         run.is_given = True
     frame.grants = []
-    repeated_index = consumer_group.ledger.repeated_below
-    repeated_below = make_offset(consumer_group.segment_no, min(repeated_index, INDEX_MAX))
+    repeated_index = served.ledger.repeated_below
+    repeated_below = make_offset(served.segment.no, min(repeated_index, INDEX_MAX))
     counts = [1] * count if frame.counts is None else frame.counts + [1] * (count - len(frame.counts))
     attempts = [1] * count if frame.attempts is None else frame.attempts + [1] * (count - len(frame.attempts))
-    if (consumer_group.is_at_most_once and not repeated_index) or min(offsets) >= repeated_below:
+    if (served.group.is_at_most_once and not repeated_index) or min(offsets) >= repeated_below:
         repeated = [False] * count
     else:
         begins = accumulate(counts, initial=0)
@@ -857,9 +794,9 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
     frame.counts = frame.attempts = None
     if frame.consumer.demand is not None:
         frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)
-    granted = Granted(frame.first_token, counts, attempts, repeated, offsets, body, consumer_group.server_epoch)
-    tell(broker, frame.consumer, granted)
-    streams = broker.streams
+    granted = Granted(frame.first_token, counts, attempts, repeated, offsets, body, served.group.server_epoch)
+    tell(served.broker, frame.consumer, granted)
+    streams = served.broker.streams
     stream = frame.consumer.stream
     streams.credits[stream] = streams.credits.get(stream, 0) - len(body) - _HEADER_BYTES
 

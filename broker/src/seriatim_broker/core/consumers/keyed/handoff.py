@@ -22,11 +22,10 @@ from seriatim_api.ids import MemberId
 
 from ...peers import right, updates
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
+from ...state.consumers import ConsumerGroup, Handing
 from ...state.dispatcher import Consumer
 from ...state.keyed import room
 from ...state.keyed import rows as keyed_rows
-from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.handoff import OutgoingHandoff
 from ...state.partition import Partition
 from ...values.events import CursorRecord
@@ -37,6 +36,7 @@ from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import control_records, crossing
 from ..cursors.consumer_group import may_be_carried_out
+from ..cursors.served import KeyedServed, keyed_of
 from . import outcomes
 
 RESEND_US = 200_000
@@ -56,26 +56,13 @@ PAUSE_US = 1_000_000
 # ---- the server of the segment before -------------------------------------------------------------------
 
 
-def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
-    keyed = consumer_group.keyed
-    if keyed is not None and keyed.handoff.unread is not None:
-        return  # which keys have messages is not known yet
-    if keyed is not None and keyed.line.has_keys:
-        hand_over_if_done(broker, partition, consumer_group)
-    else:
-        crossing.cross_if_done(broker, partition, consumer_group)
-
-
-def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def hand_over_if_done(served: KeyedServed) -> None:
     """If all of the segment is read and no key is ready, hand the state of the keys over, step by step."""
-    keyed = consumer_group.keyed
-    log = partition.logs.get(consumer_group.segment_no)
+    broker, consumer_group = served.broker, served.group
+    keyed, log = served.keyed, served.log
     if (
-        keyed is None
-        or log is None
-        or not log.is_whole
-        or consumer_group.phase is not ConsumerGroupPhase.SERVING
+        not log.is_whole
+        or not served.is_serving
         or consumer_group.writing is not None
         or (keyed.handoff.frozen is None and consumer_group.crossing_serial)  # the next term is being written
         or not keyed.handoff.is_begun
@@ -87,49 +74,48 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         if keyed.forwarder.waiting and not consumer_group.consumers:
             return  # no consumer waits for the next segment, and its server would not hear of the dead letters
         if now_us < keyed.handoff.rests_until_us:
-            broker.poll(keyed.handoff.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+            served.poll(keyed.handoff.rests_until_us - now_us, TimerKind.KEYS)
             return
         is_busy = keyed.reading or keyed.grants.is_reading or keyed.line.has_ready
         if is_busy or keyed.read_index < log.record.sealed_len or keyed.grants.count > broker.config.handed_grants_max:
             return
-        following = next_segment(partition, consumer_group.segment_no)
+        following = next_segment(served.partition, consumer_group.segment_no)
         if following is None:
             return
         if room.set_some_aside(keyed, broker.config.keys_at_once):
-            consumer_group.ledger.acknowledge(keyed.window.floor)
-            control_records.replicate(broker, partition, consumer_group)  # when that is durable, this is called again
+            served.ledger.acknowledge(keyed.window.floor)
+            control_records.replicate(served)  # when that is durable, this is called again
             return
         keyed.handoff.frozen = []
         keyed.handoff.rests_until_us = now_us + GIVE_UP_US
-    elif now_us >= keyed.handoff.rests_until_us and not may_be_carried_out(partition, consumer_group):
+    elif now_us >= keyed.handoff.rests_until_us and not may_be_carried_out(served.partition, served.group):
         # Without the poll: 1. A key is parked, or dead letters have numbers, and nothing else is left to do. The next
         # segment is empty, so its server takes no hand-over. 2. The next segment gets messages. Nothing happens here,
         # so no consumer gets them until one joins or leaves, or a broker ends.
-        broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
+        served.poll(PAUSE_US, TimerKind.KEYS)
         keyed.handoff.rests_until_us = now_us + PAUSE_US
         to = keyed.handoff.outgoing.to if keyed.handoff.outgoing is not None else None
         if to is not None and not broker.is_linked(to):
-            partition.read_chain(broker)  # rule `hand-over-finds-server`: it cannot say that it was replaced
+            served.partition.read_chain(broker)  # rule `hand-over-finds-server`: it cannot say that it was replaced
         keyed.handoff.outgoing = None
-        outcomes.thaw(broker, partition, consumer_group)
+        outcomes.thaw(served)
         return
-    broker.poll(RESEND_US, TimerKind.KEYS, partition.id, consumer_group.name)
-    if consumer_group.ledger.dirty:
-        control_records.replicate(broker, partition, consumer_group)
-    if consumer_group.ledger.replications:
+    served.poll(RESEND_US, TimerKind.KEYS)
+    if served.ledger.dirty:
+        control_records.replicate(served)
+    if served.ledger.replications:
         return  # what is acknowledged must be durable first; then this is called again
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
-    if keyed.handoff.outgoing is None or _is_for_another(partition, keyed.handoff.outgoing):
-        _make(broker, partition, consumer_group, keyed)
+    if keyed.handoff.outgoing is None or _is_for_another(served.partition, keyed.handoff.outgoing):
+        _make(served)
     elif keyed.handoff.outgoing.is_kept:
-        _move(broker, partition, consumer_group, keyed.handoff.outgoing)
+        _move(served, keyed.handoff.outgoing)
     else:
-        _send(broker, partition, keyed.handoff.outgoing)
+        _send(served, keyed.handoff.outgoing)
 
 
-def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
+def on_left(served: KeyedServed, gone: list[Consumer]) -> None:
     """Consumers left while the state is handed over: end their grants here, and hand over anew.
 
     Without it:
@@ -141,18 +127,18 @@ def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
 
     When the transaction that moves the cursor is under way, it is too late: the next server may begin at any moment.
     """
-    keyed = consumer_group.keyed
-    if keyed is None or keyed.handoff.frozen is None or not keyed.handoff.is_begun or keyed.handoff.unread is not None:
+    keyed = served.keyed
+    if keyed.handoff.frozen is None or not keyed.handoff.is_begun or keyed.handoff.unread is not None:
         return
-    if consumer_group.phase is not ConsumerGroupPhase.SERVING or may_be_carried_out(partition, consumer_group):
+    if not served.is_serving or may_be_carried_out(served.partition, served.group):
         return
-    forwards_alone = keyed.forwarder.waiting and not consumer_group.consumers
+    forwards_alone = keyed.forwarder.waiting and not served.group.consumers
     if not forwards_alone and not any(run.consumer in gone for run in keyed.grants.by_token.values()):
         return
     keyed.handoff.outgoing = None
-    keyed.handoff.rests_until_us = broker.now.mono_us
-    outcomes.thaw(broker, partition, consumer_group)
-    broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
+    keyed.handoff.rests_until_us = served.broker.now.mono_us
+    outcomes.thaw(served)
+    served.poll(0, TimerKind.KEYS)
 
 
 def next_segment(partition: Partition, no: int) -> Segment | None:
@@ -170,33 +156,34 @@ def _is_for_another(partition: Partition, handing: OutgoingHandoff) -> bool:
     return segment is None or segment.state is SegmentState.LOST or segment.server != handing.to
 
 
-def _make(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
-    following = next_segment(partition, consumer_group.segment_no)
+def _make(served: KeyedServed) -> None:
+    keyed = served.keyed
+    following = next_segment(served.partition, served.segment.no)
     if following is None:
         return
-    known = partition.ledger_rows.get(consumer_group.name, {})
-    rows, oldest = keyed_rows.rows_to_hand_over(keyed, known, broker.now)
+    known = served.partition.ledger_rows.get(served.group.name, {})
+    rows, oldest = keyed_rows.rows_to_hand_over(keyed, known, served.broker.now)
     state = HandOverState(
         following.no,
-        consumer_group.name,
-        consumer_group.group_epoch,
-        HandOverId(consumer_group.server_epoch, broker.new_serial()),
+        served.group.name,
+        served.group.group_epoch,
+        HandOverId(served.group.server_epoch, served.broker.new_serial()),
         tuple(rows),
     )
     keyed.handoff.outgoing = OutgoingHandoff(state, oldest, following.server)
-    keyed.handoff.rests_until_us = broker.now.mono_us + GIVE_UP_US + ROW_US * len(rows)
-    _send(broker, partition, keyed.handoff.outgoing)
+    keyed.handoff.rests_until_us = served.broker.now.mono_us + GIVE_UP_US + ROW_US * len(rows)
+    _send(served, keyed.handoff.outgoing)
 
 
-def _send(broker: BrokerState, partition: Partition, handing: OutgoingHandoff) -> None:
-    now_us = broker.now.mono_us
+def _send(served: KeyedServed, handing: OutgoingHandoff) -> None:
+    now_us = served.broker.now.mono_us
     assert handing.to is not None
     if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handover.rows):
         handing.asked_us = now_us
-        broker.send(handing.to, HandOver(partition.id, handing.handover))
+        served.broker.send(handing.to, HandOver(served.partition.id, handing.handover))
 
 
-def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: OutgoingHandoff) -> None:
+def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
     """Write the cursor, under the revision of the chain.
 
     The transaction compares the chain record, which names the server. Without it:
@@ -204,18 +191,19 @@ def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       2. A writes the cursor, which names A's older hand-over.
       3. The server of the next segment grants k:5 again.
     """
-    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
-    if segment is None or consumer_group.cursor is None or not partition.revision:
-        partition.read_chain(broker)
+    partition = served.partition
+    segment = served.chain.segment(handing.handover.segment_no)
+    if segment is None or not partition.revision:
+        partition.read_chain(served.broker)
         return
-    wait_us = partition.write_wait_us(broker)
+    wait_us = partition.write_wait_us(served.broker)
     if wait_us:
-        broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        served.retry_in(min(wait_us, served.broker.config.refused_us_max))
         return
-    record = consumer_group.cursor.moved_to(segment.no).after_term(consumer_group.server_epoch, segment.server_epoch)
+    record = served.cursor.moved_to(segment.no).after_term(served.group.server_epoch, segment.server_epoch)
     record = replace(record, handover=handing.handover.id, oldest=handing.oldest)
-    handing.sent = (consumer_group.cursor_revision, partition.revision)
-    crossing.move_to(broker, partition, consumer_group, record, partition.revision)
+    handing.sent = (served.group.cursor_revision, partition.revision)
+    crossing.move_to(served, record, partition.revision)
 
 
 def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:
@@ -251,13 +239,12 @@ def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message
     if handing is not None and _names(handing.handover, message) and sender in handing.waiting:
         del handing.waiting[sender]
         _answer_if_kept(broker, partition, handing)
-    consumer_group = partition.consumer_groups.get(message.consumer_group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    handed = keyed.handoff.outgoing if keyed is not None else None
-    if consumer_group is None or handed is None or not _names(handed.handover, message) or sender != handed.to:
+    served = keyed_of(broker, partition, partition.consumer_groups.get(message.consumer_group))
+    handed = served.keyed.handoff.outgoing if served is not None else None
+    if served is None or handed is None or not _names(handed.handover, message) or sender != handed.to:
         return
     handed.is_kept = True
-    hand_over_if_done(broker, partition, consumer_group)
+    hand_over_if_done(served)
 
 
 def _names(handover: HandOverState, message: HandOverKept) -> bool:

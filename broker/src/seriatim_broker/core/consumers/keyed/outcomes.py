@@ -29,6 +29,7 @@ from ...values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, Consu
 from ...values.keyed import Exhausted
 from ..cursors import control_records
 from ..cursors.consumer_group import tell
+from ..cursors.served import KeyedServed, keyed_of
 from . import dead_letters, grants
 
 FROZEN_MAX = 10_000
@@ -44,12 +45,10 @@ GRANT_MS_MAX = 86_400_000
 """A grant cannot be extended to more than a day from now."""
 
 
-def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+def join(served: KeyedServed, consumer: Consumer) -> None:
     """Tell a consumer that it is one of those to which messages are granted."""
-    cursor, keyed = consumer_group.cursor, consumer_group.keyed
-    assert cursor is not None
-    assert keyed is not None
-    claim(broker, keyed, consumer)
+    consumer_group, cursor = served.group, served.cursor
+    claim(served, consumer)
     consumer.grant_ms = cursor.retry.grant_ms
     consumer.told = ()
     joined = Joined(
@@ -57,21 +56,24 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
         cursor.at_most_once,
     )  # fmt: skip
-    tell(broker, consumer, joined)
+    tell(served.broker, consumer, joined)
 
 
-def claim(broker: BrokerState, keyed: KeyedDispatcher, consumer: Consumer) -> None:
+def claim(served: KeyedServed, consumer: Consumer) -> None:
     """The grants that were handed over for the name of a consumer are its own."""
-    keyed.attach(consumer, broker.now.mono_us + CLAIM_US)
+    served.keyed.attach(consumer, served.broker.now.mono_us + CLAIM_US)
 
 
-def _served(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
+def _served(
+    broker: BrokerState, partition: Partition, stream: int, subscription: int
+) -> tuple[KeyedServed, Consumer] | None:
     for consumer_group in partition.consumer_groups.values():
         if consumer_group.keyed is None:
             continue
         for consumer in consumer_group.consumers:
             if (consumer.stream, consumer.subscription) == (stream, subscription):
-                return consumer_group, consumer
+                served = keyed_of(broker, partition, consumer_group)
+                return (served, consumer) if served is not None else None
     return None
 
 
@@ -89,12 +91,7 @@ def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int)
     return run if run is not None and (run.is_passed or run.offsets[run.done] == offset) else None
 
 
-def _waits(
-    broker: BrokerState,
-    consumer_group: ConsumerGroup,
-    consumer: Consumer,
-    event: ConsumerAcks | ConsumerNack | ConsumerExtend,
-) -> bool:
+def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
     """Whether what a consumer sent waits until the hand-over is over.
 
     Rule `frozen-waits` (J2): nothing changes while the state of the keys is handed over. Without it:
@@ -108,8 +105,7 @@ def _waits(
       2. The consumer group goes on. The consumer's next request is confirmed, and with it all before it.
       3. The message of the first one comes again, although its acknowledgement was confirmed.
     """
-    keyed = consumer_group.keyed
-    assert keyed is not None
+    keyed = served.keyed
     if keyed.handoff.frozen is None:
         return False
     rows = 1 if isinstance(event, ConsumerNack) else len(event.tokens)
@@ -118,42 +114,41 @@ def _waits(
         keyed.handoff.frozen.append(event)
         keyed.handoff.frozen_rows += rows
         return True
-    text = f"{len(keyed.handoff.frozen)} requests wait until the keys of group {consumer_group.name} are handed over"
-    tell(broker, consumer, Revoked(errors.OverloadedError(f"{text}: join again", retry_after_ms=200)))
-    consumer_group.consumers.remove(consumer)  # `thaw` ends its grants
+    text = f"{len(keyed.handoff.frozen)} requests wait until the keys of group {served.group.name} are handed over"
+    tell(served.broker, consumer, Revoked(errors.OverloadedError(f"{text}: join again", retry_after_ms=200)))
+    served.group.consumers.remove(consumer)  # `thaw` ends its grants
     return True
 
 
-def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def thaw(served: KeyedServed) -> None:
     """The grants go on: take what consumers sent meanwhile, and end the grants of those that left."""
-    keyed = consumer_group.keyed
-    if keyed is None or keyed.handoff.frozen is None:
+    keyed = served.keyed
+    if keyed.handoff.frozen is None:
         return
     waiting, keyed.handoff.frozen, keyed.handoff.frozen_rows = keyed.handoff.frozen, None, 0
     for event in waiting:
         if isinstance(event, ConsumerAcks):
-            on_acks(broker, partition, event)
+            on_acks(served.broker, served.partition, event)
         elif isinstance(event, ConsumerNack):
-            on_nack(broker, partition, event)
+            on_nack(served.broker, served.partition, event)
         else:
-            on_extend(broker, partition, event)
-    gone = [one for one in keyed.grants.holders if not one.is_absent and one not in consumer_group.consumers]
+            on_extend(served.broker, served.partition, event)
+    gone = [one for one in keyed.grants.holders if not one.is_absent and one not in served.group.consumers]
     if gone:
         for run in keyed.grants.of(gone):
-            end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    grants.go_on(broker, partition, consumer_group)
+            end_run(served, run, f"{run.consumer.name} has ended")
+    control_records.after_passing(served)
+    grants.go_on(served)
 
 
 def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
     """A consumer acknowledges messages. Those of one grant come in their order; a later one does not count."""
-    served = _served(partition, event.stream, event.subscription)
-    if served is None:
+    found = _served(broker, partition, event.stream, event.subscription)
+    if found is None:
         return
-    consumer_group, consumer = served
-    keyed = consumer_group.keyed
-    assert keyed is not None
-    if _waits(broker, consumer_group, consumer, event):
+    served, consumer = found
+    keyed = served.keyed
+    if _waits(served, consumer, event):
         return
     consumer.ack_number = max(consumer.ack_number, event.number)
     void: dict[int, None] = {}
@@ -190,15 +185,16 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         begun = _run_of(keyed, consumer, token)
         if begun is not None:
             begun.is_started = True
-    if consumer_group.ledger.untold_token:
+    if served.ledger.untold_token:
         newest = max((token for token in event.tokens if token not in void), default=0)
-        if consumer_group.ledger.told_dropped(newest):
-            control_records.replicate_soon(broker, partition, consumer_group)
-    _tell_void(broker, consumer, void)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
-        control_records.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
-    grants.go_on(broker, partition, consumer_group, freed=consumer)
+        if served.ledger.told_dropped(newest):
+            control_records.replicate_soon(served)
+    if void:
+        _tell_void(broker, consumer, void)
+    control_records.after_passing(served)
+    if event.tokens and not served.ledger.dirty and not served.ledger.replications:
+        control_records.replicate_soon(served)  # so that the request is confirmed
+    grants.go_on(served, freed=consumer)
 
 
 def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -> None:
@@ -218,13 +214,12 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
       1. A consumer fails on k:5, and k:6 is granted while the delay of k:5 runs.
       2. k:6 is worked on before k:5.
     """
-    served = _served(partition, event.stream, event.subscription)
-    if served is None:
+    found = _served(broker, partition, event.stream, event.subscription)
+    if found is None:
         return
-    consumer_group, consumer = served
-    keyed = consumer_group.keyed
-    assert keyed is not None
-    if _waits(broker, consumer_group, consumer, event):
+    served, consumer = found
+    keyed = served.keyed
+    if _waits(served, consumer, event):
         return
     run = _run_at(keyed, consumer, event.token, event.offset)
     if run is None:
@@ -233,72 +228,59 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     is_there = keyed.end_grant(run)
     if run.is_passed:
         keyed.line.requeue(run.key)
-        text = f"group {consumer_group.name} is at most once: the message was acknowledged, and does not come again"
+        text = f"group {served.group.name} is at most once: the message was acknowledged, and does not come again"
         tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
-        grants.go_on(broker, partition, consumer_group)
+        grants.go_on(served)
         return
     if run.left > 1:
         run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
     if is_there:
-        _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
+        _fail(served, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
         keyed.line.requeue(run.key)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    grants.go_on(broker, partition, consumer_group, freed=consumer)
+    control_records.after_passing(served)
+    grants.go_on(served, freed=consumer)
 
 
-def _fail(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    key: Key,
-    reason: str,
-    delay_ms: int | None = None,
-    *,
-    is_last: bool = False,
-) -> None:
+def _fail(served: KeyedServed, key: Key, reason: str, delay_ms: int | None = None, *, is_last: bool = False) -> None:
     """An attempt on the first message of a key has failed: try again later, or do what the policy says."""
-    keyed, cursor = consumer_group.keyed, consumer_group.cursor
-    assert keyed is not None
-    assert cursor is not None
-    policy = cursor.retry
+    keyed, policy = served.keyed, served.cursor.retry
     attempts = key.attempts + 1
     is_last = is_last or 0 < policy.attempts_max <= attempts
     if delay_ms is None:
         delay_ms = policy.delay_ms(attempts, key.name)
-    now = broker.now
+    now = served.broker.now
     keyed.note_failure(key, reason, now.mono_us + 1_000 * delay_ms, now.wall_ms + delay_ms, delay_ms)
     if is_last and policy.exhausted is Exhausted.PARK_KEY:
-        if _may_park(broker, keyed):
+        if _may_park(served):
             keyed.park(key, reason)
-            broker.out.note(
-                "key_parked", partition.id, group=consumer_group.name, key=name_to_text(key.name), attempts=attempts,
+            served.note(
+                "key_parked", key=name_to_text(key.name), attempts=attempts,
                 error=reason,
             )  # fmt: skip
             return
-        grants.note_full(broker, partition, consumer_group, keyed)
+        grants.note_full(served)
     is_dead = is_last and policy.exhausted is Exhausted.DEAD_LETTER
-    if is_dead and dead_letters.may_forward(broker, partition, consumer_group):
-        dead_letters.begin(broker, keyed, key, reason)
+    if is_dead and dead_letters.may_forward(served):
+        dead_letters.begin(served, key, reason)
         return
-    broker.out.emit(KeepMessage(partition.id, keyed.first_offset(key), delay_ms))
+    served.broker.out.emit(KeepMessage(served.partition.id, keyed.first_offset(key), delay_ms))
     keyed.line.requeue(key)
 
 
-def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
+def _may_park(served: KeyedServed) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return keyed.lists.has_room(grants.room_limits(broker))
+    return served.keyed.lists.has_room(grants.room_limits(served.broker))
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
     """A consumer moves the deadlines of grants. With a time of 0 it gives them back: they end now."""
-    served = _served(partition, event.stream, event.subscription)
-    if served is None:
+    found = _served(broker, partition, event.stream, event.subscription)
+    if found is None:
         return
-    consumer_group, consumer = served
-    keyed = consumer_group.keyed
-    assert keyed is not None
-    if _waits(broker, consumer_group, consumer, event):
+    served, consumer = found
+    keyed = served.keyed
+    if _waits(served, consumer, event):
         return
     deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
     void: dict[int, None] = {}
@@ -308,25 +290,28 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
             void[token] = None
         elif event.grant_ms <= 0:
             reason = f"{consumer.name} gave it back"
-            end_run(broker, partition, consumer_group, run, reason, is_seen=not event.is_unseen)
+            end_run(served, run, reason, is_seen=not event.is_unseen)
         else:
             keyed.grants.set_deadline(run, deadline_us)
-    _tell_void(broker, consumer, void)
+    if void:
+        _tell_void(broker, consumer, void)
     if event.grant_ms <= 0:
-        control_records.after_passing(broker, partition, consumer_group, keyed)
-        grants.go_on(broker, partition, consumer_group)
+        control_records.after_passing(served)
+        grants.go_on(served)
 
 
 def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
     """A consumer that joined on demand asks for so many messages from now on. Others have no demand to change."""
-    served = _asked(partition, event.stream, event.subscription)
-    if served is None:
+    asked = _asked(partition, event.stream, event.subscription)
+    if asked is None:
         return
-    consumer_group, consumer = served
+    consumer_group, consumer = asked
     if consumer.demand is not None:
         consumer.demand = event.messages
         consumer.run_max = event.run_max or consumer.run_max
-        grants.go_on(broker, partition, consumer_group)
+        served = keyed_of(broker, partition, consumer_group)
+        if served is not None:
+            grants.go_on(served)
 
 
 def _asked(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
@@ -338,38 +323,31 @@ def _asked(partition: Partition, stream: int, subscription: int) -> tuple[Consum
     return None
 
 
-def end_late(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def end_late(served: KeyedServed) -> None:
     """End the grants whose deadline has passed, and go on with keys whose delay is over."""
-    keyed = consumer_group.keyed
-    if keyed is None or keyed.handoff.frozen is not None:
+    keyed = served.keyed
+    if keyed.handoff.frozen is not None:
         return
     late: dict[Consumer, list[int]] = {}
-    for run in keyed.grants.due(broker.now.mono_us):
+    for run in keyed.grants.due(served.broker.now.mono_us):
         if not run.is_given:
-            until_us = broker.now.mono_us + broker.config.grant_poll_us  # its values are being read
-            keyed.grants.set_deadline(run, until_us)
+            keyed.grants.set_deadline(
+                run, served.broker.now.mono_us + served.broker.config.grant_poll_us
+            )  # its values are being read
             continue
         late.setdefault(run.consumer, []).append(run.token)
-        end_run(broker, partition, consumer_group, run, "the deadline of the grant has passed")
+        end_run(served, run, "the deadline of the grant has passed")
     if late:
         count, first = sum(map(len, late.values())), next(iter(late)).name
-        broker.out.note("grants_expired", partition.id, group=consumer_group.name, count=count, consumer=first)
+        served.note("grants_expired", count=count, consumer=first)
     for consumer, tokens in late.items():
         if not consumer.is_absent:
-            _tell_void(broker, consumer, tokens)
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    grants.go_on(broker, partition, consumer_group)
+            _tell_void(served.broker, consumer, tokens)
+    control_records.after_passing(served)
+    grants.go_on(served)
 
 
-def end_run(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    run: Grant,
-    reason: str,
-    *,
-    is_seen: bool = True,
-) -> None:
+def end_run(served: KeyedServed, run: Grant, reason: str, *, is_seen: bool = True) -> None:
     """A grant ends and did not fail. An attempt counts only if the consumer had begun to work on the next message.
 
     What a consumer only held does not count as an attempt. Without it:
@@ -382,26 +360,25 @@ def end_run(
 
     With `is_seen` False, the consumer says that its application got none of the messages. Then they are no repeats.
     """
-    keyed = consumer_group.keyed
-    assert keyed is not None
+    keyed = served.keyed
     is_there = keyed.end_grant(run)
     if run.is_given and run.left and (is_seen or run.is_started):
         run.key.note_given(run.offsets[-1])
     if is_there and run.is_started and run.left and not run.is_passed:
-        _fail(broker, partition, consumer_group, run.key, reason)
+        _fail(served, run.key, reason)
         return
     keyed.line.requeue(run.key)
 
 
-def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
+def leave(served: KeyedServed, gone: list[Consumer]) -> None:
     """Consumers are gone: what was granted to them is granted to others."""
-    keyed = consumer_group.keyed
-    if keyed is None or keyed.handoff.frozen is not None:
+    keyed = served.keyed
+    if keyed.handoff.frozen is not None:
         return  # when the hand-over is over, the grants of consumers that left end
     for run in keyed.grants.of(gone):
-        end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
-    control_records.after_passing(broker, partition, consumer_group, keyed)
-    if consumer_group.consumers:
-        grants.go_on(broker, partition, consumer_group)
-    elif consumer_group.ledger.dirty:
-        control_records.replicate(broker, partition, consumer_group)
+        end_run(served, run, f"{run.consumer.name} has ended")
+    control_records.after_passing(served)
+    if served.group.consumers:
+        grants.go_on(served)
+    elif served.ledger.dirty:
+        control_records.replicate(served)

@@ -28,9 +28,8 @@ from seriatim_api import errors
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
-from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
+from ...state.consumers import ConsumerGroupPhase, KeyRequest
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.key import Key
 from ...state.partition import Partition
@@ -39,7 +38,8 @@ from ...values.events import CursorRecord, ListKeys, OperateKeys
 from ...values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ...values.kinds import TimerKind
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, read_cursor
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out
+from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters
 
 REQUESTS_MAX = 64
@@ -68,20 +68,22 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
     broker.poll(RETRY_US, TimerKind.WAITING_KEYS, partition.id, event.consumer_group)
     if is_new:
         return
+    seat = Seat(broker, partition, consumer_group)
+    served = seat.serving()
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
         partition.read_chain(broker)
-        read_cursor(broker, partition, consumer_group)
+        seat.read_cursor()
     elif (
-        consumer_group.phase is ConsumerGroupPhase.SERVING
+        served is not None
         and not consumer_group.consumers
         and is_first
         and not may_be_carried_out(partition, consumer_group)
     ):
-        control_records.write_if_dirty(broker, partition, consumer_group)
+        control_records.write_if_dirty(served)
         consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
-        read_cursor(broker, partition, consumer_group)
-    else:
-        go_on(broker, partition, consumer_group)
+        seat.read_cursor()
+    elif isinstance(served, KeyedServed):
+        go_on(served)
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
@@ -97,58 +99,59 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
                 text += ", so it is not known whether the keys were changed: a repeated request changes them once"
             _emit(broker, request.event, errors.DeadlineExceededError(text))
     if consumer_group.key_requests:
-        go_on(broker, partition, consumer_group)
+        served = keyed_of(broker, partition, consumer_group)
+        if served is not None:
+            go_on(served)
         broker.poll(RETRY_US, TimerKind.WAITING_KEYS, partition.id, group)
     forget_if_unused(partition, consumer_group)
 
 
-def fail(broker: BrokerState, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
+def fail(seat: Seat, error: errors.SeriatimError) -> None:
     """Answer every request with this error."""
-    requests, consumer_group.key_requests = consumer_group.key_requests, []
+    requests, seat.group.key_requests = seat.group.key_requests, []
     for request in requests:
-        _emit(broker, request.event, error)
+        _emit(seat.broker, request.event, error)
 
 
-def refuse_other_modes(broker: BrokerState, consumer_group: ConsumerGroup, record: CursorRecord) -> None:
+def refuse_other_modes(seat: Seat, record: CursorRecord) -> None:
     """Answer every request if the consumer group is of a mode without keys."""
-    if consumer_group.key_requests and not record.mode.is_keyed:
-        text = f"group {consumer_group.name} is {record.mode.name.lower()}: only groups that are key_ordered or shared"
-        fail(broker, consumer_group, errors.UnsupportedModeError(f"{text} have keys that wait"))
+    if seat.group.key_requests and not record.mode.is_keyed:
+        text = f"group {seat.group.name} is {record.mode.name.lower()}: only groups that are key_ordered or shared"
+        fail(seat, errors.UnsupportedModeError(f"{text} have keys that wait"))
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def go_on(served: KeyedServed) -> None:
     """Carry out the requests that wait, if this member may deliver, and have what they say made durable."""
-    keyed = consumer_group.keyed
-    waiting = [request for request in consumer_group.key_requests if not request.serial]
-    if not waiting or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+    keyed = served.keyed
+    waiting = [request for request in served.group.key_requests if not request.serial]
+    if not waiting or not served.is_serving:
         return
     if keyed.handoff.frozen is not None:
         return  # rule `frozen-waits`: the state of the keys is handed over, or is not begun here
-    if not right.may_deliver(broker, partition, consumer_group.segment_no):
-        right.seek(broker, partition, consumer_group.segment_no)
+    if not served.has_right():
         return
     if len(waiting) > AT_ONCE_MAX:
-        broker.go_on_next_step(TimerKind.WAITING_KEYS, partition.id, consumer_group.name)
+        served.go_on_next_step(TimerKind.WAITING_KEYS)
     waiting = waiting[:AT_ONCE_MAX]
     for request in waiting:
         if isinstance(request.event, OperateKeys):
-            request.reply = _operate(broker, partition, consumer_group, keyed, request.event)
+            request.reply = _operate(served, request.event)
     for request in waiting:
         if isinstance(request.event, ListKeys):
-            request.reply = _list(keyed, request.event, consumer_group.group_epoch)
+            request.reply = _list(keyed, request.event, served.group.group_epoch)
     keyed.window.rise()
-    consumer_group.ledger.acknowledge(keyed.window.floor)
-    serial = control_records.replicate(broker, partition, consumer_group)
+    served.ledger.acknowledge(keyed.window.floor)
+    serial = control_records.replicate(served)
     for request in waiting:
         request.serial = serial
 
 
-def on_replicated(broker: BrokerState, consumer_group: ConsumerGroup, serial: int) -> None:
+def on_replicated(seat: Seat, serial: int) -> None:
     """All members have this control record, and with it all that requests until then have changed: answer these."""
-    for request in list(consumer_group.key_requests):
+    for request in list(seat.group.key_requests):
         if 0 < request.serial <= serial and request.reply is not None:
-            consumer_group.key_requests.remove(request)
-            broker.out.emit(request.reply)
+            seat.group.key_requests.remove(request)
+            seat.broker.out.emit(request.reply)
 
 
 def _emit(broker: BrokerState, event: ListKeys | OperateKeys, error: errors.SeriatimError) -> None:
@@ -201,42 +204,30 @@ def _described(keyed: KeyedDispatcher, key: Key, group_epoch: int) -> WaitingKey
 # ---- operating ------------------------------------------------------------------------------------------
 
 
-def _operate(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    event: OperateKeys,
-) -> KeysOperated:
+def _operate(served: KeyedServed, event: OperateKeys) -> KeysOperated:
     results: list[errors.SeriatimError | bool] = []
     for seen in event.keys:
         try:
-            results.append(_operate_on(broker, partition, consumer_group, keyed, event.operation, seen))
+            results.append(_operate_on(served, event.operation, seen))
         except errors.SeriatimError as exc:
             results.append(exc)
     return KeysOperated(event.request, tuple(results), None)
 
 
-def _operate_on(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    keyed: KeyedDispatcher,
-    operation: KeyOperation,
-    seen: SeenKey,
-) -> bool:
+def _operate_on(served: KeyedServed, operation: KeyOperation, seen: SeenKey) -> bool:
     """Operate on one key. Returns whether an earlier request did it.
 
     Raises:
         StaleGroupEpochError: Since the person saw the key, the consumer group was moved.
         PreconditionError: Since the person saw the key it has changed, or it is not in a state for this.
     """
-    if seen.group_epoch != consumer_group.group_epoch:
+    keyed = served.keyed
+    if seen.group_epoch != served.group.group_epoch:
         # Rule `seen-key` again. Without it: 1. A person skips k:5, and has no answer. 2. The group is rewound. 3. The
         # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
         raise errors.StaleGroupEpochError(
-            f"group {consumer_group.name} was moved since key {name_to_text(seen.name)} was listed (group epoch "
-            f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: "
+            f"group {served.group.name} was moved since key {name_to_text(seen.name)} was listed (group epoch "
+            f"{seen.group_epoch}, now {served.group.group_epoch}), which ended all that was done to its keys: "
             "nothing was changed; list the keys again"
         )
     key = keyed.line.keys.get(seen.name)
@@ -264,24 +255,24 @@ def _operate_on(
             f"the first message of key {name_to_text(key.name)} was not read since this server began: nothing was "
             "changed; let a consumer join the group, and try again"
         )
-    if operation is KeyOperation.DEAD_LETTER and not dead_letters.may_forward(broker, partition, consumer_group):
+    if operation is KeyOperation.DEAD_LETTER and not dead_letters.may_forward(served):
         raise errors.PreconditionError(
-            f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
+            f"group {served.group.name} has no dead-letter topic: nothing was changed; configure the group first"
         )
     if operation is KeyOperation.DEAD_LETTER:
         key.turn += 1
-        dead_letters.begin(broker, keyed, key, key.error or "sent by a person")
-        dead_letters.go_on(broker, partition, consumer_group)
+        dead_letters.begin(served, key, key.error or "sent by a person")
+        dead_letters.go_on(served)
         return False
     if operation is KeyOperation.SKIP:
         key.turn += 1
         keyed.line.requeue(key)
     else:
         keyed.release(key)
-    broker.out.note(
+    served.broker.out.note(
         "key_released" if operation is KeyOperation.RELEASE else "key_skipped",
-        partition.id,
-        group=consumer_group.name,
+        served.partition.id,
+        group=served.group.name,
         key=name_to_text(seen.name),
         offset=_place(first_offset),
         turn=seen.turn + 1,
