@@ -5,12 +5,12 @@ from .rows import mutations
 MUTATIONS = mutations("""
 [K1 K2 K3 K4 K5 K6 J1 J2 J5 I13 CORE keyed]
 token-and-offset: an acknowledgement counts under the token of the grant that gave the message
-@ core.consumers.keyed.outcomes._run_at
-- run = _run_of(keyed, consumer, token)
+@ core.consumers.keyed.outcomes._grant_at
+- grant = _grant_of(keyed, consumer, token)
 + for name in list(keyed.line.singles):
 +     keyed.grants.weigh(name)
 + found = (run for run in keyed.grants.by_token.values() if run.is_given and run.offsets[run.done] == offset)
-+ run = _run_of(keyed, consumer, token) or next(found, None)
++ grant = _grant_of(keyed, consumer, token) or next(found, None)
 head-stays: a failed message stays the first one of its key
 @ core.state.keyed.dispatcher.KeyedDispatcher.note_failure
   self.line.changed[key.name] = None

@@ -197,13 +197,10 @@ class BrokerCore(State):
         if isinstance(event, Received):
             self._on_received(event)
         elif isinstance(event, Persisted):
-            self._on_persisted(event)
+            for mark in self.state.persisted(event.token):
+                self._on_mark(mark)
         else:
             handlers.EVENTS[type(event)](self.state, self.partitions, event)
-
-    def _on_persisted(self, event: Persisted) -> None:
-        for mark in self.state.persisted(event.token):
-            self._on_mark(mark)
 
     def _on_mark(self, mark: LogDurable | Stored) -> None:
         if isinstance(mark, Stored) and mark.kind is StoredFor.START:

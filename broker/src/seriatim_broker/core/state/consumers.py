@@ -182,7 +182,7 @@ class ConsumerGroup(State):
         for request in self.key_requests:  # it is not known what was kept of what was done for them
             request.serial, request.reply = 0, None
         for consumer in self.consumers:
-            consumer.in_flight = consumer.rows = 0
+            consumer.in_flight = consumer.read_serial = 0
             consumer.ack_confirmed = consumer.ack_number  # what these requests changed may be forgotten
 
 

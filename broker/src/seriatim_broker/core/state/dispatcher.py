@@ -29,7 +29,7 @@ class Consumer(State):
         run_max: At most so many messages are in one of its grants; 0: no limit of its own.
         demand: So many more messages it asks for; None: as many as `in_flight_max` allows.
         in_flight: How many messages are granted to it and not acknowledged.
-        rows: The serial of the read of messages for it; 0: none is under way.
+        read_serial: The serial of the read of messages for it; 0: none is under way.
         ack_number: The number of its last request with acknowledgements.
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
@@ -47,7 +47,7 @@ class Consumer(State):
         "mode",
         "name",
         "number",
-        "rows",
+        "read_serial",
         "run_max",
         "silent_rounds",
         "spread_over",
@@ -71,7 +71,7 @@ class Consumer(State):
         self.run_max = join.run_max
         self.demand = 0 if join.on_demand else None
         self.in_flight = 0
-        self.rows = 0
+        self.read_serial = 0
         self.ack_number = 0
         self.ack_confirmed = 0
         self.silent_rounds = 0

@@ -32,7 +32,7 @@ class Window(State):
         self.changed: set[int] = set()
         self.gone: set[int] = set()  # blocks below the floor, whose rows must be deleted
         self._forget_below(floor >> _SHIFT)
-        self._rise()
+        self.rise()
 
     def is_passed(self, index: int) -> bool:
         """Whether an index is passed."""
@@ -82,13 +82,10 @@ class Window(State):
             begun, self.floor = self.floor, index
             if index >> _SHIFT > begun >> _SHIFT:
                 self._forget_below(index >> _SHIFT)
-            self._rise()
+            self.rise()
 
     def rise(self) -> None:
         """Move the floor up to the first index that is not passed."""
-        self._rise()
-
-    def _rise(self) -> None:
         begun = self.floor >> _SHIFT
         while True:
             no = self.floor >> _SHIFT
@@ -111,7 +108,10 @@ class Window(State):
 
     def take_changes(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Rows to write and names of rows to delete, for all changes since the last call."""
-        puts = [(block_name(no), write_block(_bits_of(self.blocks[no]))) for no in sorted(self.changed)]
+        puts = [
+            (block_name(no), write_block(int(self.blocks[no][::-1].translate(_DIGITS), 2)))
+            for no in sorted(self.changed)
+        ]
         deletes = [block_name(no) for no in sorted(self.gone)]
         self.changed, self.gone = set(), set()
         return puts, deletes
@@ -122,7 +122,3 @@ def _flags_of(bits: int) -> bytearray:
     for index in range(bits.bit_length()):
         flags[index] = bits >> index & 1
     return flags
-
-
-def _bits_of(flags: bytearray) -> int:
-    return int(flags[::-1].translate(_DIGITS), 2)

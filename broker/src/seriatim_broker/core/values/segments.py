@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final, NamedTuple, overload
 
 from seriatim_api.ids import MemberId
@@ -136,14 +137,17 @@ class Segments(Sequence["Segment"]):
 
     def position(self, no: int) -> int | None:
         """The position of the segment of that number; None if there is none."""
-        at = bisect_right(self._chunks, no, key=_first) - 1
+        found = self._find(no)
+        return self._ends[found[0]] - len(self._chunks[found[0]].segments) + found[1] if found is not None else None
+
+    def _find(self, no: int) -> tuple[int, int] | None:
+        """The chunk with the segment of that number, and its place there; None if there is none."""
+        at = bisect_right(self._chunks, no, key=_first) - 1 if len(self._chunks) > 1 else len(self._chunks) - 1
         if at < 0:
             return None
         segments = self._chunks[at].segments
         place = bisect_left(segments, no, key=_number)
-        if place == len(segments) or segments[place].no != no:
-            return None
-        return self._ends[at] - len(segments) + place
+        return (at, place) if place < len(segments) and segments[place].no == no else None
 
     def place(self, no: int) -> int:
         """How many segments have lower numbers: the position that a segment of that number has, or would have."""
@@ -155,8 +159,8 @@ class Segments(Sequence["Segment"]):
 
     def at(self, no: int) -> Segment | None:
         """The segment of that number; None if there is none."""
-        position = self.position(no)
-        return self[position] if position is not None else None
+        found = self._find(no)
+        return self._chunks[found[0]].segments[found[1]] if found is not None else None
 
     # ---- the next sequence ----
 
@@ -227,8 +231,7 @@ def _first(chunk: Chunk) -> int:
     return chunk.segments[0].no
 
 
-def _number(segment: Segment) -> int:
-    return segment.no
+_number: Final = attrgetter("no")
 
 
 def _name(member: MemberId) -> tuple[str, str]:

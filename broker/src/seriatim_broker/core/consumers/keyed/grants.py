@@ -1,7 +1,7 @@
 """Grants: messages of a consumer group in which order is by key go to its consumers, key by key.
 
-The server reads the keys of the cursor segment ahead, without the values. It grants the first messages of a ready key,
-a *run*, to a consumer that has room, and then reads the values of what it granted. Like all deliveries, this happens
+The server reads the keys of the cursor segment ahead, without the values. It grants the first messages of a ready key
+to a consumer that has room, and then reads the values of what it granted. Like all deliveries, this happens
 only below the commit, only below a durable reservation, and only while the server has the serving right.
 """
 
@@ -30,7 +30,6 @@ from ...values.keyed import ConsumerMode, KeyColumn
 from ...values.kinds import ReadKind, TimerKind
 from ...values.messages import CopyAnswer
 from ...values.positions import Place, end_of_gone, position_of
-from ...values.producers import ProducerTable
 from ...values.segment import SegmentState
 from ..cursors import control_records
 from ..cursors.consumer_group import is_for_others, tell
@@ -79,7 +78,8 @@ def go_on(served: KeyedServed, freed: Consumer | None = None) -> None:
     gone = GoneBudget(served)
     if keyed.lists.firsts:
         _pass_gone_lists(served, gone)
-    keyed.line.wake_delayed(served.broker.now.mono_us)
+    if keyed.line.delayed:
+        keyed.line.wake_delayed(served.broker.now.mono_us)
     if keyed.grants.unsent:
         _give_durable(served)
         freed = None
@@ -150,8 +150,9 @@ def newest_token(seat: Seat) -> int:
 def _has_tokens(served: KeyedServed) -> bool:
     """Whether the term has tokens for one more frame. If few are left, the server takes the next term."""
     count = served.broker.streams.tokens - served.group.tokens_from
-    if count >= served.broker.config.term_tokens_max:
-        served.poll(TERM_US, TimerKind.KEEPING)
+    if count < served.broker.config.term_tokens_max:
+        return True  # it has at least so many more
+    served.poll(TERM_US, TimerKind.KEEPING)
     return count + FRAME_MESSAGES_MAX <= tokens.count_max(served.group.term)
 
 
@@ -169,7 +170,8 @@ def _read(served: KeyedServed) -> None:
         return
     if len(keyed.line.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
         return  # enough is ready for each of them
-    if not _has_room(served):
+    limits = room_limits(served.broker)
+    if (keyed.lists.is_full_of(limits) or room.is_short(keyed, limits)) and not _make_room(served, limits):
         return
     if not served.has_right():
         return
@@ -189,8 +191,8 @@ def _read(served: KeyedServed) -> None:
     )
 
 
-def _has_room(served: KeyedServed) -> bool:
-    """Whether more messages may be read. If keys are in the way that wait, their messages are set aside.
+def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
+    """Set messages of keys aside that wait and are in the way of others. Returns whether more may be read now.
 
     A delayed key does not stop the others. Without it:
       1. A consumer fails on the first message of key k. The policy tries again for ever.
@@ -199,10 +201,7 @@ def _has_room(served: KeyedServed) -> bool:
     If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
     """
     keyed = served.keyed
-    limits = room_limits(served.broker)
     is_full = keyed.lists.is_full_of(limits)
-    if not is_full and not room.is_short(keyed, limits):
-        return True
     if served.broker.now.mono_us < keyed.lists.looks_from_us:
         return False
     is_idle = not keyed.line.has_ready and _is_consumer_idle(served, limits)
@@ -227,7 +226,7 @@ def _is_consumer_idle(served: KeyedServed, limits: RoomLimits) -> bool:
     """Whether a consumer that has room has less than half of its share of what may be live."""
     share = limits.live_messages // (2 * max(len(served.group.consumers), 1))
     return not served.group.is_held and any(
-        consumer.in_flight < max(share, 1) and _has_room_for_more(served.broker, consumer)
+        consumer.in_flight < max(share, 1) and _room_of(served.broker, consumer) > 0
         for consumer in served.group.consumers
     )
 
@@ -269,10 +268,12 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
     if not event.columns:
         served.retry_in(broker.config.retry_us)
         return
-    before = producer_tables.want_before(broker, partition, segment.no) if segment.incomplete_table else ProducerTable()
-    if before is None:
-        served.retry_in(broker.config.retry_us)
-        return
+    before = None
+    if segment.incomplete_table:
+        before = producer_tables.want_before(broker, partition, segment.no)
+        if before is None:
+            served.retry_in(broker.config.retry_us)
+            return
     is_shared = served.cursor.mode is ConsumerMode.SHARED
     for column in event.columns:
         header = column.header
@@ -280,7 +281,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
-        if before.covers(header) or is_for_others(header, group):
+        if (before is not None and before.covers(header)) or is_for_others(header, group):
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
@@ -348,7 +349,7 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> Non
     if served.group.is_held or not keyed.line.ready:
         return
     candidates = [freed] if freed is not None and was_sated else served.group.consumers
-    waiting = [consumer for consumer in candidates if _has_room_for_more(broker, consumer)]
+    waiting = [consumer for consumer in candidates if _room_of(broker, consumer) > 0]
     if not waiting:
         keyed.grants.is_sated = True
         return
@@ -364,35 +365,34 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> Non
         frame = _frame_for(served, consumer, share, gone)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
-        consumer.rows = broker.new_serial()
-        keyed.grants.reads[consumer.rows] = frame
-        broker.reads[consumer.rows] = (
+        consumer.read_serial = broker.new_serial()
+        keyed.grants.reads[consumer.read_serial] = frame
+        broker.reads[consumer.read_serial] = (
             ReadKind.KEYS, served.partition.id, served.segment.no, served.group.name, 0,
         )  # fmt: skip
         room_bytes = _room_bytes(broker, consumer)
-        earlier_messages.read_rows(served, consumer.rows, frame.offsets, room_bytes)
+        earlier_messages.read_rows(served, consumer.read_serial, frame.offsets, room_bytes)
     else:
         keyed.grants.is_sated = True  # each of them is given something
 
 
 def _room_of(broker: BrokerState, consumer: Consumer) -> int:
-    """How many messages may be granted to the consumer now; 0 while messages are read for it."""
-    if consumer.rows or broker.streams.credits.get(consumer.stream, 0) <= 0:
+    """How many messages may be granted to the consumer now; 0 also if they are too few to be worth the cost of a frame.
+
+    While messages are read for it, it has no room.
+    """
+    if consumer.read_serial or broker.streams.credits.get(consumer.stream, 0) <= 0:
         return 0
-    room = consumer.in_flight_max - consumer.in_flight
-    return room if consumer.demand is None else min(room, consumer.demand)
+    most, demand = consumer.in_flight_max, consumer.demand
+    room = most - consumer.in_flight
+    if demand is None or demand >= most:
+        return room if room >= most // ROOM_SHARE else 0
+    return min(room, demand)
 
 
 def _room_bytes(broker: BrokerState, consumer: Consumer) -> int:
     """How many bytes may be read for a consumer at once."""
     return min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
-
-
-def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
-    """Whether the consumer has room for so many messages that a frame is worth its cost."""
-    most = consumer.in_flight_max
-    is_picky = consumer.demand is None or consumer.demand >= most
-    return _room_of(broker, consumer) >= max(most // ROOM_SHARE if is_picky else 0, 1)
 
 
 def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBudget) -> Frame | None:
@@ -404,60 +404,35 @@ def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBu
     longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
     # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
     grant_ms = max(served.cursor.retry.grant_ms, consumer.grant_ms)
-    deadline_us = broker.now.mono_us + 1_000 * grant_ms
-    below = served.ledger.safe_reserved
-    first_token = token = newest_token(served) + 1
-    frame = Frame(consumer, first_token, deadline_us)
-    ready, singles, granted = keyed.line.ready, keyed.line.singles, keyed.grants.singles
+    first_token = newest_token(served) + 1
+    frame = Frame(consumer, first_token, broker.now.mono_us + 1_000 * grant_ms)
+    ready, singles, granted, heavy = keyed.line.ready, keyed.line.singles, keyed.grants.singles, keyed.line.keys
     names, indexes, offsets = frame.names, frame.indexes, list[int]()
-    first_offset = make_offset(keyed.segment_no, 0)
-    while room > 0 and share > 0 and ready:
+    first_offset, below = make_offset(keyed.segment_no, 0), served.ledger.safe_reserved
+    while room > 0 and len(names) < share and ready:
         index = singles.get(ready[0])
-        if index is not None:
-            if index < 0:
-                ready.popleft()  # it is granted
-                continue
-            if index >= below:
+        if index is None and ready[0] in heavy:
+            found = _grant_key(served, frame, min(longest, room), gone)
+            if found is None:
                 break
+            offsets += found
+            room -= len(found)
+        elif index is None or index < 0:
+            ready.popleft()  # nothing is left of the key, or it is granted
+        elif index >= below:
+            break
+        else:  # a single
             name = ready.popleft()
+            token = first_token + len(names)
             singles[name] = -token
             granted[token] = frame
             names.append(name)
             indexes.append(index)
             offsets.append(first_offset | index)
             room -= 1
-        elif ready[0] not in keyed.line.keys:
-            ready.popleft()  # nothing is left of the key
-            continue
-        else:
-            key = keyed.line.next_ready()
-            if key is None:
-                break
-            is_there = _pass_gone(served, key, gone)
-            if not is_there:
-                keyed.line.take_ready()
-                keyed.line.wait_until(key, broker.now.mono_us + 1)  # until the next step; other keys go on
-                keyed.line.requeue(key)
-                continue
-            if not (key.live or key.aside):
-                keyed.line.take_ready()
-                keyed.line.requeue(key)
-                continue
-            # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
-            found = _first_messages(keyed, key, 1 if key.attempts else min(longest, room), below)
-            if not found:
-                break
-            keyed.line.take_ready()
-            run = Grant(token, key, consumer, found, is_aside=bool(key.aside), deadline_us=deadline_us)
-            keyed.begin_grant(run)
-            _note_run(frame, run)
-            offsets += found
-            room -= len(found)
-        share -= 1
-        token += 1
-    if token == first_token:
+    if not names:
         return None
-    broker.streams.tokens += token - first_token
+    broker.streams.tokens += len(names)
     frame.single_count = len(names) - len(frame.grants)
     consumer.in_flight += frame.single_count
     frame.offsets = tuple(offsets)
@@ -465,22 +440,33 @@ def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBu
     return frame
 
 
-def _note_run(frame: Frame, run: Grant) -> None:
-    """The next grant of a frame is not that of a single."""
-    at = len(frame.names)
-    frame.names.append(b"")
-    frame.indexes.append(0)
-    frame.grants.append(run)
-    if len(run.offsets) > 1 or frame.counts is not None:
-        if frame.counts is None:
-            frame.counts = []
-        frame.counts += [1] * (at - len(frame.counts))
-        frame.counts.append(len(run.offsets))
-    if run.key.attempts or frame.attempts is not None:
-        if frame.attempts is None:
-            frame.attempts = []
-        frame.attempts += [1] * (at - len(frame.attempts))
-        frame.attempts.append(run.key.attempts + 1)
+def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget) -> tuple[int, ...] | None:
+    """Grant the first messages of the next ready key, which is no single, as a part of a frame.
+
+    Returns:
+        Their offsets; (): none of this key now, and the next one is ready; None: nothing more can be granted now.
+    """
+    keyed, line = served.keyed, served.keyed.line
+    key = line.next_ready()
+    if key is None:
+        return None
+    is_there = _pass_gone(served, key, gone)
+    if not is_there or not (key.live or key.aside):
+        line.take_ready()
+        if not is_there:
+            line.wait_until(key, served.broker.now.mono_us + 1)  # until the next step; other keys go on
+        line.requeue(key)
+        return ()
+    # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
+    found = _first_messages(keyed, key, 1 if key.attempts else count, served.ledger.safe_reserved)
+    if not found:
+        return None
+    line.take_ready()
+    token, is_aside = frame.first_token + len(frame.names), bool(key.aside)
+    grant = Grant(token, key, frame.consumer, found, is_aside=is_aside, deadline_us=frame.deadline_us)
+    keyed.begin_grant(grant)
+    frame.add(grant)
+    return found
 
 
 def _pass_gone(served: KeyedServed, key: Key, budget: GoneBudget, *, is_in_turn: bool = False) -> bool:
@@ -580,9 +566,9 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
       2. k:5 is granted from the list. The server dies.
       3. The next server knows of no reservation, and grants k:5 again without the flag.
 
-    A run from a list has messages of one segment, because those of the next one may be gone. Without it:
+    A grant from a list has messages of one segment, because those of the next one may be gone. Without it:
       1. k:1:5 and k:2:0 were set aside. Segment 2 is declared lost.
-      2. Both are granted as one run. No member has k:2:0, so no message of the frame can be given.
+      2. Both are granted as one grant. No member has k:2:0, so no message of the frame can be given.
       3. They are granted again like this for ever, and keys that are granted with them wait too.
     """
     if key.aside:
@@ -596,7 +582,7 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
         if live and live[-1] >= below:
             live = [index for index in live if index < below]
         found = tuple(make_offset(keyed.segment_no, index) for index in live)
-    if keyed.unreadable:  # a run ends before such a message, which comes alone
+    if keyed.unreadable:  # a grant ends before such a message, which comes alone
         found = found[:1] + tuple(takewhile(lambda offset: offset not in keyed.unreadable, found[1:]))
         found = found[:1] if found and found[0] in keyed.unreadable else found
     return found
@@ -622,12 +608,12 @@ def _give_back(served: KeyedServed, serial: int) -> None:
     frame = keyed.grants.reads.pop(serial, None)
     if frame is None:
         return  # it was read for the forwarder, and meanwhile a person or retention ended that
-    frame.consumer.rows = 0
-    for run in _grants_in(keyed, frame):
-        if keyed.grants.by_token.get(run.token) is run:
-            keyed.end_grant(run)
-            keyed.line.wait_until(run.key, served.broker.now.mono_us + served.broker.config.retry_us_max)
-            keyed.line.requeue(run.key)
+    frame.consumer.read_serial = 0
+    for grant in _grants_in(keyed, frame):
+        if keyed.grants.by_token.get(grant.token) is grant:
+            keyed.end_grant(grant)
+            keyed.line.wait_until(grant.key, served.broker.now.mono_us + served.broker.config.retry_us_max)
+            keyed.line.requeue(grant.key)
 
 
 def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
@@ -637,9 +623,9 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         return
     keyed, is_at_most_once = served.keyed, served.group.is_at_most_once
     frame = keyed.grants.reads.pop(event.serial)
-    consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(run.token) is run for run in frame.grants)
-    if consumer.rows == event.serial:
-        consumer.rows = 0
+    consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(grant.token) is grant for grant in frame.grants)
+    if consumer.read_serial == event.serial:
+        consumer.read_serial = 0
     has_right = right.may_deliver(broker, partition, served.segment.no)
     freed = None
     if event.body is not None and event.count:
@@ -649,7 +635,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     if event.unreadable:
         _set_unreadable_aside(served, frame, event.unreadable)
     elif event.body is None or not is_whole or (not has_right and is_at_most_once):
-        _take_back(keyed, frame)  # the body has the messages of all these runs, so it counts only if all of them do
+        _take_back(keyed, frame)  # the body has the messages of all these grants, so it counts only if all of them do
         if event.body is None or is_whole:
             right.seek(broker, partition, served.segment.no)
             served.retry_in(broker.config.retry_us)
@@ -657,7 +643,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     elif not _is_asked_for(frame):
         _take_back(keyed, frame)
     elif not has_right:  # it mostly comes back within milliseconds, so keep what was read
-        consumer.rows = event.serial
+        consumer.read_serial = event.serial
         keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
         right.seek(broker, partition, served.segment.no)
         served.retry_in(broker.config.retry_us)
@@ -678,10 +664,10 @@ def _is_asked_for(frame: Frame) -> bool:
 
 def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
     """The grants of a frame that was not given end, and their keys are ready again."""
-    for run in _grants_in(keyed, frame):
-        if keyed.grants.by_token.get(run.token) is run:
-            keyed.end_grant(run)
-            keyed.line.requeue(run.key)
+    for grant in _grants_in(keyed, frame):
+        if keyed.grants.by_token.get(grant.token) is grant:
+            keyed.end_grant(grant)
+            keyed.line.requeue(grant.key)
 
 
 def _set_unreadable_aside(served: KeyedServed, frame: Frame, unreadable: tuple[int, ...]) -> None:
@@ -697,11 +683,11 @@ def _set_unreadable_aside(served: KeyedServed, frame: Frame, unreadable: tuple[i
     if len(keyed.unreadable) > UNREADABLE_MAX:
         keyed.unreadable = {}  # what is forgotten is found again
     keyed.unreadable.update(dict.fromkeys(unreadable))
-    for run in _grants_in(keyed, frame):
-        if keyed.grants.by_token.get(run.token) is not run:
+    for grant in _grants_in(keyed, frame):
+        if keyed.grants.by_token.get(grant.token) is not grant:
             continue
-        keyed.end_grant(run)
-        key, first = run.key, run.offsets[0]
+        keyed.end_grant(grant)
+        key, first = grant.key, grant.offsets[0]
         if first not in keyed.unreadable:
             keyed.line.requeue(key)
         elif keyed.lists.has_room(room_limits(served.broker)):
@@ -723,11 +709,11 @@ def _acknowledge_first(served: KeyedServed, unsent: Unsent) -> None:
     Rule `acknowledged-first` (I9) of `exclusive.delivery` counts for single messages too.
     """
     keyed = served.keyed
-    for run in unsent.frame.grants:
-        keyed.pass_grant(run)
+    for grant in unsent.frame.grants:
+        keyed.pass_grant(grant)
     keyed.window.rise()
     served.ledger.acknowledge(keyed.window.floor)
-    unsent.serial = unsent.frame.consumer.rows = control_records.replicate(served)
+    unsent.serial = unsent.frame.consumer.read_serial = control_records.replicate(served)
     keyed.grants.unsent.append(unsent)
 
 
@@ -754,10 +740,10 @@ def _give_durable(served: KeyedServed) -> None:
         if not unsent.is_durable:
             keyed.grants.unsent.append(unsent)
             continue
-        consumer, runs = unsent.frame.consumer, unsent.frame.grants
-        if consumer.rows == unsent.serial:
-            consumer.rows = 0
-        is_whole = all(keyed.grants.by_token.get(run.token) is run for run in runs)
+        consumer = unsent.frame.consumer
+        if consumer.read_serial == unsent.serial:
+            consumer.read_serial = 0
+        is_whole = all(keyed.grants.by_token.get(grant.token) is grant for grant in unsent.frame.grants)
         if not served.group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
             _take_back(keyed, unsent.frame)
         elif is_whole and consumer in served.group.consumers:
@@ -769,16 +755,16 @@ def _grants_in(keyed: KeyedDispatcher, frame: Frame) -> list[Grant]:
     for name in frame.names:
         if name:
             keyed.grants.weigh(name)
-    return sorted(frame.grants, key=lambda run: run.token)
+    return sorted(frame.grants, key=lambda grant: grant.token)
 
 
 def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     offsets, count = frame.offsets, len(frame.names)
     frame.is_given = True
     frame.offsets = ()
-    again = [run.token for run in frame.grants if run.offsets[0] < run.key.given_below]
-    for run in frame.grants:
-        run.is_given = True
+    again = [grant.token for grant in frame.grants if grant.offsets[0] < grant.key.given_below]
+    for grant in frame.grants:
+        grant.is_given = True
     frame.grants = []
     repeated_index = served.ledger.repeated_below
     repeated_below = make_offset(served.segment.no, min(repeated_index, INDEX_MAX))

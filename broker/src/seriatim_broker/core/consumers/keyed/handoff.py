@@ -133,7 +133,7 @@ def on_left(served: KeyedServed, gone: list[Consumer]) -> None:
     if not served.is_serving or may_be_carried_out(served.partition, served.group):
         return
     forwards_alone = keyed.forwarder.waiting and not served.group.consumers
-    if not forwards_alone and not any(run.consumer in gone for run in keyed.grants.by_token.values()):
+    if not forwards_alone and not any(grant.consumer in gone for grant in keyed.grants.by_token.values()):
         return
     keyed.handoff.outgoing = None
     keyed.handoff.rests_until_us = served.broker.now.mono_us

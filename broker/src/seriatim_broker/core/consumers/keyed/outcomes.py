@@ -77,18 +77,18 @@ def _served(
     return None
 
 
-def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
-    run = keyed.grants.find(token)
-    return run if run is not None and run.consumer is consumer and run.is_given else None
+def _grant_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
+    grant = keyed.grants.find(token)
+    return grant if grant is not None and grant.consumer is consumer and grant.is_given else None
 
 
-def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Grant | None:
-    """The run with that token, if the consumer has it, and the message at `offset` is its next one.
+def _grant_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Grant | None:
+    """The grant with that token, if the consumer has it, and the message at `offset` is its next one.
 
     In an at-most-once group any offset will do: the messages are acknowledged already.
     """
-    run = _run_of(keyed, consumer, token)
-    return run if run is not None and (run.is_passed or run.offsets[run.done] == offset) else None
+    grant = _grant_of(keyed, consumer, token)
+    return grant if grant is not None and (grant.is_passed or grant.offsets[grant.done] == offset) else None
 
 
 def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
@@ -106,13 +106,11 @@ def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | Consum
       3. The message of the first one comes again, although its acknowledgement was confirmed.
     """
     keyed = served.keyed
-    if keyed.handoff.frozen is None:
-        return False
+    assert keyed.handoff.frozen is not None
     rows = 1 if isinstance(event, ConsumerNack) else len(event.tokens)
     rows += len(event.started) if isinstance(event, ConsumerAcks) else 0
     if len(keyed.handoff.frozen) < FROZEN_MAX and keyed.handoff.frozen_rows + rows <= FROZEN_ROWS_MAX:
-        keyed.handoff.frozen.append(event)
-        keyed.handoff.frozen_rows += rows
+        keyed.handoff.keep(event, rows)
         return True
     text = f"{len(keyed.handoff.frozen)} requests wait until the keys of group {served.group.name} are handed over"
     tell(served.broker, consumer, Revoked(errors.OverloadedError(f"{text}: join again", retry_after_ms=200)))
@@ -125,8 +123,7 @@ def thaw(served: KeyedServed) -> None:
     keyed = served.keyed
     if keyed.handoff.frozen is None:
         return
-    waiting, keyed.handoff.frozen, keyed.handoff.frozen_rows = keyed.handoff.frozen, None, 0
-    for event in waiting:
+    for event in keyed.handoff.thaw():
         if isinstance(event, ConsumerAcks):
             on_acks(served.broker, served.partition, event)
         elif isinstance(event, ConsumerNack):
@@ -135,8 +132,8 @@ def thaw(served: KeyedServed) -> None:
             on_extend(served.broker, served.partition, event)
     gone = [one for one in keyed.grants.holders if not one.is_absent and one not in served.group.consumers]
     if gone:
-        for run in keyed.grants.of(gone):
-            end_run(served, run, f"{run.consumer.name} has ended")
+        for grant in keyed.grants.of(gone):
+            end_grant(served, grant, f"{grant.consumer.name} has ended")
     control_records.after_passing(served)
     grants.go_on(served)
 
@@ -148,7 +145,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         return
     served, consumer = found
     keyed = served.keyed
-    if _waits(served, consumer, event):
+    if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
     consumer.ack_number = max(consumer.ack_number, event.number)
     void: dict[int, None] = {}
@@ -167,14 +164,14 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
                 else:
                     keyed.grants.leave_frame(frame, 1)
                 continue
-        run = _run_at(keyed, consumer, token, offset)
-        if run is None:
+        grant = _grant_at(keyed, consumer, token, offset)
+        if grant is None:
             void[token] = None
             continue
-        keyed.acknowledge(run)
-        if run.left == 0:
-            keyed.end_grant(run)
-            keyed.line.requeue(run.key)
+        keyed.acknowledge(grant)
+        if grant.left == 0:
+            keyed.end_grant(grant)
+            keyed.line.requeue(grant.key)
     keyed.pass_singles(consumer, passed)
     # Rule `message-started` (J2): begun is the message that is next behind these acknowledgements, and no later one of
     # its grant. Without it:
@@ -182,7 +179,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     #   2. The grant was begun, so k:6 loses an attempt. After five such stops k:6 is a dead letter, and no handler has
     #      ever seen it.
     for token in event.started:
-        begun = _run_of(keyed, consumer, token)
+        begun = _grant_of(keyed, consumer, token)
         if begun is not None:
             begun.is_started = True
     if served.ledger.untold_token:
@@ -219,25 +216,25 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         return
     served, consumer = found
     keyed = served.keyed
-    if _waits(served, consumer, event):
+    if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
-    run = _run_at(keyed, consumer, event.token, event.offset)
-    if run is None:
+    grant = _grant_at(keyed, consumer, event.token, event.offset)
+    if grant is None:
         _tell_void(broker, consumer, (event.token,))
         return
-    is_there = keyed.end_grant(run)
-    if run.is_passed:
-        keyed.line.requeue(run.key)
+    is_there = keyed.end_grant(grant)
+    if grant.is_passed:
+        keyed.line.requeue(grant.key)
         text = f"group {served.group.name} is at most once: the message was acknowledged, and does not come again"
         tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
         grants.go_on(served)
         return
-    if run.left > 1:
-        run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
+    if grant.left > 1:
+        grant.key.note_given(grant.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
     if is_there:
-        _fail(served, run.key, event.reason, event.delay_ms, is_last=event.is_last)
+        _fail(served, grant.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
-        keyed.line.requeue(run.key)
+        keyed.line.requeue(grant.key)
     control_records.after_passing(served)
     grants.go_on(served, freed=consumer)
 
@@ -280,19 +277,19 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
         return
     served, consumer = found
     keyed = served.keyed
-    if _waits(served, consumer, event):
+    if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
     deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
     void: dict[int, None] = {}
     for token in event.tokens:
-        run = _run_of(keyed, consumer, token)
-        if run is None:
+        grant = _grant_of(keyed, consumer, token)
+        if grant is None:
             void[token] = None
         elif event.grant_ms <= 0:
             reason = f"{consumer.name} gave it back"
-            end_run(served, run, reason, is_seen=not event.is_unseen)
+            end_grant(served, grant, reason, is_seen=not event.is_unseen)
         else:
-            keyed.grants.set_deadline(run, deadline_us)
+            keyed.grants.set_deadline(grant, deadline_us)
     if void:
         _tell_void(broker, consumer, void)
     if event.grant_ms <= 0:
@@ -329,14 +326,14 @@ def end_late(served: KeyedServed) -> None:
     if keyed.handoff.frozen is not None:
         return
     late: dict[Consumer, list[int]] = {}
-    for run in keyed.grants.due(served.broker.now.mono_us):
-        if not run.is_given:
+    for grant in keyed.grants.due(served.broker.now.mono_us):
+        if not grant.is_given:
             keyed.grants.set_deadline(
-                run, served.broker.now.mono_us + served.broker.config.grant_poll_us
+                grant, served.broker.now.mono_us + served.broker.config.grant_poll_us
             )  # its values are being read
             continue
-        late.setdefault(run.consumer, []).append(run.token)
-        end_run(served, run, "the deadline of the grant has passed")
+        late.setdefault(grant.consumer, []).append(grant.token)
+        end_grant(served, grant, "the deadline of the grant has passed")
     if late:
         count, first = sum(map(len, late.values())), next(iter(late)).name
         served.note("grants_expired", count=count, consumer=first)
@@ -347,7 +344,13 @@ def end_late(served: KeyedServed) -> None:
     grants.go_on(served)
 
 
-def end_run(served: KeyedServed, run: Grant, reason: str, *, is_seen: bool = True) -> None:
+def end_grant(
+    served: KeyedServed,
+    grant: Grant,
+    reason: str,
+    *,
+    is_seen: bool = True,
+) -> None:
     """A grant ends and did not fail. An attempt counts only if the consumer had begun to work on the next message.
 
     What a consumer only held does not count as an attempt. Without it:
@@ -361,13 +364,13 @@ def end_run(served: KeyedServed, run: Grant, reason: str, *, is_seen: bool = Tru
     With `is_seen` False, the consumer says that its application got none of the messages. Then they are no repeats.
     """
     keyed = served.keyed
-    is_there = keyed.end_grant(run)
-    if run.is_given and run.left and (is_seen or run.is_started):
-        run.key.note_given(run.offsets[-1])
-    if is_there and run.is_started and run.left and not run.is_passed:
-        _fail(served, run.key, reason)
+    is_there = keyed.end_grant(grant)
+    if grant.is_given and grant.left and (is_seen or grant.is_started):
+        grant.key.note_given(grant.offsets[-1])
+    if is_there and grant.is_started and grant.left and not grant.is_passed:
+        _fail(served, grant.key, reason)
         return
-    keyed.line.requeue(run.key)
+    keyed.line.requeue(grant.key)
 
 
 def leave(served: KeyedServed, gone: list[Consumer]) -> None:
@@ -375,8 +378,8 @@ def leave(served: KeyedServed, gone: list[Consumer]) -> None:
     keyed = served.keyed
     if keyed.handoff.frozen is not None:
         return  # when the hand-over is over, the grants of consumers that left end
-    for run in keyed.grants.of(gone):
-        end_run(served, run, f"{run.consumer.name} has ended")
+    for grant in keyed.grants.of(gone):
+        end_grant(served, grant, f"{grant.consumer.name} has ended")
     control_records.after_passing(served)
     if served.group.consumers:
         grants.go_on(served)

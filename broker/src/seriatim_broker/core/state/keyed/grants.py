@@ -102,6 +102,21 @@ class Frame(State):
         self.attempts: list[int] | None = None
         self.offsets: tuple[int, ...] = ()
 
+    def add(self, grant: Grant) -> None:
+        """The next grant of the frame, which is not that of a single."""
+        at = len(self.names)
+        self.names.append(b"")
+        self.indexes.append(0)
+        self.grants.append(grant)
+        if len(grant.offsets) > 1 or self.counts is not None:
+            self.counts = self.counts or []
+            self.counts += [1] * (at - len(self.counts))
+            self.counts.append(len(grant.offsets))
+        if grant.key.attempts or self.attempts is not None:
+            self.attempts = self.attempts or []
+            self.attempts += [1] * (at - len(self.attempts))
+            self.attempts.append(grant.key.attempts + 1)
+
 
 @dataclass(slots=True, eq=False)
 class Unsent(State):
