@@ -136,7 +136,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 	tools/vale/build.sh
 	.tools/bin/vale --output line --glob='!{**/*_pb2*,**/node_modules/**}' $(WORDS)
 
-WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
+WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/proto api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
 .PHONY: bench
 bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in three minutes (QUICK=1: a quarter; ONLY="start one_in_flight"; LATENCY=25: links take 25 ms each way)
@@ -170,7 +170,7 @@ bench-consume: $(SYNCED) ## one partition shared by key among consumers, and tak
 faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; FEATURES=1: growth, rewinds, skips and more beside the load; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.faults
 
-sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)
+sim: $(SYNCED) ## one simulated world of complete brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)
 	$(BIN)/python -m sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
 
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)

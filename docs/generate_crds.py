@@ -1,6 +1,6 @@
 """Writes `reference/crds.md` from the models of our Kubernetes kinds.
 
-The page says what a definition in `crds/` says, in a form that people read; both are made from the models in
+The page says what a definition in `crds/` says, in a form that users read; both are made from the models in
 `operator/src/seriatim_operator/spec`, and the reasons of conditions from the operator's closed lists.
 
     python docs/generate_crds.py           writes the page
@@ -29,7 +29,7 @@ _INTRODUCTION: Final = f"""\
 # Kubernetes kinds
 
 All are `{API_GROUP}/{API_VERSION}`, live in a namespace, and belong to the category `seriatim`: `kubectl get seriatim`
-lists them all. There are [samples](../samples) of the kinds that people write. They can be applied as they are, beside
+lists them all. There are [samples](../samples) of the kinds that users write. They can be applied as they are, beside
 the cluster that the chart makes. Only the operator makes BrokerGroups and Brokers: an admission policy of the chart
 refuses those that others make. What a field may not be is refused by the API server with a message that says what to
 do; what it cannot know (a class that does not exist, a name that is taken) becomes a condition of the object.

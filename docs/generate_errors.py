@@ -29,9 +29,9 @@ in any release, so match on the number or the class, never on the text.
 
 How to read the columns:
 
-- **retriable**: the same call may succeed later although neither a person nor a program changes anything.
+- **retriable**: the same call may succeed later although neither an administrator nor a program changes anything.
   The client retries such errors itself until the deadline of the call. "no" means that a retry gives the
-  same answer until a person, a program or a newer version changes something.
+  same answer until an administrator, a program or a newer version changes something.
 - **outcome**: only of interest for a send. *known* means that nothing of this send attempt is stored, now
   or later. *unknown* means that it may be. This column is about one send attempt. The client settles the
   outcome of the batch over all its send attempts (see [append](../internals/append.md#outcomes)).
@@ -46,7 +46,7 @@ retriable, with an unknown outcome.
 _RANGES: Final = {
     1: (
         "Requests",
-        "The peer sent something that cannot be right. The broker stores nothing of it, and goes on serving others.",
+        "The peer sent something that cannot be right. The broker stores nothing of it, and keeps serving others.",
     ),
     2: ("Producers", "The producer's standing with a partition."),
     3: ("Routing", "The client must ask another broker, or the same one a little later."),

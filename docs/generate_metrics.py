@@ -132,7 +132,7 @@ _LABELS: Final = {
     "seriatim_operator_pass_errors_total": ("part", "error"),
     "seriatim_operator_pass_seconds": ("part",),
 }
-"""The labels of what the library counts itself: a family without samples does not tell them."""
+"""The labels of what the library counts itself: a family without samples does not report them."""
 
 _EVERYWHERE: Final = {
     "cluster": ("broker",),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart.
+# Okabe and Ito's colours, which users with any colour vision can tell apart.
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6BB1", "#B3A125", "#7F7F7F")
 INK: Final = "#1F2933"
 FAINT: Final = "#6B7785"
@@ -153,7 +153,7 @@ class Picture:
             points: Places on the axis and values, in the order of the axis; may be empty.
             name: What is counted.
             note: The line below the name.
-            unit: Stands behind the values of the scale.
+            unit: Stands after the values of the scale.
             height: The height in pixels.
             is_capped: Whether the highest values may be cut off.
         """

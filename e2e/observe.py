@@ -2,7 +2,7 @@
 
 The demo chooses its victims from snapshots, and draws the snapshots. The demo and the process tests also wait until a
 snapshot has a certain state. `Observer` reads a snapshot from a cluster. Plain functions answer questions about it
-(which broker has an open segment, whether everything is whole), so tests of them need no cluster.
+(which broker has an open segment, whether everything is complete), so tests of them need no cluster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The code blocks of the pages, and a shell that runs the blocks of one page as a reader would type them.
 
 A page is README.md or a page of docs/. Its blocks of the languages `console` and `python` are run in the order of the
-page. In a console block a line that begins with `$ ` is a command. If it ends with a backslash, it goes on in the next
-line. The lines below it are its output. In such a line
+page. In a console block a line that begins with `$ ` is a command. If it ends with a backslash, it continues in the
+next line. The lines below it are its output. In such a line
 `…` stands for any text. A line that is only `…` stands for any number of lines. Spaces at the end of a line are
 ignored. A command without shown output may print anything. Every command must end with status 0.
 
@@ -85,7 +85,7 @@ class Block:
 
     @property
     def where(self) -> str:
-        """The place of the block as a text for people."""
+        """The place of the block as human-readable text."""
         return f"{self.page}:{self.line}"
 
     def steps(self) -> list[Step]:
@@ -178,7 +178,7 @@ class _Terminal:
 
 @dataclass
 class Reader:
-    """A person who types the commands of a page: one shell, and more terminals if the page asks for them.
+    """An administrator who types the commands of a page: one shell, and more terminals if the page asks for them.
 
     As a context manager, it ends everything that still runs, and takes a local cluster down.
 

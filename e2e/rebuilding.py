@@ -1,4 +1,4 @@
-"""`seriatim coordinator rebuild`, as a person runs it, on a local cluster."""
+"""`seriatim coordinator rebuild`, as an administrator runs it, on a local cluster."""
 
 from __future__ import annotations
 

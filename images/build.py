@@ -285,7 +285,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextmanager
 def alone(output: Path) -> Iterator[None]:
-    """Let only one build at a time use a directory, because each build makes its contexts anew."""
+    """Let only one build at a time use a directory, because each build recreates its contexts."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / ".lock").open("w") as lock:
         try:

@@ -11,7 +11,7 @@ knows only rooms that come after its own in this list:
     injection             faults: when they strike, which broker they hit, and how they heal
     scene                 the record of all parts, which faults and clusters reach
     condition             what is copied, lost, and left to do
-    publishing, people    programs that publish; persons who operate on consumer groups
+    publishing, people    programs that publish; administrators who operate on consumer groups
     programs              producers, consumers, readers of ranges
     judge                 what must always hold, a file for each rule
     basics                time, chance, limits, and what is required of a cluster
@@ -19,8 +19,8 @@ knows only rooms that come after its own in this list:
 
 There are two kinds:
 
-    whole brokers   `whole`   production core and runtime: driver, links, directory, lease, election, topics, healing,
-                              joining; each broker has an event loop and clocks of its own, and the network and
+    complete brokers   `whole`   production core and runtime: driver, links, directory, lease, election, topics,
+                              healing, joining; each broker has an event loop and clocks of its own, and the network and
                               coordinator of `seriatim_broker.testing`
     bare cores      `cores`   only the cores, whose effects are carried out at once. Ten times as many worlds run in the
                               same time, which finds rare interleavings of the protocol. A failing seed is a story of

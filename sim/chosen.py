@@ -21,7 +21,7 @@ from .run import WORLDS, Task
 ROOT: Final = Path(__file__).resolve().parents[1]
 WHOLE: Final = ("brokers", "disks", "groups")
 SHORT: Final = 100
-"""Batches of a run of whole brokers."""
+"""Batches of a run of complete brokers."""
 
 ALL: Final = ("*",)
 NOTHING: Final = ()
@@ -53,7 +53,7 @@ FIXED: Final = {
 
 FIRST_MAX: Final = 1_000_000
 RUNS: Final = {"cores": 600, "brokers": 120, "disks": 60, "groups": 40}
-"""About so many runs in worlds of each kind, shared among the profiles that were chosen."""
+"""About this many runs in worlds of each kind, shared among the profiles that were chosen."""
 DAY_S: Final = 86_400
 SEEDS_MAX: Final = 40
 """Of one profile in one kind of world."""
@@ -66,7 +66,7 @@ class Choice:
     Attributes:
         pairs: Profile and kind of world.
         first: The first seed of each.
-        why: For people.
+        why: For humans.
     """
 
     pairs: tuple[tuple[str, str], ...]

@@ -1,16 +1,17 @@
 """Runs of the simulation from the command line: many seeds at once, or the story of one.
 
-python -m sim --minutes 10            seeds on all cores for ten minutes; what fails is shrunk and told
+python -m sim --minutes 10            seeds on all cores for ten minutes; what fails is shrunk and reported
 python -m sim --seeds 200             seeds 0 to 199
 python -m sim --seed 17 --trace       what happened in seed 17, step by step
 python -m sim --mutation NAME         seeds until the mutant is found
 python -m sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
 python -m sim --mutants --stale --page PAGE    the same for the rows whose world does not show the bug any more
 
-There are four worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
-ten times faster (`cores`); whole brokers whose disks the real storage adapter writes (`disks`); and whole brokers with
-an operator that changes what it wants of broker groups (`groups`). Some profiles are about something that not every
-kind simulates. There they would test something else, so the command says which kind to name, and ends with status 2.
+There are four worlds: complete brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
+ten times faster (`cores`); complete brokers whose disks the real storage adapter writes (`disks`); and complete brokers
+with an operator that changes what it wants of broker groups (`groups`). Some profiles are about something that not
+every kind simulates. There they would test something else, so the command says which kind to name, and ends with status
+2.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RUNS_HERE_MAX = 16
 """Another process takes as long to start as some runs do."""
 SHRINK_RUNS_MAX = 60
 DISKS_EVERY = 3
-"""One of so many seeds has the storage adapter, unless the command line names the world."""
+"""One of this many seeds has the storage adapter, unless the command line names the world."""
 
 STORY_LINES = 60
 """Of a failing seed's story, when it is not asked for by itself."""
@@ -61,7 +62,7 @@ class Task:
         world: A name of `WORLDS`.
         mutation: The rule that is left out, or empty.
         profile: A name of `faults.profiles.PROFILES`, or empty for any.
-        batch_count: Batches of a run of whole brokers; 0: drawn.
+        batch_count: Batches of a run of complete brokers; 0: drawn.
         left_out: Faults of the plan that do not strike.
         trace: Whether the result holds the story.
         detailed: Whether every value is mixed into the digest.
@@ -130,8 +131,8 @@ def run_all(tasks: Sequence[Task], processes: int | None = None, chunk: int = CH
 
     Args:
         tasks: The runs.
-        processes: On so many processes. None: two, or this one if the runs are few.
-        chunk: So many runs go to a process at once.
+        processes: On this many processes. None: two, or this one if the runs are few.
+        chunk: How many runs go to a process at once.
     """
     if processes is None:
         processes = min(2, os.cpu_count() or 1) if len(tasks) > RUNS_HERE_MAX else 1
@@ -205,9 +206,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
-    parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")
+    parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for this long instead")
     parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
-    parser.add_argument("--steps", type=int, help="batches of a run of whole brokers; left out: the bug's or drawn")
+    parser.add_argument("--steps", type=int, help="batches of a run of complete brokers; left out: the bug's or drawn")
     parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
     parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
     parser.add_argument("--page", type=Path, help="with --mutants: the page whose rows are replaced")
@@ -257,7 +258,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _world_of(profile: str) -> str:
-    """The kind of world, unless the command line names one: whole brokers, if they have what the profile is about."""
+    """The kind of world, unless the command line names one: complete brokers, if they have what the profile is
+    about."""
     only = PROFILES[profile].only if profile else None
     return "brokers" if only is None or "brokers" in only.worlds else only.worlds[0]
 

@@ -60,7 +60,7 @@ class World:
         kind: What the brokers are made of.
         profile: A name of `faults.profiles.PROFILES`, or empty for any.
         core_kind: The class of the brokers' cores.
-        batch_count: Batches of a run of whole brokers; 0: drawn.
+        batch_count: Batches of a run of complete brokers; 0: drawn.
         left_out: Faults of the plan that do not strike.
         schedule: The virtual time of this seed; without it the world makes one.
         judge_kind: The class of the judge.

@@ -162,7 +162,7 @@ def main() -> int:
     if not find_helm():
         print("golden files were not looked at: there is no helm (`make e2e-cluster` builds one)")
     if check and stale:
-        print(f"not current: {', '.join(stale)}; `make chart` writes them anew", file=sys.stderr)
+        print(f"not current: {', '.join(stale)}; `make chart` rewrites them", file=sys.stderr)
         return 1
     print(f"{'checked' if check else 'written'}: {', '.join(stale) or 'all is current'}")
     return 0

@@ -69,7 +69,7 @@ def counts(report: Path) -> dict[str, int]:
 
 
 def summary(result: dict[str, int]) -> str:
-    """What `counts` counted, for people."""
+    """What `counts` counted, for humans."""
     return f"{result['passed']} passed, {result['failed']} failed, {result['skipped']} skipped"
 
 

@@ -1,4 +1,4 @@
-"""Bodies that other processes wrote: whatever their bytes say, they are read whole or refused."""
+"""Bodies that other processes wrote: whatever their bytes say, they are read in full or refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def replaced(body: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def begins_with(stated: int, compression: str) -> bytes:
-    """The begin of a compressed buffer that says that it unpacks to so many bytes."""
+    """The begin of a compressed buffer that says that it unpacks to this many bytes."""
     return struct.pack("<q", stated) + MAGIC[compression]
 
 
@@ -175,7 +175,7 @@ def test_record_batches_of_other_schemas_are_refused(name: str) -> None:
 
 
 def test_values_with_short_ends_and_long_ones_are_not_mixed_up() -> None:
-    """Large binary has the same nodes and buffers: only its offsets tell."""
+    """Large binary has the same nodes and buffers: only its offsets report."""
     rows = columns(value=pa.array([b"a", b"b", b"c"], pa.large_binary()))
     body = written(pa.RecordBatch.from_pydict(rows), pa.RecordBatch.from_pydict(rows).schema)
     try:

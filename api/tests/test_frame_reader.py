@@ -22,7 +22,7 @@ def frame(kind: int, content: bytes) -> bytes:
 
 
 def receive(reader: FrameReader, data: bytes, at_once: int) -> list[tuple[int, bytes]]:
-    """Give the reader the bytes, at most so many at a time, as a socket does."""
+    """Give the reader the bytes, at most this many at a time, as a socket does."""
     found = []
     while data:
         room = reader.room()

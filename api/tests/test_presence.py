@@ -29,7 +29,7 @@ SAME = """
     TopicSettings.unread_bytes_max RetryPolicy.attempts_max Error.retry_after_ms
     CursorRecord.repeated_to GroupEpochRecord.term_base Extend.unseen
 """
-"""Zero and absent mean the same, also to people. What an update changes is named in `settings_mask`."""
+"""Zero and absent mean the same, also to administrators. What an update changes is named in `settings_mask`."""
 
 NONE_IS_REFUSED = """
     CreateConsumerGroupRequest.partitions PlanGroupMoveRequest.partitions ListGroupKeysRequest.states
@@ -48,8 +48,8 @@ TOLD = """
     WriterRecord.opened_at_ms RowLayout.batch_bytes
     PublishResponse.parts ReadStagedResponse.header
 """
-"""What a broker or a record tells. Zero or empty is *not known* or *none*: no offset, time, epoch or text that is told
-is zero or empty. Code that reads it asks for that."""
+"""What a broker or a record reports. Zero or empty is *not known* or *none*: no offset, time, epoch or text that is
+reported is zero or empty. Code that reads it asks for that."""
 
 FIELD = re.compile(r"\s*(?:(optional|repeated) [\w.]+|[a-z]\w+) (\w+) = \d+(?: \[[^\]]*\])?;(.*)")
 """A scalar, or a repeated field. Messages have presence, and enums have a value for *unspecified*."""

@@ -29,7 +29,7 @@ INCARNATION = TopicIncarnation("0123456789abcdef" * 2)
 
 
 def part(partition: int, *rows: int, value_bytes: int = 10) -> ManifestPart:
-    """A part with batches of so many rows, one behind the other at its stage partition."""
+    """A part with batches of this many rows, one after the other at its stage partition."""
     batches = StagedBatches(
         StagedBatch(90 + partition, count, 1000 * number, CHUNK) for number, count in enumerate(rows)
     )

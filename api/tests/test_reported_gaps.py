@@ -1,4 +1,4 @@
-"""What was told to be gone is a set of offsets: only what is new is told, and it is counted once."""
+"""What was reported as gone is a set of offsets: only what is new is reported, and it is counted once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOME = told_of(Told(at(1, 10), at(1, 20), 10), Told(at(1, 30), at(1, 40), 10))
 def test_parts_of_a_gap_that_are_new(gap: Told, parts: list[Told]) -> None:
     told, new = tell(SOME, gap)
     assert new == parts
-    assert tell(told, gap) == (told, []), "it is told once"
+    assert tell(told, gap) == (told, []), "it is reported once"
 
 
 def test_growth_over_segments_is_counted_once() -> None:

@@ -131,7 +131,7 @@ class FakeCluster:
         """How many calls wait for news of a topic."""
         self.news = asyncio.Event()
         self.behind_count = 0
-        """So many questions are answered that the coordinator has lost decisions."""
+        """How many questions are answered that the coordinator has lost decisions."""
 
     async def check_coordinator(self, context: Any) -> None:
         if self.behind_count:
@@ -172,7 +172,7 @@ class FakeCluster:
                 group.consumers = []
 
     def grow_topic(self, name: str, partition_count: int) -> None:
-        """Add partitions, so that there are so many."""
+        """Add partitions, so that there are this many."""
         ids = self.topics[name].partition_ids
         for number in range(len(ids), partition_count):
             partition_id = len(self.partitions) + 1
@@ -521,7 +521,7 @@ def pump(partition: FakePartition, group: FakeGroup) -> None:
 
 
 def cross(partition: FakePartition, group: FakeGroup) -> None:
-    """Everything of a sealed segment is acknowledged: the group goes on in the next."""
+    """Everything of a sealed segment is acknowledged: the group continues in the next."""
     segment = partition.segments[group.segment - 1]
     if not segment.sealed or group.acked != segment.length:
         return
@@ -849,7 +849,7 @@ async def abort(context: Any, error: errors.SeriatimError) -> None:
 async def running(
     broker_count: int = 1, credentials: Any = None, tls: Callable[[], ssl.SSLContext] | None = None
 ) -> AsyncIterator[FakeCluster]:
-    """A cluster of so many brokers, on free ports; with TLS if there are credentials.
+    """A cluster of this many brokers, on free ports; with TLS if there are credentials.
 
     Streams over TCP then need the same as `tls`.
     """

@@ -52,15 +52,15 @@ from e2e.workers import start_worker
 MESSAGES: Final = 1_000_000
 QUICK_SHARE: Final = 10
 WARM_UP: Final = 10_000
-"""So many messages are consumed before the clock starts: brokers load Arrow for the first ones."""
+"""How many messages are consumed before the clock starts: brokers load Arrow for the first ones."""
 
 KEYS: Final = 100_000
 CONSUMERS: Final = 8
 AHEAD: Final = 60_000
-"""The sender is at most so many messages ahead of the consumers."""
+"""The sender is at most this many messages ahead of the consumers."""
 
 HELD: Final = 4_000
-"""Each consumer holds up to so many messages, and is given a fourth of them at once."""
+"""Each consumer holds up to this many messages, and is given a fourth of them at once."""
 
 FAILING_KEYS: Final = 1_000
 WORKERS: Final = 64
@@ -185,7 +185,7 @@ async def _throughput(
         def allow() -> None:
             nonlocal allowed
             to = min(round(tally.count / load.counted) + AHEAD, total)
-            if to - allowed >= PIECE_ROWS or to == total > allowed:  # it sends so many at once
+            if to - allowed >= PIECE_ROWS or to == total > allowed:  # it sends this many at once
                 allowed = to
                 sender.tell(to=to)
 
@@ -208,7 +208,7 @@ async def _throughput(
 async def _until(
     tally: _Tally, running: list[asyncio.Task[None]], wanted: int, allow: Callable[[], None] = lambda: None
 ) -> bool:
-    """Wait until so many messages are worked on. Return False if nothing happens for `STALLED_S`."""
+    """Wait until this many messages are worked on. Return False if nothing happens for `STALLED_S`."""
     seen, at = tally.count, time.monotonic()
     while tally.count < wanted:
         allow()

@@ -43,7 +43,7 @@ async def run_faults(
             await _strike(load, cluster, master)
             # Over a distance, acknowledgements that were on their way arrive after the fault, so they prove nothing.
             left = partial(_has_left, segment_no=before.no)
-            await observer.wait_until(left, "the partition goes on in a later segment", DEADLINE_S)
+            await observer.wait_until(left, "the partition continues in a later segment", DEADLINE_S)
             await sender.wait_for_ack_after(time.monotonic())
             if load.fault != "freeze":
                 await cluster.start_again(master)

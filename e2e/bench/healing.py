@@ -35,7 +35,7 @@ PIECE_ROWS: Final = 2_000
 HEAL_DEADLINE_S: Final = 180.0
 LOOK_S: Final = 0.02
 BEGUN_BYTES: Final = 4 << 20
-"""If a new disk has so many bytes, copies are arriving on it. An empty log has fewer bytes."""
+"""If a new disk has this many bytes, copies are arriving on it. An empty log has fewer bytes."""
 
 AIM_MB_PER_S: Final = 300.0
 AIM_P99_RATIO: Final = 2.0

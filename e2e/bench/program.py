@@ -35,7 +35,7 @@ class NotMeasuredError(Exception):
 
 
 EXPECTED: Final = (SeriatimError, NotMeasuredError)
-"""Failures whose text is for people."""
+"""Failures whose text is for humans."""
 
 TOLD_MAX: Final = 300
 
@@ -62,7 +62,7 @@ def settle_objects() -> None:
     """Take all present objects out of future garbage collections, and have collections run less often, as brokers do.
 
     Without it, collections take a fifteenth of the processor time of a program with 64 consumers, and each full one
-    stops its event loop for tens of milliseconds. The page about working by key tells users the same.
+    stops its event loop for tens of milliseconds. The page about working by key sends users the same.
     """
     gc.unfreeze()
     gc.collect()

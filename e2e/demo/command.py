@@ -1,4 +1,4 @@
-"""The program around a demo: it reads the settings, shows the run and its report, and ends in order.
+"""The program around a demo: it reads the settings, shows the run and its report, and ends cleanly.
 
 If stdout is a terminal, a demo draws the run; otherwise it prints lines of progress. Then it prints the report, and as
 the last line one JSON object with the figures.
@@ -29,7 +29,7 @@ class Demo(Protocol):
     """A demo that was set up."""
 
     async def run(self) -> Told:
-        """Run it, and say what the report tells."""
+        """Run it, and say what the report reports."""
 
 
 def main(

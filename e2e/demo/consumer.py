@@ -49,7 +49,7 @@ class Reading:
         self.last_at = at
 
     def progress(self) -> dict[str, object]:
-        """What the parent is told."""
+        """What is reported to the parent."""
         return {"delivered": self.rebuilder.event_count, "by_partition": list(self.by_partition.items())}
 
     def _known(self, partition: int, offset: int, count: int) -> int:

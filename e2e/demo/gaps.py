@@ -31,7 +31,7 @@ class Waits:
         self.longest_s = 0.0
 
     def send(self, partition: int, at: float, count: int) -> None:
-        """Note that so many messages begin to wait."""
+        """Note that this many messages begin to wait."""
         if not self._counts.get(partition):
             self.since[partition] = at
         self._counts[partition] = self._counts.get(partition, 0) + count

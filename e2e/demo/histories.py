@@ -31,7 +31,7 @@ STEP_S: Final = 0.1
 
 SAMPLES_MAX: Final = 1_000
 SILENCE_SHOWN_S: Final = 0.1
-"""The picture shows silences of a partition that last at least so long."""
+"""The picture shows silences of a partition that last at least this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class HistoriesOutcome(Outcome):
 
 
 def tell(outcome: HistoriesOutcome) -> Told:
-    """Say what the report tells."""
+    """Say what the report reports."""
     counts, share = outcome.check.counts, outcome.check.unknown_share
     rate = counts["ok"] / outcome.duration_s if outcome.duration_s > 0 else 0.0
     partitions = len({segment.partition for segment in outcome.segments})

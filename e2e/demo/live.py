@@ -49,7 +49,7 @@ class Scene:
         at_s: Seconds since the demo began to send; 0 before that.
         rates: What was counted in each `RATE_STEP_S` so far, oldest first.
         faults: Every fault so far, in the order of time.
-        doing: What the demo does right now, as a text for people.
+        doing: What the demo does right now, as human-readable text.
     """
 
     title: ClassVar[str] = "Seriatim"
@@ -89,7 +89,7 @@ class Scene:
         self.rates[step] += more
 
     def figures(self) -> list[tuple[str, str]]:
-        """The figures behind the bar, and their styles."""
+        """The figures after the bar, and their styles."""
         return []
 
     def panels(self, width: int) -> list[tuple[str, Text]]:
@@ -97,7 +97,7 @@ class Scene:
         return []
 
     def more(self) -> str:
-        """What the line of progress tells of this demo only."""
+        """What the line of progress reports this demo only."""
         return ""
 
 
@@ -155,7 +155,7 @@ def _headline(scene: Scene, width: int) -> Text:
 
 
 def _rate_rows(scene: Scene, width: int) -> Text:
-    """Draw the rate over the last minute, and tell the most and the newest rate."""
+    """Draw the rate over the last minute, and report the most and the newest rate."""
     count = min(width - 12, round(RATE_WINDOW_S / RATE_STEP_S))
     shown = [rate / RATE_STEP_S for rate in scene.rates[-count:]]
     labels = [f"most {max(shown, default=0.0):>6,.0f} ", " " * 12, f"now  {scene.rate:>6,.0f} "]
@@ -194,7 +194,7 @@ def _fault_rows(faults: Sequence[DemoFault], shown_max: int) -> Table:
 
 
 class View:
-    """Shows the run while it goes on: as a live picture on a terminal, otherwise as lines."""
+    """Shows the run while it continues: as a live picture on a terminal, otherwise as lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

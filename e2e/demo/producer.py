@@ -68,7 +68,7 @@ def make_lanes(events: pa.Table, partition_count: int) -> list[Lane]:
 class Sending:
     """One run over all events.
 
-    If a message was sent again behind an unsettled segment, readers may find it at an earlier place. A consumer that
+    If a message was sent again after an unsettled segment, readers may find it at an earlier place. A consumer that
     gets whole partitions is told which places the server skips. Others are not, so their demo asks for `final_places`.
 
     The tasks `settle` (one for each partition) and `report` run beside `run`, which sends.
@@ -145,7 +145,7 @@ class Sending:
                 self.waits.settle(partition, len(rows))
 
     async def report(self, parent: Parent) -> None:
-        """Tell the parent the progress until all events have an outcome."""
+        """Send the parent the progress until all events have an outcome."""
         flush_at = 0.0
         while True:
             acks, self._acks = self._acks, []
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument(
         "--final-places", action="store_true", help="note places only if it is certain that readers find messages there"
     )
-    parser.add_argument("--limit", type=int, default=None, help="only so many events")
+    parser.add_argument("--limit", type=int, default=None, help="only this many events")
     asyncio.run(_main(parser.parse_args()))
 
 

@@ -11,7 +11,7 @@ The printed form of an aircraft is a line of totals, then a line for each flight
     N14228 at IAH; 9 events, 2 legs, 0 cancelled, 0 diverted, 6 min late out, 21 min late in
     UA1545 2013-01-01 EWR-IAH scheduled#0 delayed#2 departed#3+2 overdue#5 arrived#6+11
 
-The number behind `#` is the number of the event among those of the aircraft. The number behind `+` or `-` is minutes
+The number after `#` is the number of the event among those of the aircraft. The number after `+` or `-` is minutes
 late or early.
 """
 
@@ -208,7 +208,7 @@ def _number(text: str) -> int | None:
 
 
 def _moments(row: _Row) -> Iterator[tuple[str, int]]:
-    """Return the events that the file tells of one flight, and their minutes."""
+    """Return the events that the file reports one flight, and their minutes."""
     yield "scheduled", row.due_out - SCHEDULE_LEAD_MINUTES
     if row.out is None:
         yield "cancelled", row.due_out
@@ -246,7 +246,7 @@ def main() -> None:
     """Write the expected histories into a file, at the lowest priority, and print `done`."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo.rebuild", description=main.__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--limit", type=int, default=None, help="only so many events")
+    parser.add_argument("--limit", type=int, default=None, help="only this many events")
     arguments = parser.parse_args()
     os.nice(NICENESS)
     write_histories(arguments.path, expected(arguments.limit))

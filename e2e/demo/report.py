@@ -1,4 +1,4 @@
-"""What the demos tell at their end: a table, a verdict, and one JSON object as the last line.
+"""What the demos print at their end: a table, a verdict, and one JSON object as the last line.
 
 Each demo has its own figures. What the two demos with flights and faults of brokers have in common is in `Outcome`: the
 checker's report, the faults, and whether the rebuilt histories are those of the file.
@@ -39,7 +39,7 @@ class DemoFault:
 
     Attributes:
         kind: For example `kill`, `kill both` (members of a group), `cut`.
-        victim: The member, the link, or both members, as a text for people.
+        victim: The member, the link, or both members, as human-readable text.
         role: The role of the victim when it was struck.
         at_s: When it was struck, in seconds since the demo began to send.
         healed_at_s: When it was mended (restarted, thawed, joined again); None: not before the end.
@@ -60,7 +60,7 @@ class DemoFault:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a demo tells at its end.
+    """What a demo prints at its end.
 
     Attributes:
         problems: Why the run did not show what it had to show; empty if it did.
@@ -172,7 +172,7 @@ class Outcome:
         return []
 
     def told(self, *, good: str, rows: Iterable[Row], figures: Mapping[str, object], pictures: str) -> Told:
-        """Add what both demos tell."""
+        """Add what both demos report."""
         counts = self.check.counts
         kinds = sorted({fault.kind for fault in self.hits})
         gaps = {kind: found for kind in kinds if (found := self.gaps(kind)) is not None}

@@ -69,7 +69,7 @@ class Pace:
 
     Attributes:
         fault_s: A first guess at the time from one fault to the next, in seconds.
-        rate_min: The fewest events in a second while faults go on, so that messages are under way on each partition.
+        rate_min: The fewest events in a second while faults continue, so that messages are under way on each partition.
         rate_max: The most. Two cores are shared with everything that is broken and restarted.
     """
 
@@ -84,8 +84,8 @@ class Pace:
             elapsed_s: Seconds since the first message.
             done: The number of faults that are over.
             to_come: The number of faults that must still hit, the present one included.
-            left: So many events are to last for these faults.
-            waiting: So many events are sent and not acknowledged.
+            left: How many events are to last for these faults.
+            waiting: How many events are sent and not acknowledged.
         """
         # The first guess counts as two faults, so that one slow fault does not stop the flow.
         fault_s = (elapsed_s + 2 * self.fault_s) / (done + 2)
@@ -159,7 +159,7 @@ class FlightsRun:
         """Start the consumers, and wait until they are ready. The producer loads its events meanwhile."""
 
     def beside(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """What goes on beside the faults and until all is drained."""
+        """What continues beside the faults and until all is drained."""
         return ()
 
     def troubles(self) -> Iterable[Coroutine[Any, Any, None]]:
@@ -181,13 +181,13 @@ class FlightsRun:
         raise NotImplementedError
 
     def tell(self, outcome: Outcome) -> Told:
-        """Draw the picture, and say what the report tells."""
+        """Draw the picture, and say what the report reports."""
         raise NotImplementedError
 
     # ---- the run ---------------------------------------------------------------------------------------------
 
     async def run(self) -> Told:
-        """Run the whole demo, and say what the report tells.
+        """Run the whole demo, and say what the report reports.
 
         Raises:
             SeriatimError: The cluster did not come up, or did not drain.

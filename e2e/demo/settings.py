@@ -27,7 +27,7 @@ class Settings:
         consumer_faults: How many faults strike processes with consumers.
         rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
         fault_s: A first guess at the time from one fault to the next, in seconds.
-        faults_s: After so many seconds, only a fault of each kind must hit: the machine is slow.
+        faults_s: After this many seconds, only a fault of each kind must hit: the machine is slow.
         partition_count: The number of partitions of the topic.
         group_count: The number of broker groups.
         member_count: The number of brokers in each of them.

@@ -3,7 +3,7 @@
 A fault counts only if its victim had an open segment or served a consumer at that moment, and if messages were under
 way on one of these partitions before it and after it. The victim is chosen from a snapshot. If it had an open segment,
 the chain is read again afterwards: the fault does not count if the segment was sealed before the fault. The next fault
-waits until everything is whole again and each partition accepts messages. `faults` has the plan. `gaps` measures for
+waits until everything is complete again and each partition accepts messages. `faults` has the plan. `gaps` measures for
 how long a partition accepted nothing.
 """
 
@@ -27,10 +27,10 @@ WHOLE_DEADLINE_S: Final = 30.0
 """The longest time to wait for a whole cluster after a fault was mended. Then the next fault comes in any case."""
 
 ATTEMPTS_MAX: Final = 3
-"""How often a fault is tried if it hits nothing, before the plan goes on."""
+"""How often a fault is tried if it hits nothing, before the plan continues."""
 
 FAULT_COUNT_MAX_RATIO: Final = 3
-"""The demo gives up after it has tried so many faults, in multiples of those that must hit."""
+"""The demo gives up after it has tried this many faults, in multiples of those that must hit."""
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Striker:
         faults: The faults in their order, without end.
         kinds: A fault of each of these kinds must hit.
         hits_min: How many faults must hit, if the machine is fast enough.
-        time_s: After so many seconds, only a fault of each kind must hit.
+        time_s: After this many seconds, only a fault of each kind must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
         on_change: Called after each change of `records`.
         is_sending: Whether the producer still has events to send. Without them, no fault can hit anything.
@@ -108,7 +108,7 @@ class Striker:
         self.on_change("all faults done")
 
     async def _strike(self, fault: PlannedFault) -> bool:
-        """Inject one fault, from the choice of its victim until all is whole again. Return whether it hit."""
+        """Inject one fault, from the choice of its victim until all is complete again. Return whether it hit."""
         before = await self.observer.wait_until(lambda now: bool(now.masters()), "a look succeeds", WHOLE_DEADLINE_S)
         victim = choose(fault, before, self._members)
         if victim is None:
@@ -173,17 +173,17 @@ class Striker:
         """
         try:
             await self.cluster.wait_ready(deadline_s=WHOLE_DEADLINE_S)
-            return await self.observer.wait_until(self._is_whole, "the cluster is whole", WHOLE_DEADLINE_S)
+            return await self.observer.wait_until(self._is_whole, "the cluster is complete", WHOLE_DEADLINE_S)
         except DeadlineExceededError as error:
-            self.on_change(f"not whole in time: {error}")
-        except SeriatimError as error:  # a broker that ended by itself: start it, so that the run can go on
-            self.on_change(f"not whole: {error}")
+            self.on_change(f"not complete in time: {error}")
+        except SeriatimError as error:  # a broker that ended by itself: start it, so that the run can continue
+            self.on_change(f"not complete: {error}")
             await self.cluster.start_again("brokers")
         return None
 
 
 def not_whole(snapshot: Snapshot) -> str:
-    """Say what is missing, as a text for people; empty if the snapshot is whole."""
+    """Say what is missing, as human-readable text; empty if the snapshot is complete."""
     for chain in snapshot.chains:
         for segment in chain.segments:
             if segment.state == UNSETTLED:

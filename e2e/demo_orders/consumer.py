@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--names", required=True, help="the names of the consumers, with commas between them")
     parser.add_argument("--concurrency", type=int, required=True, help="how many handlers each consumer runs at once")
     parser.add_argument("--seed", type=int, required=True, help="of the fates of attempts")
-    parser.add_argument("--poison", default="{}", help="what the parent tells at first, as JSON")
+    parser.add_argument("--poison", default="{}", help="what the parent reports at first, as JSON")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--attempts", type=Path, required=True)
     parser.add_argument("--plant", choices=("", *PLANTED), default="", help="a planted fault")

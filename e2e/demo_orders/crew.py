@@ -120,13 +120,13 @@ class Crew:
         self.on_change()
 
     def tell_poison(self, poison: Poison | None) -> None:
-        """Tell all consumers, also those that will be started, which aircraft fails from now on."""
+        """Notify all consumers, also those that will be started, which aircraft fails from now on."""
         self._poison = poison
         for worker in self._workers:
             worker.tell(poison=poison)
 
     async def guard(self) -> None:
-        """Wait until a process ends that was neither struck nor told to finish.
+        """Wait until a process ends that was neither struck nor reported to finish.
 
         Raises:
             WorkerError: One did.
@@ -178,7 +178,7 @@ class Crew:
         await worker.wait_ended()
         following = await self._start(process)
         await following.wait_for("ready", READY_DEADLINE_S)
-        following.tell(poison=self._poison)  # what it was told while it started
+        following.tell(poison=self._poison)  # what was reported to it while it started
         self._workers[process] = following
 
     async def _freeze(self, process: int, hold_s: float) -> None:
@@ -193,7 +193,7 @@ class Crew:
         """Let all consumers leave, and wait until they have.
 
         Raises:
-            WorkerError: A process did not end in order.
+            WorkerError: A process did not end cleanly.
         """
         for worker in self._workers:
             worker.tell(finish=True)

@@ -50,7 +50,7 @@ class DeliveryAttempt(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The consumer's place, which goes on when its process is replaced."""
+        """The consumer's place, which continues when its process is replaced."""
         return self.consumer.partition(TRY_MARK)[0]
 
 

@@ -20,8 +20,8 @@ SLOW_S: Final = 1.5
 """How long a slow handler takes. Its grant is extended meanwhile."""
 
 TIMEOUT_S: Final = 7.0
-"""A handler that hangs is cancelled after this time. A process that is frozen goes on before that, so that its handlers
-write to the store, which must refuse them."""
+"""A handler that hangs is cancelled after this time. A process that is frozen continues before that, so that its
+handlers write to the store, which must refuse them."""
 
 HANGS_S: Final = 3_600.0
 
@@ -49,7 +49,7 @@ class Fate(NamedTuple):
 
 
 class Poison(NamedTuple):
-    """An aircraft whose events fail until it is mended. The consumers are told of it as a JSON array.
+    """An aircraft whose events fail until it is mended. The consumers are notified of it as a JSON array.
 
     Attributes:
         key: The aircraft.

@@ -118,7 +118,7 @@ class OrdersOutcome(Outcome):
 
 
 def tell(outcome: OrdersOutcome) -> Told:
-    """Say what the report tells."""
+    """Say what the report reports."""
     counts, judgement, settings = outcome.check.counts, outcome.judgement, outcome.settings
     parked, dead = outcome.parked, outcome.dead
     rate = judgement.taken / outcome.duration_s if outcome.duration_s > 0 else 0.0
@@ -219,7 +219,7 @@ class OrdersRun(FlightsRun):
     async def drain(self) -> str:
         """Wait until each event is in the store or a dead letter, replay these, and wait until all are in the store.
 
-        The place of the consumer group says too little: it is behind a message that waits in the list of its key.
+        The place of the consumer group says too little: it is after a message that waits in the list of its key.
         """
 
         async def is_done(count: int) -> bool:

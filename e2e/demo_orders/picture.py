@@ -24,7 +24,7 @@ RATE_STEP_S: Final = 0.5
 """Finished messages are counted in steps of this length."""
 
 LANES_MAX: Final = 14
-"""So many aircraft have a lane."""
+"""How many aircraft have a lane."""
 
 _STRIP_HEIGHT: Final = 9
 _STRIP_SPACE: Final = 2
@@ -37,7 +37,7 @@ MARKS: Final = ("done", "failed", "cut off", "overtaken")
 """The kinds of marks."""
 
 _SHARES: Final = (("overtaken", 2), ("cut off", 4), ("failed", 3), ("done", LANES_MAX))
-"""So many lanes are for aircraft to which this happened most often."""
+"""How many lanes are for aircraft to which this happened most often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _CONSUMER_BLOCK: Final[tuple[ConsumerKind, ...]] = ("kill consumers", "freeze co
 
 FREEZE_S: Final = (4.8, 5.6)
 """How long a process with consumers is frozen, in seconds: for more than twice its session, so that others take its
-keys over before it goes on."""
+keys over before it continues."""
 
 PAUSE_S: Final = (1.5, 3.0)
 """The time from the end of one fault of consumers to the next one, in seconds."""
@@ -45,14 +45,14 @@ PARKED_FROM: Final = 0.12
 """The share of the events after which the parked aircraft fails."""
 
 BUSIEST: Final = 40
-"""The poison aircraft are two of so many that have most events: they are busy from the first to the last minute."""
+"""The poison aircraft are two of this many that have most events: they are busy from the first to the last minute."""
 
 
 OVERSHOOT: Final = 300
-"""The producer stops up to so many events behind the beginning of the reserve."""
+"""The producer stops up to this many events after the beginning of the reserve."""
 
 LATE: Final = 4
-"""So many of the last events are enough for the aircraft that is dead-lettered."""
+"""How many of the last events are enough for the aircraft that is dead-lettered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class OrderSettings(Settings):
     Attributes:
         parked_s: For how long the parked aircraft waits until it is released, in seconds.
         parked_max_s: How long the demo waits for the aircraft to be parked, in seconds.
-        stalled_s: If the store takes nothing for so long, in seconds, the demo does not wait for more.
+        stalled_s: If the store takes nothing for this long, in seconds, the demo does not wait for more.
         process_count: The number of processes with consumers.
         consumers_each: The number of consumers in each of them.
         concurrency: How many handlers each consumer runs at once.

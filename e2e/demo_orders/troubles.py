@@ -1,7 +1,7 @@
 """The two aircraft that fail: one is parked and released, the other is dead-lettered and replayed, all through `Admin`.
 
 park         the consumer group parks a key after its last attempt; the demo sees that, and waits for some seconds
-release      the consumers are mended, and the demo releases the key: its messages go on in their order
+release      the consumers are mended, and the demo releases the key: its messages continue in their order
 dead-letter  the demo changes the policy; the consumers give up each event of the other aircraft
 replay       when all others are done, the consumers are mended, and the demo replays its dead letters
 """
@@ -24,13 +24,13 @@ from e2e.demo_orders.fates import Poison
 from e2e.demo_orders.judging import DeadLettered, Parked
 
 TOLD_S: Final = 1.0
-"""The time in which all processes hear what they are told. None of them is frozen by then."""
+"""The time in which all processes hear what is reported to them. None of them is frozen by then."""
 
 POLL_S: Final = 0.25
 """The time between two looks at the keys."""
 
 REPLAY_MAX_S: Final = 30.0
-"""The replay is asked for again for so long, in seconds, if a segment's members are slow or are being replaced."""
+"""The replay is asked for again for this long, in seconds, if a segment's members are slow or are being replaced."""
 
 PARKING: Final = RetryPolicy(
     attempts_max=5, back_off="list", delays_ms=(200, 400, 800), exhausted="park_key", grant_ms=10_000
@@ -54,7 +54,7 @@ class Troubles:
         on_change: Called when `states` has changed.
         parked: What happened to the parked aircraft; None: not yet over.
         dead: What happened to the dead-lettered aircraft; None: not yet over.
-        states: By aircraft: what is happening to it, for people.
+        states: By aircraft: what is happening to it, for humans.
     """
 
     admin: Admin
@@ -87,11 +87,11 @@ class Troubles:
             return
         parked_at = time.monotonic()
         self._is(key, "is parked")
-        await asyncio.sleep(parked_s)  # for so long it waits for a person
+        await asyncio.sleep(parked_s)  # for this long it waits for an administrator
         keys = await self._wait_parked()
         own = next(found for found in keys if found.key == key.encode())
         self.crew.tell_poison(None)
-        released_at = time.monotonic()  # the key goes on before the answer is here
+        released_at = time.monotonic()  # the key continues before the answer is here
         for result in await self.admin.release_keys(TOPIC, GROUP, keys):
             if result.error is not None:
                 raise SeriatimError(f"{result.key.shown} was not released: {result.error}")
@@ -117,7 +117,7 @@ class Troubles:
     async def _parked_keys(self) -> list[GroupKey]:
         try:
             return [key async for key in self.admin.group_keys(TOPIC, GROUP, states=["parked"])]
-        except SeriatimError:  # a server is being replaced: the next look tells
+        except SeriatimError:  # a server is being replaced: the next look reports
             return []
 
     async def dead_letter(self) -> None:
@@ -130,15 +130,16 @@ class Troubles:
         for partition in done:
             if partition.error is not None:
                 raise SeriatimError(f"the policy was refused on partition {partition.partition}: {partition.error}")
-        # Its events are sent when this call has returned. Without that: 1. One process is told, and gives up an event.
-        # 2. Another process works on the next one of the key, because it has not been told yet.
+        # Its events are sent when this call has returned. Without that: 1. One process is notified, and gives up an
+        # event.
+        # 2. Another process works on the next one of the key, because it has not been reported yet.
         self.crew.tell_poison(self.poison[1])
         await asyncio.sleep(TOLD_S)
         self._dead_from = time.monotonic()
         self._is(self.poison[1].key, "is given up, event by event")
 
     async def letters(self) -> list[DeadLetter]:
-        """The dead letters that were not replayed; empty if no broker tells them now."""
+        """The dead letters that were not replayed; empty if no broker reports them now."""
         topic = dead_letter_topic_of(TOPIC, GROUP)
         try:
             return [letter async for letter in self.admin.dead_letters(topic, GROUP)]

@@ -14,7 +14,7 @@ HEADER = "replay-of"
 
 @dataclass(slots=True)
 class Comparison:
-    """The number of rows that were compared, and every difference as a text for people.
+    """The number of rows that were compared, and every difference as human-readable text.
 
     A good run has no difference.
     """

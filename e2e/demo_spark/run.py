@@ -244,7 +244,7 @@ class SparkRun:
 
 
 def tell(outcome: Outcome, seed: int) -> Told:
-    """Say what the report tells."""
+    """Say what the report reports."""
     kinds = Counter(strike.kind for strike in outcome.course.strikes)
     killed = ", ".join(f"{kind}s: {count}" for kind, count in sorted(kinds.items()))
     rows = [

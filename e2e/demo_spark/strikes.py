@@ -61,7 +61,7 @@ class StruckReplay:
         writer: The replay's id.
         publications: The number of publications that it will make, with `rows` rows each.
         strikes: The number of kills.
-        on_change: Called when the course goes on.
+        on_change: Called when the course continues.
     """
 
     cluster: LocalCluster

@@ -6,7 +6,7 @@
     ONLY=kill,freeze  only faults whose names contain one of these words
     RETENTION=4       topics keep messages for that many seconds (default: for ever)
     PUBLISH=1         a program publishes beside the load of each case
-    FEATURES=1        a person uses features beside the load of each case: growth, rewinds, other modes and more
+    FEATURES=1        an administrator uses features beside the load of each case: growth, rewinds, other modes and more
     LATENCY=25        links take that many ms each way (default 0); JITTER=100: some chunks take that much more
     NETWORK=proxy     how links are cut: auto (default), namespaces or proxy
     OUT=faults-out    the directory of the report, and of what failed cases leave

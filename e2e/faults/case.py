@@ -55,7 +55,7 @@ class Outcome:
 
 
 async def unhealthy(cluster: LocalCluster) -> str:
-    """Say what is wrong with the processes and links, as a text for people; empty if nothing is."""
+    """Say what is wrong with the processes and links, as human-readable text; empty if nothing is."""
     try:
         await cluster.wait_ready(deadline_s=HEALTHY_DEADLINE_S)
     except (DeadlineExceededError, PreconditionError) as error:
@@ -86,7 +86,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         seed: The seed of the run, for the report.
         quick: Whether the fault should be short.
         publish: Whether a program publishes beside the load.
-        features: Whether a person uses features beside the load.
+        features: Whether an administrator uses features beside the load.
         workers: The processes of workers; None: there are no workers, whatever the load says.
     """
     began = time.monotonic()
@@ -183,7 +183,7 @@ async def _published(program: Publishing, scene: Scene) -> list[str]:
 
 
 async def _judged(person: Features, scene: Scene, fields: dict[str, Any]) -> list[str]:
-    """Judge the history of the person who used features. Add its counts to the fields of the result."""
+    """Judge the history of the administrator who used features. Add its counts to the fields of the result."""
     if not person.has_begun:
         return []
     report = await asyncio.to_thread(person.judgement)

@@ -43,7 +43,7 @@ class CaseResult:
         problems: Why the case fails; empty if it does not.
         notes: What was done and seen.
         network: How its processes were linked.
-        features: The features that a person used beside the load, in their order.
+        features: The features that an administrator used beside the load, in their order.
     """
 
     number: int
@@ -92,7 +92,7 @@ def judge(report: Report, *, producer_killed: bool, declares_gaps: bool = False)
     if share > UNKNOWN_SHARE_MAX:
         problems.append(f"{share:.2%} of the outcomes are unknown")
     if counts["gaps"] and not declares_gaps:
-        problems.append(f"readers were told of {counts['gaps']} gaps, and none was declared")
+        problems.append(f"readers were notified of {counts['gaps']} gaps, and none was declared")
     if not counts["ok"]:
         problems.append("nothing was acknowledged")
     if not counts["delivered"]:
@@ -219,7 +219,7 @@ def _networks(results: Sequence[CaseResult]) -> dict[str, int]:
 
 
 def features(results: Sequence[CaseResult]) -> dict[str, int]:
-    """Count the cases in which a person used each feature."""
+    """Count the cases in which an administrator used each feature."""
     return dict(sorted(Counter(feature for result in results for feature in result.features).items()))
 
 

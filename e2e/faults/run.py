@@ -96,7 +96,7 @@ def cases(settings: Settings, faults: list[Planned], clock: Callable[[], float])
 
 
 def has_features(settings: Settings, number: int) -> bool:
-    """Whether a person uses features beside the load of the case with that number."""
+    """Whether an administrator uses features beside the load of the case with that number."""
     if not settings.features or not settings.quick or settings.only:
         return settings.features
     return (number + settings.seed) % QUICK_FEATURES == 0

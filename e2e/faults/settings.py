@@ -34,7 +34,7 @@ class Settings:
         retention_s: How long topics keep messages, in seconds; 0: for ever. If it is set, readers that fall behind are
             told what they missed, no group comes late, and brokers look every second.
         publish: Whether a program publishes beside the load of each case, on a topic of its own.
-        features: Whether a person uses features beside the load of each case, on a topic of its own.
+        features: Whether an administrator uses features beside the load of each case, on a topic of its own.
         delay: The delay of all links, each way. With one, all faults use the proxy.
     """
 

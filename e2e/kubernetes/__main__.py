@@ -40,7 +40,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def say(line: str) -> None:
-    """Print one line for people."""
+    """Print one line for humans."""
     print(f"e2e: {line}", flush=True)
 
 

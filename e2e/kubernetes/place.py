@@ -136,7 +136,7 @@ class Place:
             what: The state, for the error.
             holds: If it raises `ClusterError`, the state has not come yet.
             deadline_s: The seconds after which to give up.
-            saying: Tells what was seen last, for the error.
+            saying: Says what was seen last, for the error.
 
         Raises:
             StillNotError: It was not true in time.

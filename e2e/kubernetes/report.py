@@ -23,7 +23,7 @@ class Figure:
     Attributes:
         name: What was measured.
         value: The measured value.
-        unit: The unit for people; empty: a count.
+        unit: The unit for humans; empty: a count.
         limit: The highest allowed value; None: there is no limit.
     """
 

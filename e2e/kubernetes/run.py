@@ -27,7 +27,7 @@ from tools.kubernetes.api import Cluster
 from tools.kubernetes.errors import ClusterError
 
 CASE_DEADLINE_S: Final = 900.0
-"""No case takes so long. A case that does is ended, so that the suite ends."""
+"""No case takes this long. A case that does is ended, so that the suite ends."""
 
 AFTER_FAILURE_S: Final = 60.0
 """How long a cluster may take to become healthy after a failed case. Then a new one replaces it."""
@@ -131,7 +131,7 @@ class Suite:
             self._note(notes, f"{unhealthy}; not replaced: {error}")
             return False
         again = await self._one(number, replace(INSTALL, name=f"install after {case.name}"))
-        self._note(notes, f"{unhealthy}; installed anew: {'; '.join(again.problems) or 'ok'}")
+        self._note(notes, f"{unhealthy}; installed again: {'; '.join(again.problems) or 'ok'}")
         return again.state == "passed"
 
     def _note(self, notes: list[str], text: str) -> None:

@@ -1,5 +1,5 @@
-"""What a person and Prometheus see of a cluster at one moment, as text: the columns of `kubectl get`, conditions, what
-the two commands say, the metrics, and the alerts that would fire if all of it stayed so.
+"""What an administrator and Prometheus see of a cluster at one moment, as text: the columns of `kubectl get`,
+conditions, what the two commands say, the metrics, and the alerts that would fire if all of it stayed so.
 
 A case looks before a fault and during it. The texts are kept in the directory of the case.
 """
@@ -37,7 +37,7 @@ PORTS: Final = {"broker": "https:{}:7101", "operator": "{}:7102", "etcd": "{}:23
 """How the API server reaches the metrics of each component."""
 
 BETWEEN_S: Final = 5.0
-"""Between two readings of a page. Counters go on as between them."""
+"""Between two readings of a page. Counters continue as between them."""
 
 STAYS_S: Final = 3600
 STEP_S: Final = 30
@@ -46,7 +46,7 @@ STATES: Final = re.compile(
     r"up\{|seriatim_(cluster|ready|controller|coordinator_(refuses|behind)|operator_leader|operator_condition\{|"
     r"quarantined)|etcd_server_has_leader"
 )
-"""The metrics that tell a state. The others move with the traffic."""
+"""The metrics that report a state. The others move with the traffic."""
 
 POLL_S: Final = 0.5
 AT_ONCE: Final = 3
@@ -77,7 +77,7 @@ class Sight:
     alerts: tuple[str, ...] = ()
 
     def render(self, before: Sight | None = None) -> str:
-        """The text for people. Of the metrics only those without a rate, and with another value than before."""
+        """The human-readable text. Of the metrics only those without a rate, and with another value than before."""
         parts = [f"$ {command}\n{text.rstrip()}" for command, text in self.texts.items()]
         parts.append("conditions:\n" + "\n".join(self.conditions))
         if before is not None:
@@ -262,7 +262,7 @@ LABELS: Final = frozenset({"seriatim_cluster", "seriatim_group"})
 
 
 def alerts_of(metrics: Series, growing: Series, namespace: str) -> tuple[str, ...]:
-    """Alerts that fire after an hour in which gauges stay, and counters go on to grow; empty without promtool."""
+    """Alerts that fire after an hour in which gauges stay, and counters continue to grow; empty without promtool."""
     if not os.access(PROMTOOL, os.X_OK):
         return ()
     rules = rules_of(namespace)

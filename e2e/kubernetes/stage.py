@@ -69,12 +69,12 @@ class Stage:
         self.notes.append(text)
 
     def problem(self, text: str) -> None:
-        """Note that something is wrong. The case fails, and goes on."""
+        """Note that something is wrong. The case fails, and continues."""
         self.problems.append(text)
 
     async def look(self, name: str) -> Sight:
-        """Look at all that tells the state of the cluster, and keep the text. Metrics are compared with the first look
-        of the case.
+        """Look at all that reports the state of the cluster, and keep the text. Metrics are compared with the first
+        look of the case.
         """
         seen = await look(self.place)
         await asyncio.to_thread((self.directory / f"seen-{name}.txt").write_text, seen.render(self._first_sight))
@@ -135,8 +135,8 @@ class Stage:
         return str((await self.pod_of(broker))["spec"]["nodeName"])
 
     async def wait_healthy(self, deadline_s: float = HEALTHY_S) -> float:
-        """Wait until the BrokerCluster is Stable, all groups are whole and all pods are ready. Return how many seconds
-        it took.
+        """Wait until the BrokerCluster is Stable, all groups are complete and all pods are ready. Return how many
+        seconds it took.
 
         Raises:
             StillNotError: They are not in time.
@@ -168,7 +168,7 @@ class Stage:
             if not is_true(group, "Whole", current=False)
         ]
         if not_whole:
-            return f"not whole: {', '.join(not_whole)}"
+            return f"not complete: {', '.join(not_whole)}"
         for name in ("Ready", "Stable"):
             if not is_true(cluster, name):
                 conditions = {c["type"]: f"{c['status']} {c['reason']} {c.get('message', '')}".strip()

@@ -138,7 +138,7 @@ class Traffic:
             self._history.fault(what, victim, phase="heal")
 
     async def start_again(self) -> None:
-        """Kill the clients, and start them again, as people do with programs that have ended."""
+        """Kill the clients, and start them again, as administrators do with programs that have ended."""
         self.is_restarted = True
         for role in get_args(Role):
             await self.load.kill(role)

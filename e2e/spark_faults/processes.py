@@ -50,7 +50,7 @@ class Driver:
                 pass
 
     def give(self, job: Mapping[str, Any]) -> None:
-        """Give the driver a job. `answer` tells when the job is done."""
+        """Give the driver a job. `answer` shows when the job is done."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
 

@@ -1,8 +1,8 @@
 """Runs of the sink: a topic is copied in micro-batches. A seed chooses what is killed, and at which moment.
 
-Each run is a query with a checkpoint and a target of its own. If its driver is killed or frozen, another driver goes on
-with the checkpoint. When the target is complete, a frozen driver wakes up and goes on too. Then each partition of the
-target must hold the rows of the source: all of them, once, in order.
+Each run is a query with a checkpoint and a target of its own. If its driver is killed or frozen, another driver
+continues with the checkpoint. When the target is complete, a frozen driver wakes up and continues too. Then each
+partition of the target must hold the rows of the source: all of them, once, in order.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def plan_of(chance: random.Random) -> list[Fault]:
 
 
 def differences(where: str, sent: Sequence[bytes], found: Sequence[bytes]) -> list[str]:
-    """Describe what is wrong with a partition, as texts for people."""
+    """Describe what is wrong with a partition, as human-readable texts."""
     if list(sent) == list(found):
         return []
     counts, expected = Counter(found), Counter(sent)
@@ -254,7 +254,7 @@ class Runs:
     async def _strike(
         self, fault: Fault, driver: Driver, worker: int, job: dict[str, object], chance: random.Random
     ) -> bool:
-        """Inject the fault, and let the worker go on. Return whether the driver is killed or frozen."""
+        """Inject the fault, and let the worker continue. Return whether the driver is killed or frozen."""
         victim = ""
         if fault.kind == "broker":
             victim = await self._victim(str(job["target"]), chance)
@@ -287,7 +287,7 @@ class Runs:
         return chance.choice(chain.segments[-1].members)
 
     async def _wake(self, course: Course) -> None:
-        """Let frozen drivers go on, and wait until they have ended their query."""
+        """Let frozen drivers continue, and wait until they have ended their query."""
         while self._frozen:
             driver = self._frozen.pop()
             driver.signal(signal.SIGCONT)

@@ -2,7 +2,7 @@
 
 A file with the name of a moment asks for one fault at this moment. It strikes in the first micro-batch whose number is
 not below the number in the file. The Python worker of Spark that reaches this moment removes the file. Then it kills
-itself, unless the file says `wait`. In that case it writes `reached`, and waits until the suite lets it go on. So
+itself, unless the file says `wait`. In that case it writes `reached`, and waits until the suite lets it continue. So
 another program can strike at exactly this moment.
 """
 
@@ -35,7 +35,7 @@ def ask(directory: Path, moment: str, batch: int = 0, *, wait: bool = False) -> 
 
 
 def let_go(directory: Path, worker: int) -> None:
-    """Let a waiting worker go on. `worker` is its process id, from the file `reached`."""
+    """Let a waiting worker continue. `worker` is its process id, from the file `reached`."""
     (directory / f"go-{worker}").touch()
 
 
@@ -89,7 +89,7 @@ def register(spark: SparkSession, directory: Path) -> str:
             until = time.monotonic() + deadline_s
             while not os.path.exists(free):
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{moment} was held for {deadline_s:g} s, and the suite did not let it go on")
+                    raise TimeoutError(f"{moment} was held for {deadline_s:g} s, and the suite did not let it continue")
                 time.sleep(0.003)
             os.unlink(free)
 

@@ -43,7 +43,7 @@ def dropping() -> Iterator[int]:
 
 @asynccontextmanager
 async def brokers(data: Path, port: int, stream_port: int) -> AsyncIterator[list[Broker]]:
-    """A broker group that tells clients a port for streams at which they do not reach it."""
+    """A broker group that sends clients a port for streams at which they do not reach it."""
     coordinator = await serve(data / "coordinator", f"{HOST}:{port + 2}")
     members: list[Broker] = []
     try:

@@ -51,7 +51,7 @@ class MemoryKube:
         """Name of the object, type, reason and note."""
         self.on_write: Callable[[str], None] | None = None
         self.watch: Callable[[str, Manifest], None] = lambda _type, _manifest: None
-        """Called with each change of an object, as the API's watches tell it."""
+        """Called with each change of an object, as the API's watches report it."""
         self._numbers = itertools.count(1)
 
     # ---- as `Kube` ----

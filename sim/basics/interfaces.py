@@ -1,7 +1,7 @@
 """What a world needs of a cluster: brokers with their processes, the network between them, and the coordinator.
 
-There are two implementations: `cores` (bare cores) and `whole` (whole brokers). Clients, consumers, persons, faults and
-the judge know only what is here.
+There are two implementations: `cores` (bare cores) and `whole` (complete brokers). Clients, consumers, administrators,
+faults and the judge know only what is here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WALL_MS_START = 1_700_000_000_000
 """What the wall clocks of brokers show when a run begins."""
 
 COORDINATOR_TIMEOUT_US = 120_000
-"""So long a bare core waits for an answer of the coordinator."""
+"""This long a bare core waits for an answer of the coordinator."""
 
 Look = Callable[[PartitionId, Callable[[], None]], None]
 """Looks whether the topic of a partition is there, and calls the second argument if it is gone."""
@@ -33,7 +33,7 @@ def checksum(seed: int, data: bytes) -> int:
 
 
 class Watched(Protocol):
-    """A broker's core, at which people may look."""
+    """A broker's core, at which administrators may look."""
 
     @property
     def core(self) -> BrokerCore:
@@ -86,10 +86,10 @@ class Process(Protocol):
         """Do nothing until `thaw`."""
 
     def thaw(self) -> None:
-        """Go on, with all that has come meanwhile."""
+        """Continue, with all that has come meanwhile."""
 
     def leave_network(self, *, silent: bool) -> None:
-        """All its connections to brokers end. With `silent` (its machine went down) the other ends are not told."""
+        """All its connections to brokers end. With `silent` (its machine went down) the other ends are not notified."""
 
     def end(self) -> None:
         """The process is no more."""
@@ -134,7 +134,7 @@ class Broker(Protocol):
 
     @property
     def process(self) -> Process | None:
-        """The run that goes on now."""
+        """The run that continues now."""
 
     @property
     def real_disk(self) -> MemoryDisk:
@@ -147,7 +147,7 @@ class Broker(Protocol):
         """The supervisor starts it, if no process is there."""
 
     def give_up(self) -> None:
-        """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
+        """The directory is deleted under the process that runs on it, which continues and notices nothing."""
 
     def ended_badly(self, *, machine: bool) -> None:
         """A fault ended the run, or (with `machine`) the machine."""
@@ -225,7 +225,7 @@ class Cluster(Protocol):
 
     Attributes:
         linked_us: After this time a broker that started again is linked to the others.
-        event_count_max: So many events are too many for one run.
+        event_count_max: How many events are too many for one run.
     """
 
     linked_us: int
@@ -267,7 +267,7 @@ class Cluster(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something goes on that the end of the run waits for."""
+        """Whether something continues that the end of the run waits for."""
 
     def missing(self) -> list[str]:
         """The reasons why the cluster is not as it should be at the end."""

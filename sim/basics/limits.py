@@ -12,7 +12,8 @@ from seriatim_broker.core.values.keyed import Exhausted, RetryPolicy
 from ..faults import Options
 
 WHOLE_CHAIN_SEGMENTS = (1, 1, 2, 64)
-"""Of how many segments a record is told whole, drawn for each world: with few, the changes of short chains are told."""
+"""Of how many segments a record is reported in full, drawn for each world: with few, the changes of short chains are
+reported."""
 
 SIM_CONFIG = BrokerConfig(
     keys_at_once=2,

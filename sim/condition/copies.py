@@ -50,7 +50,7 @@ class Copies:
         return len(tails) == 1
 
     def has_two_copies(self, chain: Chain) -> bool:
-        """Whether each settled segment is whole on two of the present disks that the chain names."""
+        """Whether each settled segment is complete on two of the present disks that the chain names."""
         contradicted = self._judge.seen.contradicted
         for segment in chain.segments:
             if segment.state is not SegmentState.SEALED or not segment.sealed_len:

@@ -38,7 +38,7 @@ class Draining:
         self._population = population
         self._people = people
         self._publishing = publishing
-        self._sent_behind: set[tuple[PartitionId, int]] = set()  # open segments behind gaps that got a message
+        self._sent_behind: set[tuple[PartitionId, int]] = set()  # open segments after gaps that got a message
 
     def run_until(self, until_us: int) -> None:
         """Let time pass. A violation, if there are too many events."""
@@ -146,7 +146,7 @@ class Draining:
         return "; ".join([*parts, *self._cluster.missing()])
 
     def send_behind_gaps(self) -> None:
-        """A group with state of keys is told of a lost segment by the server of the next one that has messages."""
+        """A group with state of keys is notified of a lost segment by the server of the next one that has messages."""
         for partition in self._setting.partitions:
             opened = (partition, self._copies.chain(partition).open_segment.no)
             is_empty = self._copies.open_length(self._copies.chain(partition)) == 0

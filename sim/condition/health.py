@@ -44,7 +44,7 @@ class Health:
     def may_lose_a_disk(self, broker: Broker) -> bool:
         """One disk may go, because two copies are promised. In some worlds another may go when there are two again.
 
-        None goes while another one hangs: that one may have the only other copy, and nothing goes on before it does.
+        None goes while another one hangs: that one may have the only other copy, and nothing continues before it does.
         """
         if any(hung is not broker for hung in self.hung_brokers()):
             return False
@@ -62,7 +62,8 @@ class Health:
         self.lost_disks += 1
 
     def may_lose_a_group(self) -> bool:
-        """Once in a run, while nothing else is missing, all disks of a group may go: a person will declare a gap."""
+        """Once in a run, while nothing else is missing, all disks of a group may go: an administrator will declare a
+        gap."""
         if not self._setting.options.may_lose_groups or self._has_lost_a_group:
             return False
         if self.lacks_copies:
@@ -115,7 +116,7 @@ class Health:
         return self._schedule.rng.randint(20_000, 400_000)
 
     def _operate(self) -> None:
-        """A person looks which segments are lost for good, and declares them so, until the record says it."""
+        """An administrator looks which segments are lost for good, and declares them so, until the record says it."""
         running = [broker.process for broker in self._cluster.brokers.values() if broker.process is not None]
         for partition in self._setting.partitions:
             for segment in self._copies.chain(partition).segments:

@@ -61,7 +61,7 @@ class Broker:
         return self.given_up if self.given_up is not None else self.disk
 
     def give_up(self) -> None:
-        """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
+        """The directory is deleted under the process that runs on it, which continues and notices nothing."""
         self.given_up = self.disk.twin()
 
     def ended_badly(self, *, machine: bool) -> None:
@@ -214,7 +214,7 @@ class Process:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Go on, with all that has come meanwhile."""
+        """Continue, with all that has come meanwhile."""
         self.frozen = False
         waiting, self._inbox = self._inbox, []
         if self._schedule.rng.random() < 0.5:
@@ -225,7 +225,7 @@ class Process:
         self._set_timer()
 
     def leave_network(self, *, silent: bool) -> None:
-        """All its links end. With `silent` (its machine went down) its peers are not told."""
+        """All its links end. With `silent` (its machine went down) its peers are not notified."""
         self._cluster.network.process_ended(self, silent=silent)
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
 """The coordinator as brokers meet it: answers that take time, get lost, or come before the write is carried out.
 
 The records themselves are linearizable (`MemoryRecords`). A request or its answer may be lost. The coordinator
-may carry out a write after it told the sender that the outcome is unknown. An outage of the coordinator and a broken
-connection to it look the same to a broker.
+may carry out a write after it reported the sender that the outcome is unknown. An outage of the coordinator and a
+broken connection to it look the same to a broker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .brokers import Broker, Process
 
 LATE_HINT_US = 1_500_000
-"""When a broker hears of a certificate whose first notice was lost: its watch goes on from its last place."""
+"""When a broker hears of a certificate whose first notice was lost: its watch continues from its last place."""
 
 FIRST_LISTING_US = 100_000
 
@@ -47,14 +47,14 @@ REFUSED_WRITES_MAX = 40
 """While the coordinator refuses (3 s at most), one run of a broker may write so often to one chain or cursor."""
 
 WRITES_AT_ONCE_MAX = 8
-"""So many transactions of one broker on one chain record may be under way at once: a switch, settlements, rights. Two
+"""How many transactions of one broker on one chain record may be under way at once: a switch, settlements, rights. Two
 were seen in any world."""
 
 PREPARATIONS_MAX = 4
 """Preparations that a member keeps of one run of a switcher for one segment: one for each group, source and place."""
 
 PROBE_US_MAX = 300_000
-"""So long after the coordinator takes writes again a broker notices."""
+"""This long after the coordinator takes writes again a broker notices."""
 
 _Request = ReadChain | WriteChain | ReadCertificate | ReadCursor | WriteCursor
 
@@ -123,7 +123,7 @@ class SimCoordinator:
     # ---- an older copy of it comes back ----
 
     def rebuild(self, processes: list[Process]) -> None:
-        """A person rebuilds the records from what all brokers know."""
+        """An administrator rebuilds the records from what all brokers know."""
         cores = {process.name: process.core.partitions for process in processes}
         for partition in sorted({partition for known in cores.values() for partition in known}):
             parts = {name: known[partition] for name, known in cores.items() if partition in known}
@@ -171,7 +171,7 @@ class SimCoordinator:
         key = (request.partition, request.consumer_group) if isinstance(request, WriteCursor) else request.partition
         self._refused[process, key] += 1
         if self._refused[process, key] > REFUSED_WRITES_MAX:
-            self._judge.fail("LIMIT", f"{process.name} goes on writing {key} though the coordinator refuses")
+            self._judge.fail("LIMIT", f"{process.name} keeps writing {key} though the coordinator refuses")
         self._look_at_preparations()
         if process not in self._told and self._schedule.rng.random() < 0.1:
             self._told[process] = None
@@ -284,7 +284,7 @@ class SimCoordinator:
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.consumer_group)[0]
         record = request.record
-        if request.consumer_group in (ONCE, ONCE_EXCLUSIVE):  # a person has made it so
+        if request.consumer_group in (ONCE, ONCE_EXCLUSIVE):  # an administrator has made it so
             record = replace(record, at_most_once=True)
         written = records.write_cursor(
             request.partition, request.consumer_group, record, request.revision, request.chain_revision

@@ -39,7 +39,7 @@ BEGUN_ALONE_ENDS_US = (40_000, 120_000)
 
 
 LATE_ALONE_US = 150_000
-"""So long after the write counts as unanswered, the next consumers come."""
+"""This long after the write counts as unanswered, the next consumers come."""
 
 
 class CoreInjector(Injector):
@@ -115,7 +115,8 @@ class CoreInjector(Injector):
         self._scene.judge.rules.operations.rebuilt(self._scene.people.cursor)
 
     def inject_needless_rebuild(self) -> None:
-        """A person rebuilds a coordinator that has lost nothing, while a cursor is written without an answer."""
+        """An administrator rebuilds a coordinator that has lost nothing, while a cursor is written without an
+        answer."""
 
         def late(process: Process) -> None:
             self._cluster.coordinator.on_late = None
@@ -178,7 +179,7 @@ class CoreInjector(Injector):
         """A server begins with what was handed over, and ends before any other member knows that it has begun.
 
         1  the server of the next segment answers that all members keep what was handed over
-        2  one consumer whose grants go on there asks to join, and loses its connection before it gets the answer
+        2  one consumer whose grants continue there asks to join, and loses its connection before it gets the answer
         3  the server begins, and nothing that it sends to other members arrives
         4  it ends; another member takes over, or it starts again
         """

@@ -5,7 +5,7 @@ out, with random delays. There is no order between the lanes.
 
 A cut holds messages back, like a connection whose packets are repeated until they get through. A break ends the link,
 and the two ends notice at different times. A message that arrives at an end that has not noticed yet is still
-delivered. A lane that stalls loses all that its end sends until the link ends, and the other lane goes on.
+delivered. A lane that stalls loses all that its end sends until the link ends, and the other lane continues.
 
 If the world draws a part size, messages with producer tables are encoded and travel in parts, as large messages do
 between processes. Each part takes its own time, and other messages go between the parts. When either end lets go of the
@@ -123,7 +123,7 @@ class Network(Paths):
         if lane in end.stalled:
             return
         slow_us = self.slow_us.get((process.name, target), 0)
-        # A probe has no chance of its own, so that worlds go on as they would without it.
+        # A probe has no chance of its own, so that worlds continue as they would without it.
         latency_us = self._options.latency_us_min if isinstance(message, LaneProbe) else self.latency_us()
         self._depart(end, lane, message, latency_us + slow_us + self.distances.us(process.name, target))
         if self.on_sent is not None:
@@ -233,7 +233,7 @@ class Network(Paths):
         return End(process, self._session)
 
     def _replace(self, process: Process, other: str, end: End) -> None:
-        """A half-open old link is superseded; its end is told first."""
+        """A half-open old link is superseded; its end is reported first."""
         old = process.links.get(other)
         if old is not None and old.is_open:
             self._down(old, False)
@@ -289,7 +289,7 @@ class Network(Paths):
         return True
 
     def process_ended(self, process: Process, *, silent: bool) -> None:
-        """All links of a process end. With `silent` (its machine went down) its peers are not told."""
+        """All links of a process end. With `silent` (its machine went down) its peers are not notified."""
         for name in sorted(process.links):
             end = process.links[name]
             end.is_open = False

@@ -18,7 +18,7 @@ An action is one of these:
 
 * The first message of a lane of a link arrives. Control and data have lanes of their own, each first in, first out.
 * A disk makes its pending writes durable and says so.
-* The coordinator carries out and answers the oldest request of a broker. Or it does not tell a write's outcome, and
+* The coordinator carries out and answers the oldest request of a broker. Or it does not report a write's outcome, and
   carries the write out later or never. The same holds for a write of a broker that crashes meanwhile.
 * The earliest timer of a broker or of the producer fires.
 * A client complains to a broker about the open segment.
@@ -59,7 +59,7 @@ tell whether it was there earlier. When the member run has ended, both answers a
 *Links* between live brokers do not break. Messages of a crashed broker still arrive until the other end notices.
 
 *Old news.* A chain record that its receiver knows already arrives at once, because it changes nothing and no broker
-answers it. This loses that the record arrives behind a newer one, and is answered with that (`old_news` explores it).
+answers it. This loses that the record arrives after a newer one, and is answered with that (`old_news` explores it).
 
 *Narrow worlds* (`__main__.WORLDS`, `mutants`) go deep and lose what their limits forbid. In most, a write is durable at
 once, and only some brokers crash or hear complaints. Some begin with a prelude: actions that are taken first, and
@@ -78,7 +78,7 @@ rules depend on what the cores do, and each rule says on what:
   request is never used again, and a log that was fenced or sealed never takes batches again.
 * *A lost race* stays lost, because the revision only grows.
 * If *no timer* may fire any more, clocks stand still, and no core looks at what is set for later.
-* *A producer that was told of everything*, or to which nothing can happen any more, sends nothing more.
+* *A producer that was notified of everything*, or to which nothing can happen any more, sends nothing more.
 
 No order of actions is left out, so a trace is a shortest one.
 

@@ -54,7 +54,7 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="All interleavings of a small world, breadth first.")
-    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found, in all")
+    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when this many were found, in all")
     parser.add_argument("--mutation", choices=sorted({**MUTATIONS, **OVERLAPPING}), help="remove this rule first")
     parser.add_argument(
         "--mutants", action="store_true", help="remove one rule after the other: which are missed how soon"

@@ -93,7 +93,7 @@ class Checks:
         draft.seen.add("acknowledged")
 
     def refused(self, model: Steps, draft: Draft, broker: int, sent: Any, effect: AppendRefused) -> None:
-        """I10: a batch that was refused as not stored is on no disk. GAP: a producer that keeps the rules goes on."""
+        """I10: a batch that was refused as not stored is on no disk. GAP: a producer that keeps the rules continues."""
         judge = self._judge(model, draft)
         for place in draft.places:
             if place.request == effect.request:
@@ -174,7 +174,7 @@ class Checks:
                     return f"{segment.no}:{index} is sealed and on no disk"
                 sequence = batch.header.base_sequence
                 if sequence <= last:
-                    return f"sequence {sequence} at {format_offset((segment.no << 40) + index)} stands behind {last}"
+                    return f"sequence {sequence} at {format_offset((segment.no << 40) + index)} stands after {last}"
                 last = sequence
         return ""
 

@@ -22,7 +22,8 @@ SLOW_DISKS = replace(QUIET, quick_disks=0, complaints=1)
 """A client complains to the other broker group, and writes take time."""
 
 TALK = replace(QUIET, timeouts=1, complaints=1, questions=1)
-"""A client complains to the other broker group, no broker crashes, and the outcome of one transaction is not told."""
+"""A client complains to the other broker group, no broker crashes, and the outcome of one transaction is not
+reported."""
 
 RESTART = replace(QUIET, crashes=1, restarts=1, victims="A1")
 """The first master crashes and starts again."""

@@ -143,7 +143,8 @@ class Reductions:
             draft.cores[broker] = frozen
 
     def _producer(self, draft: Draft) -> None:
-        """A producer that was told of all its batches does nothing any more, nor does one to which nothing can happen.
+        """A producer that was notified of all its batches does nothing any more, nor does one to which nothing can
+        happen.
 
         Its batches and its question stay on their way, because they may still change a broker.
         """

@@ -106,7 +106,7 @@ class _Search:
 
 
 def explore(limits: Limits, states_max: int = STATES_DEFAULT) -> Found:
-    """Visit states breadth first until there are no more, so many were found, or a promise is broken."""
+    """Visit states breadth first until there are no more, this many were found, or a promise is broken."""
     found = Found()
     began, cpu_began = time.perf_counter(), time.process_time()
     search = _Search(limits, found)
@@ -190,7 +190,9 @@ def describe(model: Model, state: State, action: Action) -> str:
         request = brief(model.messages.values[state.requests[rest[0]][0]])
         told = "" if len(rest) == 1 else f": {rest[1]}"
         return (
-            f"coordinator answers {name}{told}: {request}" if kind == "answer" else f"{name} is not told of {request}"
+            f"coordinator answers {name}{told}: {request}"
+            if kind == "answer"
+            else f"{name} is not notified of {request}"
         )
     if kind == "ask":
         return f"the producer asks {name}: {brief(model.questions.values[state.asks])}"

@@ -116,7 +116,7 @@ class Steps:
         elif isinstance(effect, producing.Resolve):
             draft.asks = self.questions.of(effect)
         elif isinstance(effect, producing.Settled):
-            draft.seen.add(f"told {effect.outcome.value}")
+            draft.seen.add(f"reported {effect.outcome.value}")
         else:
             raise Violation("CORE", f"the producer ended: {effect}")
 

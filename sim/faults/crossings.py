@@ -1,9 +1,9 @@
 """Worlds in which features meet: each is drawn with a share of its own, as faults are.
 
 The mixes of other modules look at one feature each. Here a world has several at once, under faults of ordinary worlds:
-people move consumer groups of every mode, retention drops messages, keys are parked and given up, programs publish,
-disks are lost for good, and the coordinator is rebuilt. What bare cores do not have (a topic that grows) is drawn for
-whole brokers, and the other way round.
+administrators move consumer groups of every mode, retention drops messages, keys are parked and given up, programs
+publish, disks are lost for good, and the coordinator is rebuilt. What bare cores do not have (a topic that grows) is
+drawn for complete brokers, and the other way round.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from .keyed import with_keys
 from .options import Options
 
 PEOPLE_SHARE = 0.5
-"""Of the worlds, so many have people who rewind, skip, pause and resume consumer groups."""
+"""Of the worlds, this many have administrators who rewind, skip, pause and resume consumer groups."""
 
 RETENTION_SHARE = 0.4
-"""So many drop messages that are as young as those that are read."""
+"""How many drop messages that are as young as those that are read."""
 
 LEAVING_SHARE = 0.5
-"""In so many, all consumers of a group end and come back much later."""
+"""In this many, all consumers of a group end and come back much later."""
 
 KEYED_SHARE = 0.7
-"""So many have consumer groups in which order is by key."""
+"""How many have consumer groups in which order is by key."""
 
 PARKED_SHARE = 0.3
 LETTERS_SHARE = 0.4
-"""Of those with such groups, so many park keys, and so many of the others give messages up for good."""
+"""Of those with such groups, this many park keys, and this many of the others give messages up for good."""
 
 RANGES_SHARE = 0.4
 GROWTH_SHARE = 0.5
@@ -42,14 +42,14 @@ REBUILD_SHARE = 0.25
 
 
 CHANGES_SHARE = 0.4
-"""In so many of the worlds whose coordinator is not rebuilt, people change the mode of consumer groups."""
+"""In this many of the worlds whose coordinator is not rebuilt, administrators change the mode of consumer groups."""
 
 NAMING_SHARE = 0.5
-"""In so many of those that park keys, people also ask for single keys by name."""
+"""In this many of those that park keys, administrators also ask for single keys by name."""
 
 
 WAITS_SHARE = 0.4
-"""In so many of those that neither park keys nor give messages up, keys may wait longer than the world lasts."""
+"""In this many of those that neither park keys nor give messages up, keys may wait longer than the world lasts."""
 
 
 CHANCE = 862
@@ -158,7 +158,7 @@ def crossings(rng: random.Random, options: Options) -> Options:
 
 
 def whole_crossings(rng: random.Random, options: Options) -> Options:
-    """Several features in one world of whole brokers."""
+    """Several features in one world of complete brokers."""
     drawn = _any_world(rng, options)
     kinds = dict(drawn.kinds)
     if _has(rng, GROWTH_SHARE):

@@ -40,7 +40,7 @@ def letters_lost(rng: random.Random, options: Options) -> Options:
         kinds={"lose_group": 3, "crash": 2, "plan": 4, "consumer_crash": 6},
         fault_count=rng.choice((9, 14)),
         fault_span_us=1_200_000,
-        batches_per_producer=50,  # some come behind the last switch: a group that forwards does not cross before
+        batches_per_producer=50,  # some come after the last switch: a group that forwards does not cross before
         send_gap_us=60_000,
         consumer_away_us_max=2_000_000,
         keyed_consumers=rng.choice((1, 1, 2)),

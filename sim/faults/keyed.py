@@ -68,7 +68,8 @@ def keyed(rng: random.Random, options: Options) -> Options:
 
 
 def keyed_parked(rng: random.Random, options: Options) -> Options:
-    """Keys are parked after few failed attempts; people list, release and skip them, through the same faults."""
+    """Keys are parked after few failed attempts; administrators list, release and skip them, through the same
+    faults."""
     return replace(keyed(rng, options), keyed_attempts=rng.choice((1, 1, 2)))
 
 
@@ -91,13 +92,14 @@ def with_keys(rng: random.Random, options: Options) -> Options:
 
 
 def keyed_moved(rng: random.Random, options: Options) -> Options:
-    """People rewind, skip and pause consumer groups while keys are set aside, delayed or granted."""
+    """Administrators rewind, skip and pause consumer groups while keys are set aside, delayed or granted."""
     drawn = rng.choice((group_operations, group_operations, group_operations, late_operations))(rng, options)
     return with_keys(rng, drawn)
 
 
 def keyed_dropped(rng: random.Random, options: Options) -> Options:
-    """Retention drops messages that are live, granted or set aside; in some worlds people move groups as well."""
+    """Retention drops messages that are live, granted or set aside; in some worlds administrators move groups as
+    well."""
     drawn = rng.choice((retention, retention, moved_and_dropped, unread, stubs_copied))(rng, options)
     return with_keys(rng, drawn)
 
@@ -132,7 +134,7 @@ def keyed_full(rng: random.Random, options: Options) -> Options:
 
 
 def keyed_delayed(rng: random.Random, options: Options) -> Options:
-    """One key waits all the time, with more messages behind it than keys may wait. All other keys go on."""
+    """One key waits all the time, with more messages after it than keys may wait. All other keys continue."""
     kinds = (as_it_is, groups_die, switchers_race, restarts, servers_fall)
     drawn = with_keys(rng, rng.choice(kinds)(rng, options))
     return replace(
@@ -231,7 +233,7 @@ def keyed_begins(rng: random.Random, options: Options) -> Options:
     """Servers that begin with what was handed over end before another member knows that they have begun.
 
     Lists are full, so a server reads few keys of its own segment. It would give no message of them before its first
-    record is common, and what is queued behind them waits.
+    record is common, and what is queued after them waits.
     """
     return replace(
         with_keys(rng, options),

@@ -40,7 +40,7 @@ RUNTIME_KINDS: tuple[str, ...] = (
     "bit_flip",
     "roll",
 )
-"""Those that only whole brokers can meet; methods of `sim.whole.injector.RuntimeInjector`."""
+"""Those that only complete brokers can meet; methods of `sim.whole.injector.RuntimeInjector`."""
 
 
 MORE_KINDS: tuple[str, ...] = (

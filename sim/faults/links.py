@@ -40,7 +40,7 @@ def broken_links(rng: random.Random, options: Options) -> Options:
 
 
 def stalled_lanes(rng: random.Random, options: Options) -> Options:
-    """One lane of a link stops carrying, and the other goes on; members have to copy what they missed."""
+    """One lane of a link stops carrying, and the other continues; members have to copy what they missed."""
     return replace(
         options,
         kinds={"stalled_lane": 5, "crash": 2, "plan": 1, "complaint": 1, "consumer_crash": 1},
@@ -109,7 +109,7 @@ def refusing(rng: random.Random, options: Options) -> Options:
 
 
 def restored(rng: random.Random, options: Options) -> Options:
-    """The coordinator goes back in time, or comes back empty, while messages go on; then it is rebuilt."""
+    """The coordinator goes back in time, or comes back empty, while messages continue; then it is rebuilt."""
     return replace(
         options,
         kinds={"restore": 3, "crash": 3, "complaint": 2, "plan": 3, "consumer_crash": 1},

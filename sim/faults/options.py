@@ -21,12 +21,13 @@ class Options:
         levels: The ack levels that producers ask for, one each; with `mixed_levels` each batch asks for its own.
         disk_loss_max: How many disks may be lost, one at a time. The next one may go when all data of the last one has
             two copies again.
-        may_lose_groups: Also both disks of a broker group may be lost at once, for ever. Then a person declares a gap.
+        may_lose_groups: Also both disks of a broker group may be lost at once, for ever. Then an administrator declares
+            a gap.
         record_segments_max: How many segments a chain's record holds before older ones go to pages; 0: as in
-            production (whole brokers only).
+            production (complete brokers only).
         credit_bytes: How many bytes a consumer takes at once.
         take_us: How long that keeps a consumer busy.
-        balanced: The controller moves open segments all the time, by traffic (whole brokers only).
+        balanced: The controller moves open segments all the time, by traffic (complete brokers only).
         producers_max: How many producers brokers remember, each protected for less than a second; a quarter of it
             writers, and as many forwarders. 0: as many as in production, for as long.
         part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
@@ -36,7 +37,7 @@ class Options:
         keyed_consumers: How many consumers of each consumer group in which order is by key read each partition.
         keyed_groups: How many such consumer groups there are, if `keyed_consumers` is not 0.
         keyed_limits: The windows, memories and lists of these consumer groups are so small that they are often full.
-        keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
+        keyed_attempts: After this many failed attempts a key is parked; 0: it is tried for ever.
         dead_letters: Consumers of that group give messages up for good (bare cores only).
         keyed_failures: The share of messages on which these consumers fail.
         keyed_rests: The share of messages that these consumers do not begin when they could: they begin them later, or
@@ -44,30 +45,30 @@ class Options:
         keyed_delayed: These consumers always fail on one key, which is not tried again while the world lasts. It has
             more messages than keys may wait.
         keyed_waits: After this share of the failures a key waits longer than the world lasts. When the faults are over,
-            people release each key that they find in a list.
-        people_name_keys: People also ask for one key by its name.
-        early_consumers: While people change the mode of a group, some consumers begin too early.
+            administrators release each key that they find in a list.
+        people_name_keys: Administrators also ask for one key by its name.
+        early_consumers: While administrators change the mode of a group, some consumers begin too early.
         letters_away: The dead-letter topic takes nothing before the faults are over.
         consumer_away_us_max: How long it may take until another consumer comes for one that ended.
         frame_bytes: How many bytes are read for one delivery; 0: as in production.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition (bare
             cores only).
-        spread_consumers: Partitions are spread over the consumers of exclusive groups. So many more of them come, and
+        spread_consumers: Partitions are spread over the consumers of exclusive groups. This many more of them come, and
             one comes and goes all the time (bare cores only).
         producers_start_us: The time within which producers begin to send, and programs to publish.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
         second_member_us: How long a disk that was just started waits for the other member before it decides a length.
         deleted_kept_s: How long deleted cursors and tombstones stay; None: days, as in production. Otherwise the
-            controller looks ten times a second (whole brokers only).
-        retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
-            ever.
+            controller looks ten times a second (complete brokers only).
+        retention_ms: How long the topic keeps messages, if brokers drop them by themselves (complete brokers only); 0:
+            for ever.
         retain_unread: What a group has not read is kept for longer than that.
         restores_when_alone: An older copy of the coordinator comes back when one broker alone knows what the answer
-            that was lost would have told (whole brokers only).
-        revisions_again: A person rebuilds the coordinator before most brokers notice the loss, and a chain gets the
-            revision at which a broker knows the lost record (whole brokers only).
-        suspicious_us: A producer asks about a master that owes answers and sent none for so long; 0: it does not ask.
+            that was lost would have reported (complete brokers only).
+        revisions_again: An administrator rebuilds the coordinator before most brokers notice the loss, and a chain gets
+            the revision at which a broker knows the lost record (complete brokers only).
+        suspicious_us: A producer asks about a master that owes answers and sent none for this long; 0: it does not ask.
         nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
         producers_wait: Producers take more batches than may be sent, and these wait outside of the core, as messages do
             that wait for a batch.

@@ -74,7 +74,7 @@ def switchers_race(rng: random.Random, options: Options) -> Options:
 
 def anything(rng: random.Random) -> Options:
     kinds: dict[str, int] = {}
-    for kind in KINDS[:-6]:  # the others are drawn for whole brokers, or asked for
+    for kind in KINDS[:-6]:  # the others are drawn for complete brokers, or asked for
         if rng.random() < 0.55:
             kinds[kind] = rng.choice((1, 1, 2, 4))
     kinds.setdefault("crash", 1)

@@ -10,7 +10,7 @@ from seriatim_broker.core.values.events import AckLevel
 from .options import Options
 
 FEW = 14
-"""So many producers brokers remember in worlds in which they forget some."""
+"""This many producers brokers remember in worlds in which they forget some."""
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
 """The ack levels that carry the promise; the second alone outlives the memory of all members."""
@@ -209,7 +209,7 @@ def late_publications(rng: random.Random, options: Options) -> Options:
 def many_writers(rng: random.Random, options: Options) -> Options:
     """More programs publish than a partition remembers writers, and questions about early ones come late.
 
-    Masters protect a writer for seconds. Few faults strike, because each switch begins that time anew.
+    Masters protect a writer for seconds. Few faults strike, because each switch begins that time again.
     """
     return replace(
         late_publications(rng, options),
@@ -225,7 +225,7 @@ def many_writers(rng: random.Random, options: Options) -> Options:
 
 
 def lost_publications(rng: random.Random, options: Options) -> Options:
-    """Publications while all disks of a broker group are lost, and a person declares a gap."""
+    """Publications while all disks of a broker group are lost, and an administrator declares a gap."""
     options = publications(rng, options)
     return replace(
         options,

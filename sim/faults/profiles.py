@@ -22,7 +22,7 @@ class Only:
     """Something that not every kind of world simulates.
 
     Attributes:
-        what: The words behind "is about".
+        what: The words after "is about".
         worlds: The kinds of worlds that simulate it, the usual one first.
     """
 
@@ -38,7 +38,7 @@ class Profile:
         draw: Draws the options.
         weight: How often it is drawn.
         only: What it is about, if some kinds of worlds do not simulate that; there it would test something else.
-        draw_whole: Draws the options for whole brokers, if those for bare cores would not do.
+        draw_whole: Draws the options for complete brokers, if those for bare cores would not do.
     """
 
     draw: Callable[[random.Random, Options], Options]
@@ -47,7 +47,7 @@ class Profile:
     draw_whole: Callable[[random.Random, Options], Options] | None = None
 
     def drawer(self, *, is_whole: bool) -> Callable[[random.Random, Options], Options]:
-        """What draws the options for a world of whole brokers, or of bare cores."""
+        """What draws the options for a world of complete brokers, or of bare cores."""
         return self.draw_whole if is_whole and self.draw_whole is not None else self.draw
 
 
@@ -56,7 +56,7 @@ LATE_CURSORS = Only("writes of cursors that are carried out late", ("cores",))
 LONG_PAST = Only("chains that begin with thousands of segments", ("cores",))
 PARTS = Only("messages that travel in parts", ("cores",))
 PUBLISHING = Only("publications", ("cores",))
-MODES = Only("at-most-once groups, which a person makes", ("cores",))
+MODES = Only("at-most-once groups, which an administrator makes", ("cores",))
 YIELDS = Only("consumers over which partitions are spread", ("cores",))
 LETTERS = Only("dead letters that go to another partition", ("cores",))
 HALVES = Only("a member that joins again and gets half of a state", ("cores",))
@@ -217,25 +217,25 @@ MORE: tuple[str, ...] = (
 
 
 MORE_SHARE = 0.25
-"""Of the seeds without a profile, so many have something more than an ordinary world."""
+"""Of the seeds without a profile, this many have something more than an ordinary world."""
 
 
 THREE_MEMBERS_SHARE = 0.2
-"""Of the seeds without a profile, so many have groups of a master and two slaves."""
+"""Of the seeds without a profile, this many have groups of a master and two slaves."""
 
 
 SECOND_MEMBER_US = BrokerConfig().second_member_us
-"""So long the first of two started disks waits, as in production, in worlds of whole brokers: a start of a process may
-take a second there. What a later disk knows does not count any more (ADR 0030)."""
+"""This long the first of two started disks waits, as in production, in worlds of complete brokers: a start of a process
+may take a second there. What a later disk knows does not count any more (ADR 0030)."""
 
 
 BATCHES_A_RUN = (40, 150, 400, 800)
-"""Batches of one run of whole brokers, unless the command line says how many. Short runs meet more beginnings, and
+"""Batches of one run of complete brokers, unless the command line says how many. Short runs meet more beginnings, and
 long runs meet more of what builds up."""
 
 
 BALANCED_SHARE = 0.25
-"""Of the seeds without a profile, so many worlds of whole brokers are balanced."""
+"""Of the seeds without a profile, this many worlds of complete brokers are balanced."""
 
 
 def draw(
@@ -258,7 +258,7 @@ def draw(
 def draw_for_brokers(
     rng: random.Random, profile: str = "", batch_count: int = 0, more: random.Random | None = None
 ) -> Options:
-    """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
+    """A mix for a world of complete brokers: more traffic, and faults for as long as it lasts."""
     options = draw(rng, profile, more, is_whole=True)
     if "older_disk" in options.kinds:
         options = replace(options, second_member_us=SECOND_MEMBER_US, readers_after_us=3 * SECOND_MEMBER_US)
@@ -271,7 +271,9 @@ def draw_for_brokers(
     span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
     kinds = dict(options.kinds)
     kinds.pop("trim", None)  # it is the brokers' own duty here
-    kinds.pop("late_operation", None)  # bare cores only: in whole brokers, people move consumer groups in time
+    kinds.pop(
+        "late_operation", None
+    )  # bare cores only: in complete brokers, administrators move consumer groups in time
     if not profile or profile == "anything":
         for kind in ("island", "clock_jump", *RUNTIME_KINDS):
             if rng.random() < 0.4:

@@ -1,4 +1,4 @@
-"""Mixes about topics and consumer groups: made again, moved by persons, and emptied by retention."""
+"""Mixes about topics and consumer groups: made again, moved by administrators, and emptied by retention."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def topics_grow(rng: random.Random, options: Options) -> Options:
 
 
 def group_operations(rng: random.Random, options: Options) -> Options:
-    """People rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
+    """Administrators rewind, skip, pause and resume groups all the time, while servers change, fall and are cut off."""
     kinds = {
         "crash": 2,
         "crash_group": rng.choice((0, 1)),
@@ -129,7 +129,7 @@ def late_operations(rng: random.Random, options: Options) -> Options:
 
 
 def retention(rng: random.Random, options: Options) -> Options:
-    """Messages are dropped while they are sent and read: by faults among bare cores, by their duty in whole brokers.
+    """Messages are dropped while they are sent and read: by faults among bare cores, by their duty in complete brokers.
 
     Readers come late or are slow; segments end often, some before they have a length; members are away meanwhile.
     """
@@ -158,7 +158,7 @@ def retention(rng: random.Random, options: Options) -> Options:
 
 
 def moved_and_dropped(rng: random.Random, options: Options) -> Options:
-    """People rewind and skip groups while messages are dropped."""
+    """Administrators rewind and skip groups while messages are dropped."""
     found = retention(rng, options)
     return replace(found, kinds={**found.kinds, "operate_group": 8, "late_operation": rng.choice((0, 2))})
 

@@ -10,7 +10,7 @@ from ..scene import Scene
 from .strikes import Strikes
 
 REFUSAL_US_MAX = 3_000_000
-"""For so long the coordinator refuses to write."""
+"""For this long the coordinator refuses to write."""
 
 
 class CoordinatorFaults(Strikes):
@@ -57,10 +57,10 @@ class CoordinatorFaults(Strikes):
             self._schedule.after(self._rng.randint(0, 100_000), self.crash, master)
 
     def inject_restore(self) -> None:
-        """The coordinator is restored as it was some time ago, or comes back empty; then a person rebuilds it.
+        """The coordinator is restored as it was some time ago, or comes back empty; then an administrator rebuilds it.
 
         All brokers run, and nothing else goes wrong meanwhile. A record that no running broker knows cannot be rebuilt.
-        So it does not strike while a disk hangs: if that broker ends, it cannot start again before its disk goes on.
+        So it does not strike while a disk hangs: if that broker ends, it cannot start again before its disk continues.
         """
         if self._scene.health.hung_brokers():
             return

@@ -10,10 +10,11 @@ from ..basics.interfaces import Broker
 from .strikes import Strikes
 
 HANG_US_MORE = 2_000_000
-"""A hang that outlasts the other faults ends so long after the time that a run may take to go on without the disk."""
+"""A hang that outlasts the other faults ends this long after the time that a run may take to continue without the
+disk."""
 
 CONTRADICTED_US_MORE = 600_000
-"""A member comes back so long after the time for which a started disk waits for it: others have switched by then."""
+"""A member comes back this long after the time for which a started disk waits for it: others have switched by then."""
 
 
 class DiskFaults(Strikes):
@@ -112,7 +113,7 @@ class DiskFaults(Strikes):
         self._schedule.after(self._rng.randint(20_000, 250_000), put_back)
 
     def restart_hung(self, broker: Broker) -> None:
-        """A supervisor ends a process whose disk hangs. The next one can begin no run before the disk goes on."""
+        """A supervisor ends a process whose disk hangs. The next one can begin no run before the disk continues."""
         process = broker.process
         if process is None:
             return

@@ -99,7 +99,7 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
                 broker.process.thaw()
 
     def inject_operate_group(self) -> None:
-        """A person rewinds, skips, pauses or resumes a group."""
+        """An administrator rewinds, skips, pauses or resumes a group."""
         self._scene.people.act(self._rng)
 
     def inject_producer_crash(self) -> None:

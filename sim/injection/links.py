@@ -35,7 +35,7 @@ class LinkFaults(Strikes):
         self._scene.cluster.network.break_link(first, second)
 
     def inject_stalled_lane(self) -> None:
-        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on."""
+        """One lane of a link carries nothing more, one way or both ways, until the link ends; the other continues."""
         first, second = self._pair()
         lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
         paths = [(first, second), (second, first)]
@@ -74,7 +74,7 @@ class LinkFaults(Strikes):
             self._schedule.after(after_us, self._scene.clients.break_some, 0.5)
 
     def inject_held_frames(self) -> None:
-        """An active consumer is cut off in silence, perhaps its server ends, another goes on; then the cut heals.
+        """An active consumer is cut off in silence, perhaps its server ends, another continues; then the cut heals.
 
         The cut lasts longer than the session of consumers: within it late deliveries count, see docs/adr/0028.
         """

@@ -121,7 +121,7 @@ class ProcessFaults(Strikes):
             self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
 
     def inject_freeze(self) -> None:
-        """A process does nothing, and then goes on."""
+        """A process does nothing, and then continues."""
         process = self._victim().process
         if process is None or process.frozen:
             return

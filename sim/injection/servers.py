@@ -151,7 +151,7 @@ class ServerFaults(Strikes):
         """A server that was passed over hears so from brokers, and cannot ask the coordinator.
 
         1  the server reaches no broker and not the coordinator; some of its consumers stay
-        2  another one takes over, and more changes follow, of which the old one misses too many to be told them all
+        2  another one takes over, and more changes follow, of which the old one misses too many to hear of them all
         3  brokers reach the old one again, and the coordinator is still out of its reach
         """
         self._with_server(self._told_first)
@@ -200,7 +200,7 @@ class ServerFaults(Strikes):
             self._both_ways(old, other, 400_000)
 
     def _both_ways(self, one: str, other: str, for_us: int) -> None:
-        """Nothing gets through between two brokers for so long."""
+        """Nothing gets through between two brokers for this long."""
         self._one_way(one, other, for_us)
         self._one_way(other, one, for_us)
 

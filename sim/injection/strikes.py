@@ -82,7 +82,7 @@ class Strikes:
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
 
     def _end(self, broker: Broker, process: Process, *, machine: bool = False, kept: int = 0) -> None:
-        """The process ends, perhaps with its machine. Its disk keeps so many writes that were not flushed."""
+        """The process ends, perhaps with its machine. Its disk keeps this many writes that were not flushed."""
         process.leave_network(silent=machine)
         process.end()
         broker.refuses = not machine

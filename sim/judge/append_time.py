@@ -64,7 +64,7 @@ class AppendTime:
     def final(self, chain: Chain, open_length: int) -> None:
         """Append time never goes back, unless the master could not believe the time before.
 
-        Behind a segment that was opened over it may go back below that one's times: no member that knew them answered.
+        After a segment that was opened over it may go back below that one's times: no member that knew them answered.
         """
         seen = self._seen
         newest_ms = unknown_ms = 0

@@ -1,7 +1,7 @@
 """CALM: in a world in which nothing fails, no broker is taken for silent, and no segment moves because of a failure.
 
-Planned switches may meet there. Then one of them goes on as a failover, because the chain record changed. In a world in
-which only masters freeze, no broker is taken for silent unless it is frozen, or its first frame afterwards is on its
+Planned switches may meet there. Then one of them continues as a failover, because the chain record changed. In a world
+in which only masters freeze, no broker is taken for silent unless it is frozen, or its first frame afterwards is on its
 way.
 """
 
@@ -37,7 +37,7 @@ class Calm:
         self._heard_us: dict[str, int] = {}
 
     def thawed(self, who: str, heard_us: int) -> None:
-        """A broker goes on. By `heard_us` (virtual time) its first frame has reached every other one."""
+        """A broker continues. By `heard_us` (virtual time) its first frame has reached every other one."""
         self._heard_us[who] = heard_us
 
     def cut(self, who: str, other: str, now_us: int) -> None:

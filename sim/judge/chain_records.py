@@ -84,7 +84,7 @@ class ChainRecords:
             self._rules.tables.prepared(chain, member, preparation)
 
     def rebuilt(self, after: Chain) -> None:
-        """A person writes a record anew after the coordinator lost it."""
+        """An administrator rewrites a record after the coordinator lost it."""
         chains.check(after)
         self._rules.transitions.used_once("the rebuild", after)
         self._rules.lengths.rebuilt(after)

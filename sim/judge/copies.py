@@ -34,7 +34,7 @@ class Copies:
         self._check_leaving(partition, old, new, what)
 
     def _check_leaving(self, partition: PartitionId, old: Segment, new: Segment, what: str) -> None:
-        """LEAVE: a copy of a member that runs leaves a record only if two whole copies stay."""
+        """LEAVE: a copy of a member that runs leaves a record only if two complete copies stay."""
         seen = self._seen
         left = {*old.members, *old.tail_copies} - {*new.members, *new.tail_copies}
         there = [member for member in left if seen.is_present(member) and seen.brokers[member.broker].process]
@@ -78,7 +78,7 @@ class Copies:
                 others = [other for other in (*segment.members, *segment.eligible) if other != member]
                 if segment.state is SegmentState.SEALED:
                     if not any(seen.is_whole(chain.partition, segment, other) for other in others):
-                        seen.fail("GATE", f"{what} is whole nowhere else")
+                        seen.fail("GATE", f"{what} is complete nowhere else")
                 elif segment.state is SegmentState.OPEN:
                     promised = seen.promised.get((chain.partition, segment.no), 0)
                     images = [image for other in others if (image := seen.image(other)) is not None]

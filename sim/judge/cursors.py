@@ -19,7 +19,7 @@ from .seen import SETTLED, Seen
 from .views import ConsumerGroupView
 
 PERSON = "person"
-"""The name under which a person rebuilds a coordinator that lost decisions, in a world of whole brokers."""
+"""The name under which an administrator rebuilds a coordinator that lost decisions, in a world of complete brokers."""
 
 
 class Cursors:
@@ -65,7 +65,7 @@ class Cursors:
                 self._ledgers.moved(partition, group, old, new)
             return
         if new.paused != old.paused and not (old.deleted or new.deleted):
-            seen.fail("PAUSE", f"{who} writes {new} over {old}, and no person paused or resumed the group")
+            seen.fail("PAUSE", f"{who} writes {new} over {old}, and no administrator paused or resumed the group")
         if (new.group_epoch, new.segment_no) == (old.group_epoch, old.segment_no) and new.start_index < old.start_index:
             seen.fail("I11", f"{what}, from index {old.start_index} to {new.start_index} in one epoch")
         if new.group_epoch < old.group_epoch or (
@@ -78,7 +78,7 @@ class Cursors:
             self._check_passed(what, partition, old, new, seen.view(group, partition))
 
     def _bring_back(self, partition: PartitionId, group: str, group_epoch: int) -> None:
-        """A rebuild brings back the cursor that was lost, after a broker made the consumer group anew without it."""
+        """A rebuild brings back the cursor that was lost, after a broker made the consumer group again without it."""
         past = self._seen.past_views.get((group, partition), [])
         back = next((view for view in reversed(past) if view.group_epoch == group_epoch), None)
         if back is not None:
@@ -119,6 +119,7 @@ class Cursors:
 
 
 def _says_dropped(segment: Segment, cursor: CursorRecord, view: ConsumerGroupView) -> bool:
-    """Whether a cursor that leaves an emptied segment says from which offset on its readers are told of the drop."""
+    """Whether a cursor that leaves an emptied segment says from which offset on its readers are notified of the
+    drop."""
     first = max(make_offset(segment.no, view.acked.get(segment.no, 0)), view.start)
     return segment.is_stub and 0 < cursor.dropped_from <= first

@@ -97,8 +97,8 @@ class DeadLetters:
         """A server passes a message, because its dead letter is stored.
 
         Returns:
-            Whether it is. A server that believes a cursor of an older copy is told so of a number it has forgotten.
-            What it passes does not count: after the rebuild the group goes on where it was further.
+            Whether it is. A server that believes a cursor of an older copy is notified of a number it has forgotten.
+            What it passes does not count: after the rebuild the group continues where it was further.
         """
         _, _, group, group_epoch, _ = server
         self._passed.add((server, message_of(letter)))
@@ -116,7 +116,7 @@ class DeadLetters:
             self._seen.fail("J4", f"dead letters of {missing[:5]} were said to be stored, and are not there")
 
     def _is_lost(self, letter: int) -> bool:
-        """Whether a dead letter was in a segment that a person declared lost."""
+        """Whether a dead letter was in a segment that an administrator declared lost."""
         fate = self._seen.fates[letter]
         if fate.offset is None:
             return False

@@ -48,9 +48,9 @@ class Deliveries:
         if fate is None or fate.partition != partition:
             seen.fail("I2", f"{what}, which no producer sent there")
         if fate.outcome == "failed":
-            seen.fail("I10", f"{what}, which its producer was told to have failed")
+            seen.fail("I10", f"{what}, although its producer was informed that it failed")
         if view.firsts and view.firsts[-1][0] >= offset:
-            seen.fail("I2", f"{what} behind {view.firsts[-1]}")
+            seen.fail("I2", f"{what} after {view.firsts[-1]}")
         if offset < view.start:
             seen.fail("I11", f"{what}, and epoch {view.group_epoch} of the group began at {format_offset(view.start)}")
         segment_no, _ = split_offset(offset)
@@ -70,7 +70,7 @@ class Deliveries:
         view.firsts.append((offset, message))
 
     def _came_anew(self, view: ConsumerGroupView, partition: PartitionId, message: int, offset: int) -> bool:
-        """Whether the group is given a message at a second place, once, because the tables that tell it are lost."""
+        """Whether the group is given a message at a second place, once, because the tables that report it are lost."""
         is_first = view.first_at.get(message, offset) != offset and message not in view.anew
         if is_first and comes_anew(self._seen, partition, message, offset):
             view.anew.add(message)

@@ -1,6 +1,6 @@
 """What the judge forgives: each excuse has a name here, and a reason on the page docs/internals/excuses.md.
 
-The judge reports each use of an excuse (`Seen.excuse`), so a run tells which excuses it needed. A test compares the
+The judge reports each use of an excuse (`Seen.excuse`), so a run shows which excuses it needed. A test compares the
 page with this list, and checks that each excuse is used. If you add an excuse, give its reason on that page.
 """
 
@@ -10,14 +10,14 @@ import enum
 
 
 class Excuse(enum.Enum):
-    """By name; the value is how a run tells it."""
+    """By name; the value is how a run reports it."""
 
     TWO_MEMORIES = "two memories for two disks"
     MEMORIES_LOST = "promised, and no memory or disk has it any more"
     WEAK_LEVEL = "acknowledged at a level without a promise"
     LOST_AFTERWARDS = "acknowledged, and declared or settled away since"
-    SEQUENCE_UNKNOWN = "a producer is told a gap after a loss"
-    PRODUCER_FORGOTTEN = "enough other producers sent behind a producer's last batch"
+    SEQUENCE_UNKNOWN = "a producer is sent a gap after a loss"
+    PRODUCER_FORGOTTEN = "enough other producers sent after a producer's last batch"
     TABLE_OLDER_THAN_GAP = "a table still names what lay in a gap"
     TABLES_LOST = "a segment was declared lost with all tables of the segments before it"
     REPEAT_OF_LOST = "a repeat of what lay in a gap is skipped"
@@ -30,5 +30,5 @@ class Excuse(enum.Enum):
     LOST_DISK = "a disk that was lost since counts"
     NOT_YET_FLUSHED = "a new server has all of a segment in memory"
     TIME_SET_BACK = "an append time that could not be true"
-    TIME_UNKNOWN = "append times behind an unsettled segment"
+    TIME_UNKNOWN = "append times after an unsettled segment"
     OLDER_CURSOR = "a server believes the cursor of an older copy of the coordinator"

@@ -10,7 +10,8 @@ from .losses import Place
 from .seen import Seen
 
 FULL_US_MAX = 3_000_000
-"""A disk that has been full for so long takes no new batch: its broker looks, tells its master, and that one moves."""
+"""A disk that has been full for this long takes no new batch: its broker looks, notifies its master, and that one
+moves."""
 
 
 class FullDisks:

@@ -1,6 +1,6 @@
-"""I1 for lost segments: only a segment that is lost, and that a person named, is declared lost.
+"""I1 for lost segments: only a segment that is lost, and that an administrator named, is declared lost.
 
-Each consumer group that had not read all of it is told.
+Each consumer group that had not read all of it is reported.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .views import messages_of
 
 
 class Gaps:
-    """Remembers which segments a person named, and which consumer groups were told.
+    """Remembers which segments an administrator named, and which consumer groups were notified.
 
     Attributes:
-        asked: The segments that a person named as lost.
+        asked: The segments that an administrator named as lost.
     """
 
     def __init__(self, seen: Seen, keyed: Keyed) -> None:
@@ -46,11 +46,11 @@ class Gaps:
         """A consumer of the group is told that it cannot be given a segment, or the rest of it."""
         if (partition, segment_no) not in self._seen.losses.declared:
             self._seen.fail("I1", f"{group} is told that segment {segment_no} of partition {partition} is lost")
-        self._seen.states.add("told of a gap")
+        self._seen.states.add("notified of a gap")
         self._told.add((group, partition, segment_no))
 
     def untold(self, partition: PartitionId, groups: list[str]) -> list[tuple[str, int]]:
-        """Groups that had not left a segment when it was declared lost, and have not been told of it."""
+        """Groups that had not left a segment when it was declared lost, and have not been notified of it."""
         return [
             (group, no)
             for (of, no), passed in self._passed.items()
@@ -64,7 +64,7 @@ class Gaps:
     def _is_told_as_dropped(self, group: str, partition: PartitionId, no: int) -> bool:
         """Whether a consumer was told that messages from the lost segment on are dropped.
 
-        Or the cursor says so, and the next consumer is told: retention dropped all that was behind the segment too.
+        Or the cursor says so, and the next consumer is told: retention dropped all that was after the segment too.
         """
         behind = make_offset(no + 1, 0)
         untold_from = self._seen.untold_from.get((group, partition), 0)
@@ -89,6 +89,6 @@ class Gaps:
         )
 
     def final(self, partition: PartitionId, groups: list[str]) -> None:
-        """All consumer groups were told of all lost segments."""
+        """All consumer groups were notified of all lost segments."""
         for group, no in self.untold(partition, groups):
-            self._seen.fail("I1", f"segment {no} was declared lost, and {group} was never told")
+            self._seen.fail("I1", f"segment {no} was declared lost, and {group} was never notified")

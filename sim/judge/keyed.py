@@ -163,7 +163,8 @@ class Keyed:
             self._seen.fail("K5", f"{what} as attempt {run.attempt}, and an application began it {len(begun)} times")
 
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
-        """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""
+        """Whether a message was granted in an earlier group epoch, since an administrator moved the consumer group
+        last."""
         begun = self._seen.view(group, partition).group_epoch
         epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
         epochs = [epoch for epoch in epochs if begun <= epoch < group_epoch]
@@ -182,7 +183,7 @@ class Keyed:
     def counted(
         self, group: str, partition: PartitionId, group_epoch: int, name: bytes, offset: int, attempts: int
     ) -> None:
-        """All eligible members know that so many attempts on the first message of a key have failed."""
+        """All eligible members know that this many attempts on the first message of a key have failed."""
         self._seen.states.add("attempts counted")
         key = self.view(group, partition, group_epoch).keys.setdefault(name, KeyView())
         if offset != key.counted[0] or attempts > key.counted[1]:
@@ -238,12 +239,12 @@ class Keyed:
     # ---- what others ask ----------------------------------------------------------------------------
 
     def _is_gone(self, partition: PartitionId, offset: int) -> bool:
-        """Whether retention dropped the message at an offset, or a person declared it lost."""
+        """Whether retention dropped the message at an offset, or an administrator declared it lost."""
         no, index = split_offset(offset)
         return self._seen.is_dropped(partition, no, index) or (partition, no) in self._seen.losses.declared
 
     def _is_done(self, group: str, partition: PartitionId, message: int) -> bool:
-        """Whether the message was done since a person moved the consumer group last."""
+        """Whether the message was done since an administrator moved the consumer group last."""
         begun = self._seen.view(group, partition).group_epoch
         return self._done.get((group, partition), {}).get(message, -1) >= begun
 

@@ -167,7 +167,8 @@ class Ledgers:
     # ---- J5 -----------------------------------------------------------------------------------------
 
     def moved(self, partition: PartitionId, group: str, old: CursorRecord, new: CursorRecord) -> None:
-        """The cursor moves, and no person moved it: its hand-over is on all disks, and nothing is left behind."""
+        """The cursor moves, and no administrator moved it: its hand-over is on all disks, and nothing is left
+        behind."""
         seen = self._seen
         if (new.segment_no, new.start_index, new.group_epoch) == (old.segment_no, old.start_index, old.group_epoch):
             return
@@ -188,14 +189,14 @@ class Ledgers:
                 if min(listed, default=0) != new.oldest:
                     seen.fail("J5", f"{what}, whose oldest message is {new.oldest}, and {member} has {sorted(listed)}")
         elif new.oldest and segment is not None:
-            # The coordinator was rebuilt. The lists are beside the control records that the members told, and a server
-            # that lacks them goes back.
+            # The coordinator was rebuilt. The lists are beside the control records that the members reported, and a
+            # server that lacks them goes back.
             for member in segment.members:
                 image = self._image(member, partition)
                 state = image.cursors.get((new.segment_no, group)) if image is not None else None
                 if image is not None and state is not None and state.group_epoch == new.group_epoch:
                     rows = read_rows(tuple(image.rows.get((new.segment_no, group), {}).items()))
-                    listed |= self._check_lists(f"{member} told", partition, rows, new.mode)
+                    listed |= self._check_lists(f"{member} reported", partition, rows, new.mode)
         if new.segment_no < old.segment_no:
             seen.states.add("went back")
         for offset, message in self._before(partition, make_offset(new.segment_no, new.start_index)):

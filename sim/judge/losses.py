@@ -1,4 +1,5 @@
-"""What may be missing: what was only in the memory of machines that ended, and what is in a gap that a person declared.
+"""What may be missing: what was only in the memory of machines that ended, and what is in a gap that an administrator
+declared.
 
 An ordinary world forgives nothing. There are two exceptions:
 
@@ -35,7 +36,7 @@ class Losses:
 
     Attributes:
         cut: Segments with promised messages that are gone, each with the first index that is gone.
-        declared: Segments that a person declared lost.
+        declared: Segments that an administrator declared lost.
     """
 
     def __init__(self, brokers: Mapping[str, Broker], *, watches_memory: bool) -> None:

@@ -16,7 +16,7 @@ from .views import messages_of
 def lost_below(seen: Seen, chain: Chain) -> int:
     """The number of the last segment that was declared lost with all tables before it; 0: none was.
 
-    The segment behind that one began with an incomplete table, so it had none of them either.
+    The segment after that one began with an incomplete table, so it had none of them either.
     """
     segments = (*seen.left.get(chain.partition, ()), *chain.segments[:-1])
     ends = [
@@ -48,7 +48,7 @@ def began_incomplete(seen: Seen, chain: Chain, no: int) -> bool:
 
 
 def _left_early(seen: Seen, chain: Chain, no: int, next_no: int) -> bool:
-    """Whether a segment had left the record when the segment behind the next one was opened."""
+    """Whether a segment had left the record when the segment after the next one was opened."""
     history = (*seen.history.get(chain.partition, ()), chain)
     opened = next(known for known in history if known.open_segment.no > next_no)
     return opened.segment(no) is None

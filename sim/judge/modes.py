@@ -137,7 +137,7 @@ class Modes(Keyed):
         return known != offset and comes_anew(self._seen, partition, message, offset)
 
     def _was_lost(self, partition: PartitionId, offset: int) -> bool:
-        """Whether the place of a message was declared lost. With it goes what tells that a resend is a repeat."""
+        """Whether the place of a message was declared lost. With it goes what shows that a resend is a repeat."""
         if (partition, split_offset(offset)[0]) not in self._seen.losses.declared:
             return False
         self._seen.excuse(Excuse.RESEND_OF_LOST)
@@ -151,7 +151,7 @@ class Modes(Keyed):
             self._seen.fail("O1", f"{what}, and was given it at {format_offset(given[message])}")
         if flagged:
             self._seen.fail("O1", f"{what}, flagged")
-        # Two consumers may overlap: what is on its way to one counts as acknowledged, so the next one begins behind it.
+        # Two consumers may overlap: what is on its way to one counts as acknowledged, so the next one begins after it.
         newest = self._newest_given.get((partition, who), 0)
         if offset < newest:
             self._seen.fail("O2", f"{what}, and was given {format_offset(newest)} before")

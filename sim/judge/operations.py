@@ -1,4 +1,5 @@
-"""ONCE, DONE: what a person does to a consumer group is carried out once, and the person is told so only if it was.
+"""ONCE, DONE: what an administrator does to a consumer group is carried out once, and the administrator is notified
+only if it was.
 
 I11: to rewind or skip a consumer group, or to change its mode, takes the next group epoch. A pause, or a change of
 other settings, changes no place.
@@ -57,7 +58,7 @@ class Operations:
         if new.mode is not old.mode:  # what was given and done before still counts
             seen.states.add("mode changed")
             if new.segment_no != old.segment_no or new.start_index < old.start_index:
-                seen.fail("I11", f"{what}: another mode goes on where the group is")
+                seen.fail("I11", f"{what}: another mode continues where the group is")
             return
         segment = seen.history[partition][-1].segment(new.segment_no)
         if segment is None or (segment.sealed_len is not None and new.start_index > segment.sealed_len):
@@ -90,7 +91,7 @@ class Operations:
         for group, partition in list(seen.cursors):
             is_known = group in seen.cursorless or cursor_of(partition, group) is not None
             if not is_known and not seen.epoch_on_disks(partition, group):
-                # the group had acknowledged nothing there, so it begins anew
+                # the group had acknowledged nothing there, so it starts over
                 del seen.cursors[group, partition]
                 seen.untold_from.pop((group, partition), None)
                 seen.states.add("cursor forgotten")
@@ -110,9 +111,10 @@ class Operations:
                 seen.excuse(Excuse.OLDER_CURSOR)
 
     def done(self, group: str, operation: ConsumerGroupOperation, id_: bytes, *, was_done: bool) -> None:
-        """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""
+        """DONE: if an administrator is told that an operation is done, it was carried out, or there was nothing to
+        do."""
         if id_ not in self._carried_out and not (was_done and not operation.moves):
-            what = f"a person is told that {group} is done with {operation.name}"
+            what = f"an administrator is told that {group} is done with {operation.name}"
             self._seen.fail("DONE", f"{what}, and nothing was written")
 
     def subscribed(self, stream: int, subscription: int, group: str, partition: PartitionId) -> None:

@@ -64,10 +64,10 @@ class Order:
     def _due(
         self, view: ConsumerGroupView, chain: Chain, order: list[tuple[int, int]], repeats: Collection[int]
     ) -> list[tuple[int, int]]:
-        """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread.
+        """The part of the replay that a consumer group must get: all after its beginning, unless dropped unread.
 
         Of the repeats of what is lost, it is what the group got. Of what retention dropped before the tables were lost
-        that tell a repeat, too.
+        that report a repeat, too.
         """
         end = make_offset(lost_below(self._seen, chain) + 1, 0)
         given = {message: offset for offset, message in view.firsts if offset >= end}
@@ -106,7 +106,7 @@ class Order:
         for _, message in order:
             producer = self._seen.fates[message].producer
             if last.get(producer, -1) > message:
-                self._seen.fail("I2", f"{message} stands behind {last[producer]} of the same producer")
+                self._seen.fail("I2", f"{message} stands after {last[producer]} of the same producer")
             last[producer] = message
 
     def final_of_gone(self) -> None:

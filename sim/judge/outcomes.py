@@ -1,6 +1,6 @@
 """I1 for producers: an acknowledged message is where the acknowledgement says, and still there at the end.
 
-RT: a message that was sent after another one was acknowledged stands behind it.
+RT: a message that was sent after another one was acknowledged stands after it.
 I10: a message that failed is on no disk, now or later, and no consumer group gets it.
 PLACE: readers get a message at the place that its receipt names.
 GONE: each send to a topic that was deleted has an outcome.
@@ -20,7 +20,7 @@ from .views import Fate, messages_of
 
 
 class Outcomes:
-    """Remembers what producers were told."""
+    """Remembers what was reported to producers."""
 
     def __init__(self, seen: Seen) -> None:
         self.accepted_count = 0
@@ -40,7 +40,7 @@ class Outcomes:
         known = self._seen.history.get(partition)
         segment = known[-1].segment(segment_no) if known else None
         if segment is not None and segment.state is SegmentState.UNSETTLED:
-            self._seen.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged behind it")
+            self._seen.fail("RT", f"{what}, which was opened over: later messages may have been acknowledged after it")
 
     def appended(self, request: int, batch: Batch) -> None:
         """A master gave the batch of a request its place."""
@@ -60,7 +60,7 @@ class Outcomes:
             self._seen.fail("I10", f"{what}, and the segment is sealed at {sealed[0]}")
 
     def settled(self, messages: list[int], outcome: str, offset: int | None, *, is_final: bool = False) -> None:
-        """The application was told the outcome of a batch, and perhaps that its place is final."""
+        """The application was sent the outcome of a batch, and perhaps that its place is final."""
         seen = self._seen
         for at, message in enumerate(messages):
             fate = seen.fates[message]

@@ -1,8 +1,8 @@
-"""What people were told of keys that wait: J2.
+"""What administrators were notified of keys that wait: J2.
 
-J2  a key that was said to be parked is given out only after a person released it or passed over its first message;
-    what was said to be passed over is not given out; a key that was said to be released is not parked as before.
-    Who asks for one key is told of no other
+J2  a key that was said to be parked is given out only after an administrator released it or passed over its first
+    message; what was said to be passed over is not given out; a key that was said to be released is not parked as
+    before. Who asks for one key is notified of no other
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _On = tuple[str, PartitionId]
 
 
 class Parked:
-    """Compares each grant with what people asked and were told."""
+    """Compares each grant with what administrators asked and were reported."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._asked: set[tuple[_On, SeenKey]] = set()
-        self._names: set[tuple[_On, bytes]] = set()  # of keys that a person wanted to change
-        self._skips: set[tuple[_On, int]] = set()  # offsets that a person wanted to pass over
+        self._names: set[tuple[_On, bytes]] = set()  # of keys that an administrator wanted to change
+        self._skips: set[tuple[_On, int]] = set()  # offsets that an administrator wanted to pass over
         self._parked: dict[tuple[_On, int, int], SeenKey] = {}  # by group epoch and first offset
         self._skipped: set[tuple[_On, int, int]] = set()
-        self._acted: dict[tuple[_On, int, SeenKey], int] = {}  # -> when a person was told of it
+        self._acted: dict[tuple[_On, int, SeenKey], int] = {}  # -> when an administrator was notified of it
 
     def person_asks(self, group: str, partition: PartitionId, key: SeenKey, *, is_skip: bool) -> None:
-        """A person asks a broker to release a key, or to pass over its first message."""
+        """An administrator asks a broker to release a key, or to pass over its first message."""
         self._asked.add(((group, partition), key))
         self._names.add(((group, partition), key.name))
         if is_skip:
@@ -40,7 +40,7 @@ class Parked:
         self._acted[(group, partition), group_epoch, key] = now_us
 
     def said_parked(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey, asked_us: int) -> None:
-        """A broker says that a key is parked, to a person who asked at that time."""
+        """A broker says that a key is parked, to an administrator who asked at that time."""
         was_released = self._acted.get(((group, partition), group_epoch, key), asked_us) < asked_us
         if was_released and self._seen.waits_for_rebuild:
             self._seen.excuse(Excuse.OLDER_CURSOR)
@@ -50,23 +50,24 @@ class Parked:
         self._parked[(group, partition), group_epoch, key.first_offset] = key
 
     def listed(self, group: str, wanted: bytes | None, names: list[bytes]) -> None:
-        """A broker says which keys wait. If a person asked for one key, it names no other one."""
+        """A broker says which keys wait. If an administrator asked for one key, it names no other one."""
         if wanted is not None:
             self._seen.states.add("a key was asked for by name")
         others = [name for name in names if wanted not in (None, name)]
         if others:
-            self._seen.fail("J2", f"a person asked for key {wanted!r} of {group}, and is told of {others}")
+            self._seen.fail("J2", f"an administrator asked for key {wanted!r} of {group}, and is notified of {others}")
 
     def was_skipped(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> None:
         """A broker says that a message was passed over."""
         self._skipped.add(((group, partition), group_epoch, offset))
 
     def was_asked_for(self, group: str, partition: PartitionId, name: bytes) -> bool:
-        """Whether a person wanted to release that key, or to pass over its first message: its attempts count anew."""
+        """Whether an administrator wanted to release that key, or to pass over its first message: its attempts count
+        from zero."""
         return ((group, partition), name) in self._names
 
     def may_be_skipped(self, group: str, partition: PartitionId, offset: int) -> bool:
-        """Whether a person wanted to pass over that message."""
+        """Whether an administrator wanted to pass over that message."""
         return ((group, partition), offset) in self._skips
 
     def granted(

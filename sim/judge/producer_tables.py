@@ -105,7 +105,7 @@ class ProducerTables:
         """A table that is not marked incomplete knows the last batch of each producer."""
         seen = self._seen
         if not chain.settled_before(chain.open_segment.no):
-            seen.fail("TABLE", f"segment {chain.open_segment.no} begins unmarked behind an unsettled one")
+            seen.fail("TABLE", f"segment {chain.open_segment.no} begins unmarked after an unsettled one")
         newest = {producer: newest_of(window) for producer, window in table.items()}
         found = {producer: (entry.epoch, entry.last_sequence) for producer, entry in newest.items()}
         expected = self._last_batches(chain, with_lost=False)
@@ -133,7 +133,7 @@ class ProducerTables:
     def _last_batches(self, chain: Chain, *, with_lost: bool, behind: int = 0) -> dict[bytes, tuple[int, int]]:
         """For each producer the epoch and the last sequence of its last batch before the open segment.
 
-        Only of segments behind the one with the number `behind`.
+        Only of segments after the one with the number `behind`.
         """
         last: dict[bytes, tuple[int, int]] = {}
         for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments[:-1]):
@@ -148,7 +148,7 @@ class ProducerTables:
         return last
 
     def _may_be_forgotten(self, partition: PartitionId, producer: bytes) -> bool:
-        """Whether so many others of its room sent behind the producer's last batch that a table need not know it."""
+        """Whether this many others of its room sent after the producer's last batch that a table need not know it."""
         heard = self._heard.get(partition, {})
         last: dict[bytes, tuple[int, int]] = {}
         for other, batches in heard.items():
@@ -177,10 +177,10 @@ class ProducerTables:
         seen = self._seen
         producer = bytes.fromhex(error.details.get("producer", ""))
         if any(self._may_be_forgotten(partition, producer) for partition in self._heard):
-            seen.states.add("forgotten producer told")
+            seen.states.add("forgotten producer reported")
             seen.excuse(Excuse.PRODUCER_FORGOTTEN)
             return
         if not (self._may_miss or seen.losses.has_any) or not isinstance(error, SequenceGapError):
             seen.fail("GAP", f"{who} refuses a producer that keeps the rules: {error}")
-        seen.states.add("a gap told to a producer")
+        seen.states.add("a gap reported to a producer")
         seen.excuse(Excuse.SEQUENCE_UNKNOWN)

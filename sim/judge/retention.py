@@ -68,7 +68,7 @@ class Retention:
         seen = self._seen
         chain = seen.history[partition][-1]
         what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
-        seen.states.add("told of dropped messages")
+        seen.states.add("notified of dropped messages")
         is_reader = self.retains_unread and self._stood_before(group, partition, first, end)
         if is_reader and seen.cursor_epochs.get((group, partition), 1) == 1:
             # J7. In a later group epoch a blind server began at the coordinator's cursor, because all disks that knew

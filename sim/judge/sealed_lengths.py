@@ -79,7 +79,8 @@ class SealedLengths:
             view.firsts = [pair for pair in view.firsts if not first <= pair[0] < behind]
 
     def rebuilt(self, after: Chain) -> None:
-        """A person writes a record anew after the coordinator lost it: no segment is shorter than what was promised."""
+        """An administrator rewrites a record after the coordinator lost it: no segment is shorter than what was
+        promised."""
         for segment in after.segments:
             promised = self._seen.promised.get((after.partition, segment.no), 0)
             what = f"the rebuild writes segment {segment.no} of partition {after.partition} as"
@@ -87,7 +88,8 @@ class SealedLengths:
                 self._seen.fail("I6", f"{what} sealed at {segment.sealed_len}, and all below {promised} was promised")
 
     def final(self, partition: PartitionId) -> None:
-        """KEPT: messages that the chain lacks because of an older copy are on another disk, marked for a person."""
+        """KEPT: messages that the chain lacks because of an older copy are on another disk, marked for an
+        administrator."""
         for place, promised in self._seen.contradicted.items():
             if place[0] != partition or not promised:
                 continue

@@ -52,7 +52,7 @@ class Seen:
         set_back: Batches whose master did not believe the append time before.
         repeats: Messages that a consumer was told to skip, each with the last segment where it was told that.
         lost_repeats: Messages that are skipped, and whose first place is lost.
-        waits_for_rebuild: The coordinator went back in time, and a person has not rebuilt it yet.
+        waits_for_rebuild: The coordinator went back in time, and an administrator has not rebuilt it yet.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Suspicions:
         opened_us = self._opened_us.get((partition, asked + 1))
         if opened_us is None:
             return
-        self._seen.states.add("told of the next master")
+        self._seen.states.add("notified of the next master")
         took_us = self._seen.schedule.now_us - opened_us
         if took_us > KNOWN_US_MAX:
             what = f"{who} asked about segment {asked}, whose master was frozen"

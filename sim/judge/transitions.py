@@ -60,12 +60,12 @@ class Transitions:
             self._seen.fail("I7", f"{what}: members of an unsealed segment changed: {old.members} to {new.members}")
 
     def opens(self, before: Chain) -> None:
-        """A segment is opened behind another one."""
+        """A segment is opened after another one."""
         if before.open_segment.state is not SegmentState.OPEN:
-            self._seen.fail("I7", "opened behind a segment that was not open")
+            self._seen.fail("I7", "opened after a segment that was not open")
 
     def opened_over(self, old: Segment, certificate: RunId | None) -> None:
-        """A segment was opened behind an unsettled one: the master's run has ended, and a certificate says so."""
+        """A segment was opened after an unsettled one: the master's run has ended, and a certificate says so."""
         if not _proves(certificate, old) and not self._suspects(old):
             self._seen.fail("I7", f"{old.no} was opened over without the certificate of {old.master_run_id}")
         seen = self._seen
@@ -90,12 +90,15 @@ class Transitions:
             return
         whole = [m for m in nearest.members if seen.is_present(m) and seen.is_whole(after.partition, nearest, m)]
         if len(whole) < 2 and all(map(seen.is_present, nearest.members)):
-            seen.fail("COPY", f"{what}, and its members have the tail of {nearest.no}, which is whole on {whole} only")
+            seen.fail(
+                "COPY", f"{what}, and its members have the tail of {nearest.no}, which is complete on {whole} only"
+            )
 
     def rebuilt(self, after: Chain) -> None:
-        """A person writes a record anew after the coordinator lost it: no segment with a promise is missing.
+        """An administrator rewrites a record after the coordinator lost it: no segment with a promise is missing.
 
-        It may lack a transition that was written and that no broker was told of, so it need not follow the last record.
+        It may lack a transition that was written and that no broker was notified of, so it need not follow the last
+        record.
         """
         for (partition, no), promised in self._seen.promised.items():
             has_left = any(left.no == no for left in self._seen.left.get(partition, ()))

@@ -44,10 +44,10 @@ class ConsumerGroupView:
         self.anew: set[int] = set()  # messages that it was given twice, because tables are lost
         # segment -> index below which the application acknowledged
         self.acked: dict[int, int] = dict([split_offset(start)]) if start else {}
-        self.dropped: list[tuple[int, int]] = []  # between these offsets it was told of a drop by retention
+        self.dropped: list[tuple[int, int]] = []  # between these offsets it was notified of a drop by retention
 
     def need_not_have(self, offset: int) -> bool:
-        """Whether the group was told that a message is gone, or begins behind it."""
+        """Whether the group was told that a message is gone, or begins after it."""
         return offset < self.start or any(first <= offset < end for first, end in self.dropped)
 
 

@@ -12,7 +12,7 @@ client-resend-order [anything]: resent batches go out in the original order
 +     for batch in reversed([each for each in queue.batches if each.epoch == epoch]):
 +         effects.append(run.begin_send_attempt(batch, stream, route.epoch))
 + while run.sent_count < len(queue.batches):
-client-cut-anew [anything]: a batch is never cut anew
+client-cut-anew [anything]: a batch is never cut again
 @ seriatim._core.producer.PartitionProducer._send
 - effects.append(run.begin_send_attempt(batch, stream, route.epoch))
 + from dataclasses import replace

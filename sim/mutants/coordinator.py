@@ -32,8 +32,8 @@ out-of-date [TWICE restored-alone brokers runtime 100]: a write is not sent if i
   date
 @ runtime.driver.coordinator_requests.CoordinatorRequests._is_out_of_date
 + return False
-told-gives-no-length [TWICE restored-alone brokers 100]: a member that was told of a later segment answers no switcher
-  before it has read the record
+told-gives-no-length [TWICE restored-alone brokers 100]: a member that was notified of a later segment answers no
+  switcher before it has read the record
 @ core.state.partition.Partition.is_told_of_later
 + return False
 read-is-told [TWICE restored-alone brokers 100]: a transaction whose answer was lost is told to the members when a read

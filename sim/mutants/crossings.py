@@ -8,7 +8,7 @@ lost-has-start [CORE]: a lost segment of unknown length ends where retention beg
 @ core.values.chain.declare_lost
 - length = old.start if old.sealed_len is None else old.sealed_len
 + length = old.sealed_len or 0
-table-behind-loss [RETAIN TABLE I9]: a stub stays while readers behind a lost segment need its producer table
+table-behind-loss [RETAIN TABLE I9]: a stub stays while readers after a lost segment need its producer table
 @ core.control.retention.first_kept
 - is_needed = chain.reads_table_of(before.no)
 + is_needed = kept.incomplete_table
@@ -41,7 +41,7 @@ move-stays [VOID I11 I2 I9]: an exclusive group is not served in an earlier grou
 gone-is-noted [I1 I2 I13]: what was dropped or declared lost is noted until a later message counts
 @ core.consumers.keyed.grants._note_gone
 + pass
-dropped-behind-loss [I13]: a range goes over what was dropped behind a lost segment
+dropped-behind-loss [I13]: a range goes over what was dropped after a lost segment
 @ core.consumers.ranges.range_reads._over_what_was_dropped
 - first = first_kept(chain, wait.place.segment_no)
 + first = first_kept(chain)
@@ -61,7 +61,7 @@ loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are told of a drop
 new-mode-is-flagged [K4 I9]: what consumers were given before a change of mode comes again flagged
 @ core.consumers.groups.operations._given_below
 + return 0
-new-mode-keeps-note [I1 I13]: what is gone is told in the new mode too
+new-mode-keeps-note [I1 I13]: what is gone is reported in the new mode too
 @ core.consumers.groups.operations._noted
 + return 0, None
 empty-is-a-key [J2]: the empty key is a key, and does not mean every key
@@ -71,7 +71,7 @@ empty-is-a-key [J2]: the empty key is a key, and does not mean every key
 + names = [
 - and event.name in (None, name)
 + and event.name in (None, name, name_of_key(b""))
-comer-is-told [I1 I13]: each consumer that comes is told of the losses and drops that are noted
+comer-is-told [I1 I13]: each consumer that comes is notified of the losses and drops that are noted
 @ core.consumers.groups.subscriptions._welcome
 + outcomes.join(served, consumer)
 forward-ends-with-message [J4 CORE]: the way of a message to the dead-letter topic ends when it is gone
@@ -87,13 +87,13 @@ gone-has-no-attempts [K5 J2]: an attempt on a message that was dropped counts no
 @ core.state.keyed.dispatcher.KeyedDispatcher.end_grant
 - return False
 + return True
-loss-told-once [TOLD]: a consumer is told of each lost message once
+loss-told-once [reported]: a consumer is notified of each lost message once
 @ core.consumers.cursors.gap_reports.tell_lost
 + tell(broker, consumer, Gap(place.segment_no, place.index, "declared lost"))
-drops-told-once [TOLD]: a consumer is told of each dropped message once
+drops-told-once [reported]: a consumer is notified of each dropped message once
 @ core.consumers.cursors.gap_reports.tell_dropped
 + tell(broker, consumer, Dropped(first, end.segment_no, end.index, messages))
-told-by-one-server [TOLD client]: what one server has told is not told again when the next one tells it
+told-by-one-server [reported client]: what one server has reported is not notified again when the next one reports it
 @ seriatim._core.joining.Joining._takes_join
   known = (self._group_epoch, self.segment, self._server_epoch)
 + self._told = ()

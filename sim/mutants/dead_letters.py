@@ -46,7 +46,7 @@ jump-is-noted [letters-lost]: a cursor that leaves a lost segment says what was 
 @ core.consumers.cursors.crossing._untold
 - return make_offset(segment.no, cursor.start_index), (segment.base or 0) + cursor.start_index
 + return 0, 0
-forwards-are-wanted [letters-lost]: a group goes on with dead letters after a crossing that failed
+forwards-are-wanted [letters-lost]: a group continues with dead letters after a crossing that failed
 @ core.consumers.groups.serving._place
 - consumer_group.is_forwarding
 + consumer_group.forwards_alone

@@ -24,7 +24,7 @@ folds-with-table [I9 TABLE I13]: a segment before an incomplete one stays
 @ core.values.chain.may_fold
 - return (segment.incomplete_table and before is not None) or not any(marks_behind)
 + return True
-stays-in-folded [I13]: a consumer group whose cursor is in a folded segment goes on
+stays-in-folded [I13]: a consumer group whose cursor is in a folded segment continues
 @ core.consumers.groups.serving._pass_over_folded
 + pass
 """)

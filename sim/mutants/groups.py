@@ -8,14 +8,14 @@ from .rows import mutations
 
 LEAVING = mutations("""
 [groups-change groups runtime]
-leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two whole copies stay
+leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two complete copies stay
 @ core.control.controller.plan_release
 - len(whole) >= min_copies
 + whole
 @ core.control.leaving.staying_copies
 - return [member
 + return 2 * [member
-leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a whole copy
+leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete copy
 @ core.control.controller.plan_release
 - whole = [member for member in segment.eligible if member not in gone and is_there(member)]
 + whole = [each for each in (*segment.members, segment.server) if is_there(each)]

@@ -15,7 +15,7 @@ head-stays: a failed message stays the first one of its key
 @ core.state.keyed.dispatcher.KeyedDispatcher.note_failure
   self.line.changed[key.name] = None
 + key.live = key.live[1:] + key.live[:1]
-one-entry-a-key [keyed-delayed]: a key that is delayed counts once, however many messages are behind it
+one-entry-a-key [keyed-delayed]: a key that is delayed counts once, however many messages are after it
 @ core.state.keyed.dispatcher.KeyedDispatcher.take_in
   key = self.grants.weigh(name)
 + if key is not None and key.is_delayed:
@@ -90,7 +90,7 @@ first-is-read [keyed-waits]: a server takes the first message of a key from its 
 @ core.state.keyed.rows._read_key
   dispatcher.line.queue(key)
 + key.first = 0
-alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone tells what its lists had there
+alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone says what its lists had there
 @ core.consumers.groups.serving._oldest_listed
 + return 0
 own-disk-too [keyed-slow]: a server answers for exactly the hand-over that its own disk has
@@ -118,7 +118,7 @@ rebuilt-goes-back [keyed-further]: after a rebuild, a server that lacks the cont
 @ core.control.rebuild.plan_cursor
 - handover = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
 + handover = NO_HAND_OVER
-drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers were told stays noted until a later message counts
+drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers were reported stays noted until a later message counts
 @ core.state.ledger.Ledger.note_dropped
 - self.untold_token = max(token, 1)
 + self.untold_token = self.dropped_from = self.dropped_position = 0
@@ -163,7 +163,7 @@ begun-first [keyed-begins]: the next server grants and ends nothing before every
 @ core.consumers.groups.serving._make_dispatcher
 - keyed.handoff.is_begun = record.handover == NO_HAND_OVER
 + keyed.handoff.is_begun = True
-seen-key [keyed-parked]: a request means a key as the person saw it
+seen-key [keyed-parked]: a request means a key as the administrator saw it
 @ core.consumers.keyed.waiting_keys._operate_on
   first_offset = keyed.first_offset(key)
 + seen = seen._replace(turn=key.turn, first_offset=first_offset)

@@ -20,12 +20,12 @@ class Mutation:
 
     Attributes:
         rule: The rule that holds without the mutant.
-        patches: Makes the replacements, anew for each run.
+        patches: Makes the replacements, again for each run.
         breaks: The promises that may be reported first.
         layer: Where the bug is: `core`, `client`, `runtime` or `storage`.
         profile: In which worlds it shows soon: a name of `faults.profiles.PROFILES`, or empty for any.
         world: A name of `run.WORLDS`.
-        batch_count: Batches of a run of whole brokers; 0: drawn.
+        batch_count: Batches of a run of complete brokers; 0: drawn.
     """
 
     rule: str

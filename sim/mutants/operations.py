@@ -1,4 +1,4 @@
-"""Rules about consumer groups that people rewind, skip, pause and resume, removed one at a time."""
+"""Rules about consumer groups that administrators rewind, skip, pause and resume, removed one at a time."""
 
 from .rows import mutations
 

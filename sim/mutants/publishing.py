@@ -46,7 +46,7 @@ passes-over-what-is-lost [I13]: a publication continues without staged data that
 @ core.writing.carrying.on_fetched
 - if event.is_gone:
 + if False:
-says-what-is-lost [DONE]: the program that published is told if rows were lost
+says-what-is-lost [DONE]: the program that published is notified if rows were lost
 @ core.values.writers.check_loss
 + pass
 only-masters-publish [PUB CUTS]: a client's batch that looks like a published one is refused

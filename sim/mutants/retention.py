@@ -1,4 +1,4 @@
-"""Rules of retention: what may be dropped, in which order, and which readers must be told."""
+"""Rules of retention: what may be dropped, in which order, and which readers must be notified."""
 
 from .rows import mutations
 

@@ -1,4 +1,4 @@
-"""Rules of the runtime, removed one at a time: worlds of whole brokers must find each of these mutants.
+"""Rules of the runtime, removed one at a time: worlds of complete brokers must find each of these mutants.
 
 The core believes the runtime in things that it cannot see: that a write is durable, that a message belongs to the
 session that it names, that a transaction made its comparisons, that a member run is new and an earlier one has ended.

@@ -28,10 +28,10 @@ refusals-stay [SERVER I9 K2 K3 keyed-words]: a member that restarts refuses the 
 @ core.peers.right.refuse_at_start
 + pass
 @ core.consumers.cursors.control_records._is_of_older_server
-+ # a member that refuses a control record tells its sender the newer chain record, which hides this bug mostly
++ # a member that refuses a control record sends its sender the newer chain record, which hides this bug mostly
 + segment = partition.chain.segment(no) if partition.chain is not None else None
 + return segment is not None and server_epoch < segment.server_epoch
-eligible-stay [I14 restarts]: only members that hold a segment whole are eligible at its seal
+eligible-stay [I14 restarts]: only members that hold a segment in full are eligible at its seal
 @ core.switching.lengths.seal
 - eligible=tuple(sorted(holders, key=old.members.index)),
 + eligible=tuple(dict.fromkeys((*sorted(holders, key=old.members.index), *old.eligible))),
@@ -91,5 +91,5 @@ refused-unanswered [K1 K2 J1 J2 keyed-words]: a control record that is refused i
 """)
 """Rules whose absence shows nowhere, because another covers for each.
 
-Why, and why their code stays, is told in docs/internals/planted-bugs.md.
+Why, and why their code stays, is described in docs/internals/planted-bugs.md.
 """

@@ -21,5 +21,5 @@ _NAMES: Final = """
 """
 
 SLOW: Final = frozenset(_NAMES.split())
-"""Two worlds of whole brokers or with large key tables; or, if the world of the page does not show the bug any more,
+"""Two worlds of complete brokers or with large key tables; or, if the world of the page does not show the bug any more,
 a search of minutes."""

@@ -2,7 +2,7 @@
 
 Rules that overlap: no checker notices if the fence at start alone is removed, or the voiding alone. A member run takes
 batches only in a segment that it opened itself ("active" is not kept on the disk), and opens only what it prepared
-itself. `start-fence` removes the rule behind both: a member run goes on with what an earlier one opened. `voided`
+itself. `start-fence` removes the rule after both: a member run continues with what an earlier one opened. `voided`
 removes voiding with both checks of the member run.
 """
 
@@ -125,7 +125,7 @@ settle-tail [I6 groups-die]: a segment is settled at a fenced disk's tail, not a
 @ core.copies.settle.length_of
 - return log.commit if log.unbroken else log.tail
 + return log.commit
-answered-anew [I13 suspects-restart]: suspects tell each other their tails on each link
+answered-anew [I13 suspects-restart]: suspects send each other their tails on each link
 @ core.copies.settle.on_link_up
 - settlement.answered.pop(member, None)
 + pass

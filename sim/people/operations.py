@@ -1,8 +1,8 @@
-"""People who rewind, skip, pause and resume consumer groups while everything else goes wrong.
+"""Administrators who rewind, skip, pause and resume consumer groups while everything else goes wrong.
 
-A person asks the broker that the coordinator names as the server of the consumer group, or another broker. Each
-operation has an id of its own. If the answer leaves the outcome open, the person asks again with the same id, sometimes
-twice at once. At the end every consumer group is resumed.
+An administrator asks the broker that the coordinator names as the server of the consumer group, or another broker. Each
+operation has an id of its own. If the answer leaves the outcome open, the administrator asks again with the same id,
+sometimes twice at once. At the end every consumer group is resumed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from ..programs.consumers import name_of
 from ..programs.population import CHANGING_US, LEAVES_SHARE, Population
 
 ANSWER_US = 900_000
-"""A person waits so long for an answer, and then asks again."""
+"""An administrator waits this long for an answer, and then asks again."""
 
 EARLY_SHARE = 0.5
 """So often a consumer of the group's own mode begins while the group has another one."""
 
 EARLY_US = 200_000
-"""So long before people give the group its own mode again."""
+"""This long before administrators give the group its own mode again."""
 
 TRIES_MAX = 5
-"""So often a person asks, unless the group must be resumed."""
+"""So often an administrator asks, unless the group must be resumed."""
 
 
 @dataclass
 class Wish:
-    """One operation on a consumer group, as a person asks for it.
+    """One operation on a consumer group, as an administrator asks for it.
 
     Attributes:
         must_be: It is asked for until it is done.
         until_known: It is asked for until it is known whether it was done.
-        then: What the person does after that.
+        then: What the administrator does after that.
     """
 
     partition: PartitionId
@@ -69,7 +69,7 @@ class Wish:
 
 
 class People:
-    """All persons of a world."""
+    """All administrators of a world."""
 
     def __init__(
         self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients, population: Population
@@ -86,11 +86,11 @@ class People:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a person waits for an answer, or a consumer group is paused or gets another mode."""
+        """Whether an administrator waits for an answer, or a consumer group is paused or gets another mode."""
         return bool(self._waiting) or bool(self._population.changing) or bool(self.paused())
 
     def act(self, rng: random.Random) -> None:
-        """A person starts one operation on a consumer group."""
+        """An administrator starts one operation on a consumer group."""
         partition = rng.choice(self._setting.partitions)
         groups = [*self._population.groups, *self._population.keyed_groups, *self._population.keyed_groups]
         group = name_of(rng.choice(groups)) if groups else ""
@@ -113,7 +113,7 @@ class People:
         self._begin(Wish(partition, group, operation, rng.randbytes(16), epoch, *place, known_len), rng)
 
     def move_back(self, partition: PartitionId, group: str, rng: random.Random) -> None:
-        """A person rewinds a consumer group to the beginning of its cursor segment, and asks once."""
+        """An administrator rewinds a consumer group to the beginning of its cursor segment, and asks once."""
         record, _ = self._cluster.coordinator.records.cursor(partition, name_of(group))
         if record is not None and not record.deleted:
             wish = Wish(
@@ -123,7 +123,8 @@ class People:
             self._begin(wish, rng)
 
     def change_mode(self, rng: random.Random) -> None:
-        """All consumers of a group end; people give it another mode and its own one again; then as many come."""
+        """All consumers of a group end; administrators give it another mode and its own one again; then as many
+        come."""
         population = self._population
         mine = (
             population.keyed_groups
@@ -146,7 +147,8 @@ class People:
         self._change_modes(name_of(group), partial(population.changing.discard, group))
 
     def begin_again(self, group: str, partition: PartitionId) -> bool:
-        """A consumer asked for another mode than its group has. It is begun again if people have changed the mode.
+        """A consumer asked for another mode than its group has. It is begun again if administrators have changed the
+        mode.
 
         A partition that was added while they changed it may have got the mode of that time: they change it back.
         """
@@ -186,7 +188,7 @@ class People:
         done()
 
     def _change_back(self, partition: PartitionId, group: str) -> bool:
-        """Give a group its own mode again on a partition. Returns whether people have ever changed it."""
+        """Give a group its own mode again on a partition. Returns whether administrators have ever changed it."""
         if group in self._own:
             self._configure(partition, group, self._own[group], lambda: None, must_be=True)
         return group in self._own
@@ -208,7 +210,7 @@ class People:
         self._begin(wish, rng)
 
     def end(self) -> None:
-        """The faults are over: people resume each consumer group that they paused."""
+        """The faults are over: administrators resume each consumer group that they paused."""
         self._is_over = True
         self._resume()
 

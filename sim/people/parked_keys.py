@@ -1,8 +1,8 @@
-"""People who look at keys that wait, release them, and skip messages, while everything else goes wrong.
+"""Administrators who look at keys that wait, release them, and skip messages, while everything else goes wrong.
 
-A person asks the server of the consumer group, or another broker. The person remembers what the last list said, and
-operates on keys of it, also long after it. A request is sometimes sent twice. When the faults are over, people release
-every key that a list shows.
+An administrator asks the server of the consumer group, or another broker. The administrator remembers what the last
+list said, and operates on keys of it, also long after it. A request is sometimes sent twice. When the faults are over,
+administrators release every key that a list shows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LOOK_US = 25_000
 """Mean time between two requests on a partition."""
 
 REMEMBERED_MAX = 30
-"""A person operates on one of the keys that were listed last."""
+"""An administrator operates on one of the keys that were listed last."""
 
 
 class KeyPeople:
-    """All persons of a world who care for parked keys of one consumer group."""
+    """All administrators of a world who care for parked keys of one consumer group."""
 
     def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients, group: str) -> None:
         self._setting = setting

@@ -128,7 +128,7 @@ class Clients:
         self.schedule.after(self._latency_us(address), on_open, stream)
 
     def send(self, stream: Stream, event: Event) -> None:
-        """Put something on the stream, behind all before it."""
+        """Put something on the stream, after all before it."""
         arrival = max(stream.arrivals[0], self.schedule.now_us + self._latency_us(stream.process.name))
         stream.arrivals[0] = arrival
         self.schedule.at(arrival, self._arrive, stream, event)
@@ -185,7 +185,7 @@ class Clients:
             stream.on_reply(what)
 
     def break_stream(self, stream: Stream, *, silent: bool = False) -> None:
-        """End a stream now; the client notices a little later, the broker is told if it consumed there."""
+        """End a stream now; the client notices a little later, the broker is notified if it consumed there."""
         if not stream.is_open:
             return
         stream.is_open = False

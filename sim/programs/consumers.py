@@ -79,7 +79,7 @@ class SimConsumer:
         self._begins = False  # the next batches are the first under this grant
         self._unacked: list[int] = []  # indexes after the messages that were handed out under this grant
         self._given = 0  # the end of the last message that was handed out,
-        self._passed = 0  # of what is passed over behind it,
+        self._passed = 0  # of what is passed over after it,
         self._acked = 0  # and of what the application is done with
         self._is_spread = clients.options.spread_consumers > 0 and self.mode is ConsumerMode.EXCLUSIVE
         self._stalls = False
@@ -113,7 +113,7 @@ class SimConsumer:
         """The application is told that the topic was deleted, and reads no more."""
         if self.alive:
             self._tell("the topic was deleted")
-            self._judge.seen.states.add("consumer told of a deleted topic")
+            self._judge.seen.states.add("consumer notified of a deleted topic")
             self.crash()
 
     def _ping(self) -> None:
@@ -234,7 +234,7 @@ class SimConsumer:
         elif isinstance(effect, ct.Passed):
             self._soon(lambda: self._skip(effect))
         elif isinstance(effect, ct.ConsumerGroupChanged):
-            self._judge.seen.states.add(f"consumer told of {effect.what}")
+            self._judge.seen.states.add(f"consumer notified of {effect.what}")
             if effect.what not in ("pause", "resume"):
                 place = make_offset(effect.segment, effect.index)
                 self._judge.rules.told_once.moved(self.name, self.partition, effect.what, effect.group_epoch, place)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .clients import Clients
 
 ANSWER_US: Final = 400_000
-"""So long a request waits for its answer."""
+"""This long a request waits for its answer."""
 
 
 class Forwards:

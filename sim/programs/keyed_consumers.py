@@ -50,7 +50,7 @@ class SimKeyedConsumer(SimConsumer):
 
     @property
     def carried(self) -> set[int]:
-        """Offsets of what would go on at the server of the next segment: grants, and acknowledgements to repeat."""
+        """Offsets of what would continue at the server of the next segment: grants, and acknowledgements to repeat."""
         if not self.alive:
             return set()
         unconfirmed, _ = self._core.confirmed_by(max(self._core.unconfirmed, default=0))
@@ -160,7 +160,7 @@ class SimKeyedConsumer(SimConsumer):
         if self._rests(token, at):
             return
         self._judge.rules.keyed.begun(self.group, self.partition, offsets[at], token)
-        if rng.random() < 0.7:  # others end at once, as far as the broker is told
+        if rng.random() < 0.7:  # others end at once, as far as the broker is notified
             self._core.begin(token, self._schedule.now_us)
         drawn = rng.random()
         work_us = rng.randint(100, 20_000) if drawn < 0.97 else rng.randint(500_000, 2_500_000)

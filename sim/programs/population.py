@@ -27,13 +27,14 @@ BATCH_US_MAX = 100_000
 """How long a batch may take when all faults are over, with slow disks and nothing else in flight."""
 
 AWAY_US = (500_000, 3_000_000)
-"""So long a consumer group is without consumers: longer than its delays, and than people and brokers take for most."""
+"""This long a consumer group is without consumers: longer than its delays, and than administrators and brokers take for
+most."""
 
 CHANGING_US = 50_000
 """So often a consumer looks whether the mode of its group is its own again."""
 
 LEAVES_SHARE = 0.5
-"""Of the consumers that all end at once, so many say so."""
+"""Of the consumers that all end at once, this many say so."""
 
 RANGE = "range"
 """What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
@@ -46,7 +47,7 @@ class Population:
         groups: The exclusive consumer groups, by the labels that the judge knows them by.
         keyed_groups: The consumer groups in which order is by key.
         away_until_us: Groups whose consumers have all ended, and when others come.
-        changing: Groups whose mode people change: no consumer comes meanwhile.
+        changing: Groups whose mode administrators change: no consumer comes meanwhile.
         there_before: Of added partitions: the groups that were there before.
     """
 
@@ -74,7 +75,7 @@ class Population:
         )
 
     def start_producers(self, batch_count: int, partitions: Sequence[PartitionId] = ()) -> None:
-        """Start the producers of each of these partitions, or of all, with so many batches each."""
+        """Start the producers of each of these partitions, or of all, with this many batches each."""
         config = producing.ProducerConfig(
             window_batches_max=self._setting.options.window_batches,
             delivery_timeout_ms=self._setting.options.delivery_timeout_ms,

@@ -63,7 +63,7 @@ class SimProducer:
         return self.left + len(self._messages)
 
     def crash(self) -> None:
-        """End without a word: its streams break, and its application is told nothing more."""
+        """End without a word: its streams break, and its application is notified of nothing more."""
         self.alive = False
         for stream in list(self._streams.values()):
             self._clients.break_stream(stream)
@@ -201,7 +201,7 @@ class SimProducer:
         self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
         taken_us = self._schedule.now_us - self._taken_us.pop(effect.batch_id)
         if taken_us > self.config.delivery_timeout_ms * 1000 + LATE_US:
-            self._clients.judge.fail("LATE", f"{self.name} is told of {messages} after {taken_us / 1000:g} ms")
+            self._clients.judge.fail("LATE", f"{self.name} is notified of {messages} after {taken_us / 1000:g} ms")
 
     def _open(self, address: str) -> None:
         def opened(stream: Stream | None) -> None:

@@ -5,10 +5,11 @@ the open segment. It reads up to that end, from one broker after another, with t
 what. The judge treats a reader as a consumer group that acknowledges all that it gets. So at the end the reader must
 have got the same messages as the consumer groups. The reader also checks three things itself: all messages that were
 acknowledged before it asked are before the end, a second read gives the same messages as the first, and no broker
-refuses a range up to the end that the master told, unless a segment became UNSETTLED since.
+refuses a range up to the end that the master reported, unless a segment became UNSETTLED since.
 
-Brokers that are in no late segment are asked more often than others, because no broker tells them newer chain records.
-They read the record when a client asks for the route. So the reader asks them for it while a segment is UNSETTLED.
+Brokers that are in no late segment are asked more often than others, because no broker reports them newer chain
+records. They read the record when a client asks for the route. So the reader asks them for it while a segment is
+UNSETTLED.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SimRangeReader:
         self._acknowledged: set[int] = set()  # before the end was asked for
         self._reading: _Reading | None = None
         self._was_blocked = False
-        self._chain: Chain | None = None  # as the master told it last
+        self._chain: Chain | None = None  # as the master reported it last
 
     def start(self) -> None:
         """Begin."""
@@ -86,7 +87,7 @@ class SimRangeReader:
         self.schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
 
     def begin_at(self, offset: int) -> None:
-        """The messages behind this place were cut off: go on from there."""
+        """The messages after this place were cut off: continue from there."""
         self._read_below = min(self._read_below, offset)
         self._later(self._ask)
 

@@ -11,8 +11,8 @@ is the publisher. It does what `rpc.distributed.publisher` does, with the same d
 coordinator that loses requests and answers. Masters carry out publications, as everywhere.
 
 Programs are killed, wake up as zombies, and run again, with other rows or with the same ones. Two programs use one
-writer. The topic grows. A person deletes a writer. A client sends batches that only a master may write. Staged data is
-away and comes back, is dropped by its own retention, or is lost for ever.
+writer. The topic grows. An administrator deletes a writer. A client sends batches that only a master may write. Staged
+data is away and comes back, is dropped by its own retention, or is lost for ever.
 
 Staged batches are not in simulated segments, because the stage topic is a topic like any other. Here a store holds
 them, and a read of a batch succeeds, or fails for now, or fails for ever.
@@ -27,5 +27,5 @@ them, and a read of a batch succeeds, or fails for now, or fails for ever.
     OWNER       nothing is decided for an owner while the writer is another one's
     SPREAD      all rows of a publication were spread over the same number of partitions
     REPEAT      the last publication is ok again, if its rows come again, however many partitions the topic has now
-    WHOLE       P8: what is decided becomes whole, once and in order
+    WHOLE       P8: what is decided becomes complete, once and in order
 """

@@ -38,18 +38,18 @@ GROWS_US = (20_000, 500_000)
 SLOW_SHARE = 0.5
 SLOW_US = (1_800_000, 3_000_000)
 SAYS_SO_US = 100_000
-"""A master says so long before the publisher's patience ends that it needs more time. Otherwise the publisher would
+"""A master says this long before the publisher's patience ends that it needs more time. Otherwise the publisher would
 complain about a healthy master, whose segment ends then (rule `complains-of-silence`)."""
 
 LATE_US = (2_000_000, 12_000_000)
 SHARED_SHARE = 0.35
-"""Of the worlds with two programs, so many have them use one writer."""
+"""Of the worlds with two programs, this many have them use one writer."""
 
 STAGED_HERE_SHARE = 0.8
-"""Of the staged batches that a master fetches, so many are on its own disk. Followers look on theirs for these."""
+"""Of the staged batches that a master fetches, this many are on its own disk. Followers look on theirs for these."""
 
 GROWING_SHARE = 0.5
-"""Of the worlds with several partitions, so many have a topic that grows to them."""
+"""Of the worlds with several partitions, this many have a topic that grows to them."""
 
 
 class Publishing:
@@ -280,7 +280,7 @@ class Publishing:
         )  # fmt: skip
 
     def _delete(self) -> None:
-        """A person deletes a writer of which nothing is decided and not done, and starts its program anew.
+        """An administrator deletes a writer of which nothing is decided and not done, and starts its program again.
 
         The program that opened it before was frozen, perhaps.
         """

@@ -49,7 +49,7 @@ class Decided:
 
     @property
     def what(self) -> str:
-        """For people."""
+        """For humans."""
         return f"publication {self.record.sequence} of {self.writer}"
 
 
@@ -194,7 +194,7 @@ class PublicationJudge:
             row += batch.rows
 
     def _check_copies(self, places: list[Batch], why: str) -> None:
-        """Behind a segment that is not settled a batch can be stored twice: one of the two was committed."""
+        """After a segment that is not settled a batch can be stored twice: one of the two was committed."""
         judge = self._judge
         for number, batch in enumerate(places, 1):
             try:

@@ -35,13 +35,14 @@ MORTAL_SHARE = 0.15
 
 GOES_BACK_SHARE = 0.2
 FORGETS_SHARE = 0.3
-"""Of the runs, so many begin with the last publication, because they were killed before they knew that it was done."""
+"""Of the runs, this many begin with the last publication, because they were killed before they knew that it was
+done."""
 
 REPEATS_SHARE = 0.5
-"""Of these, so many publish the same rows again, and the others publish other rows."""
+"""Of these, this many publish the same rows again, and the others publish other rows."""
 
 ZOMBIE_SHARE = 0.7
-"""Of the steps of a run that was killed, so many are taken all the same, because it was only frozen."""
+"""Of the steps of a run that was killed, this many are taken all the same, because it was only frozen."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Program:
         return self._done >= self._count
 
     def start(self) -> None:
-        """A new run opens the writer, and goes on behind the last publication."""
+        """A new run opens the writer, and continues after the last publication."""
         self._newest += 1
         self._open(self._newest)
 

@@ -124,7 +124,7 @@ class Finish(Steps):
             self._end(is_done=False)
             return
         if answer is not None and isinstance(answer.error, errors.CorruptionError):
-            self.publishing.judge.fail("CUTS", f"a master cannot go on: {answer.error}")
+            self.publishing.judge.fail("CUTS", f"a master cannot continue: {answer.error}")
 
         def complain(request: int, deadline_us: int) -> ResolveProducer:
             return ResolveProducer(request, partition, chain.open_segment.no, deadline_us)

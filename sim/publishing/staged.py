@@ -76,7 +76,7 @@ class Stage:
         return StagedBatch(partition, rows, offset, chunk)
 
     def end(self, partition: PartitionId) -> int:
-        """The offset behind all that is staged."""
+        """The offset after all that is staged."""
         return make_offset(1, self._next[partition])
 
     def is_away(self, partition: int) -> bool:
@@ -175,7 +175,7 @@ def _pause(for_us: int) -> Generator[int, None, None]:
 
 
 def go(schedule: Schedule, work: Coroutine[int, None, bool], then: Callable[[bool], None]) -> None:
-    """Do work of a broker that waits for nothing but `Unhurried`, in the world's time; then tell what it returned."""
+    """Do work of a broker that waits for nothing but `Unhurried`, in the world's time; then say what it returned."""
     try:
         for_us = work.send(None)
     except StopIteration as end:

@@ -30,7 +30,7 @@ def test_a_link_is_as_long_in_both_directions_and_stays_so() -> None:
 def test_consumer_of_another_mode_begins_again_only_after_people_changed_it() -> None:
     world = World(0, CORES, profile="crossings")
     partition, own = world.setting.partitions[0], WantedSettings(ConsumerMode.KEY_ORDERED)
-    assert not world.clients.other_mode("early", partition), "no person changed it: the judge calls it a fault"
+    assert not world.clients.other_mode("early", partition), "no administrator changed it: the judge calls it a fault"
     assert not world.people.is_busy
     world.people._own["early"] = own
     assert world.clients.other_mode("early", partition)

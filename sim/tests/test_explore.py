@@ -97,7 +97,7 @@ def test_a_world_without_misfortune_is_exhausted() -> None:
     found = _explored(replace(QUIET, messages=2, quick_disks=0), 4_000)
     assert not found.violation, report(found)
     assert found.exhausted
-    assert found.seen["told ok"] > 0
+    assert found.seen["reported ok"] > 0
     assert "the frontier was exhausted" in report(found)
     (end,) = found.ends
     assert [(p.segment, p.base) for p in end.promises] == [(1, 0), (1, 1)]

@@ -1,4 +1,4 @@
-"""Members of a group that are live and have no link: they say so, and their group is not whole."""
+"""Members of a group that are live and have no link: they say so, and their group is not complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _told(cluster: WholeCluster, broker: str) -> list[str]:
 
 
 def _clock(cluster: WholeCluster, broker: str) -> int:
-    """The wall clock that a broker told last, in milliseconds."""
+    """The wall clock that a broker reported last, in milliseconds."""
     item = cluster.coordinator.store.items[cluster.coordinator.keys.live(broker)]
     return records_pb2.LiveRecord.FromString(item.value).wall_ms
 

@@ -1,4 +1,4 @@
-"""What the judge forgives, and what not: memories that ended, weaker promises, gaps that a person declared."""
+"""What the judge forgives, and what not: memories that ended, weaker promises, gaps that an administrator declared."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
     with pytest.raises(Violation, match="I8"):
         pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 1, 0, "t"))
     pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 2, 0, "t"))
-    with pytest.raises(Violation, match="never told"):
+    with pytest.raises(Violation, match="never reported"):
         pair.judge.final(pair.chain, 0, ["early"])
     pair.judge.gap_told("early", ONE, 1)
     pair.judge.final(pair.chain, 0, ["early"])
@@ -288,7 +288,7 @@ def test_a_repeat_of_what_was_read_before_its_gap(was_told: bool) -> None:
 
 @pytest.mark.parametrize(("read", "is_forgiven"), [(2, True), (1, False), (0, False)])
 def test_a_range_that_ends_where_a_segment_is_lost(read: int, is_forgiven: bool) -> None:
-    """Its reader hears of the end after the declaration, and goes on behind the segment."""
+    """Its reader hears of the end after the declaration, and continues after the segment."""
     pair = _lost()
     judge = pair.judge
     pair.settle(2)
@@ -304,7 +304,7 @@ def test_a_range_that_ends_where_a_segment_is_lost(read: int, is_forgiven: bool)
 @pytest.mark.parametrize(("start", "is_forgiven"), [(make_offset(1, 2), True), (make_offset(2, 0), False), (0, False)])
 @pytest.mark.parametrize("was_told", [True, False])
 def test_a_lost_segment_with_all_behind_it_dropped(start: int, is_forgiven: bool, was_told: bool) -> None:
-    """The cursor says from where its readers were told nothing, and then a consumer is told of the drop."""
+    """The cursor says from where its readers were notified of nothing, and then a consumer is notified of the drop."""
     pair = _lost()
     judge = pair.judge
     judge.rules.gaps.asked.add((ONE, 1))
@@ -320,7 +320,7 @@ def test_a_lost_segment_with_all_behind_it_dropped(start: int, is_forgiven: bool
 
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_resend_of_what_an_at_most_once_group_had(is_lost: bool) -> None:
-    """Its producer had no answer, because the segment was opened over. Nothing tells after a loss that it is one."""
+    """Its producer had no answer, because the segment was opened over. Nothing reports after a loss that it is one."""
     pair = _lost()
     modes, (message, _) = pair.judge.rules.keyed, messages_of(pair.batches[0])
     pair.settle(2)

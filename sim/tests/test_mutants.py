@@ -1,4 +1,4 @@
-"""No rule could be left out: each planted bug is found, within so many seeds, by a promise that it may break."""
+"""No rule could be left out: each planted bug is found, within this many seeds, by a promise that it may break."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CORES_HAVE = (
     "writers",
     "far_us_max",
 )
-"""Options that mean nothing in whole brokers."""
+"""Options that mean nothing in complete brokers."""
 
 DRAWS = 60
 
@@ -91,8 +91,8 @@ def test_the_command_refuses_a_profile_that_means_nothing_there(
     assert main(["--profile", "modes", "--world", "brokers", *which]) == 2
     said = capsys.readouterr()
     assert said.err == (
-        "sim: the profile modes is about at-most-once groups, which a person makes, and --world brokers does not "
-        "simulate that: use --world cores\n"
+        "sim: the profile modes is about at-most-once groups, which an administrator makes, and --world brokers does "
+        "not simulate that: use --world cores\n"
     )
     assert not said.out
 

@@ -15,7 +15,7 @@ PLANTED = {*MUTATIONS, *OVERLAPPING}
 
 
 def _named_in_code() -> set[str]:
-    """The names behind the word rule in the sources of all packages."""
+    """The names after the word rule in the sources of all packages."""
     sources = [
         path
         for package in ("api", "broker", "client", "local", "operator")

@@ -412,7 +412,7 @@ def test_deliveries_out_of_order_twice_failed_or_too_early_are_found() -> None:
 
 
 def test_what_a_group_acknowledged_counts_when_a_rebuild_brings_its_cursor_back() -> None:
-    """The coordinator came back empty, and a broker made the cursor anew in a lower epoch before the rebuild."""
+    """The coordinator came back empty, and a broker made the cursor again in a lower epoch before the rebuild."""
     disks = Disks()
     chain = disks.open()
     disks.append("a-0", "b-0", count=3)

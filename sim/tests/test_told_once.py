@@ -1,4 +1,4 @@
-"""TOLD: what the judge finds if an offset is told to be gone twice, and what it allows."""
+"""TOLD: what the judge finds if an offset is reported as gone twice, and what it allows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_other_news_of_a_broker_are_allowed(mode: ConsumerMode, events: tuple[De
         ("moved", 3, (3, 0), False),
         ("rewind", 2, (3, 0), False),
     ],
-    ids=["goes on behind it", "reads it anew", "an epoch was missed", "a person moved it"],
+    ids=["continues after it", "reads it again", "an epoch was missed", "an administrator moved it"],
 )
 def test_offset_that_an_application_is_told_twice(
     what: str, epoch: int, begin: tuple[int, int], is_found: bool

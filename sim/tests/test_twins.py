@@ -1,4 +1,4 @@
-"""Copies and freezes of whole broker cores in the middle of a run: a twin does what the original does, and alone."""
+"""Copies and freezes of complete broker cores in the middle of a run: a twin does what the original does, and alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seriatim_broker.core.values.events import Event, Moment
 from sim.world import World
 
 EVERY = 23
-"""Of so many steps one is taken by a twin first: freezing a whole core costs as much as a hundred steps."""
+"""Of this many steps one is taken by a twin first: freezing a whole core costs as much as a hundred steps."""
 
 NIGHT = (pytest.mark.slow, pytest.mark.night)
 

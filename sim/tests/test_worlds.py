@@ -20,12 +20,12 @@ from sim.whole.injector import BrokerGroupsInjector
 
 NIGHT = (pytest.mark.slow, pytest.mark.night)
 BROKEN_MAX = 10
-"""A run of thousands ends at so many."""
+"""A run of thousands ends at this many."""
 
 COVERED = {mutation.profile for name, mutation in MUTATIONS.items() if name not in SLOW}
 QUICK_SEEDS = 2
 SHORT = 100
-"""Batches of a run of whole brokers, in profiles in which few will do."""
+"""Batches of a run of complete brokers, in profiles in which few will do."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ SWEEPS = (
             "segments": 4000, "accepted": 14_000, "opened over": 120, "settled": 120, "skipped a repeat": 25,
             "tables merged": 25, "mark inherited": 15, "server taken": 300, "tail copied": 300, "copy listed": 100,
             "planned switch": 70, "settled_by_suspect": 30, "declared lost": 5, "declared lost unsettled": 30,
-            "told of a gap": 25, "a gap told to a producer": 2,
+            "notified of a gap": 25, "a gap reported to a producer": 2,
         },
     ),
     Sweep(
@@ -82,15 +82,15 @@ SWEEPS = (
         },
     ),
     Sweep("suspects", "cores", 60, {"settled_by_suspect": 18, "promised and gone": 1}),
-    Sweep("gaps", "cores", 40, {"declared lost": 3, "declared lost unsettled": 10, "told of a gap": 13}),
-    Sweep("producers-crash", "cores", 60, {"a gap told to a producer": 3}),
-    Sweep("idle-producers", "cores", 20, {"producer forgotten": 6, "forgotten producer told": 2}),
+    Sweep("gaps", "cores", 40, {"declared lost": 3, "declared lost unsettled": 10, "notified of a gap": 13}),
+    Sweep("producers-crash", "cores", 60, {"a gap reported to a producer": 3}),
+    Sweep("idle-producers", "cores", 20, {"producer forgotten": 6, "forgotten producer reported": 2}),
     Sweep("idle-clocks", "cores", 20, {"append_time_set_back": 12, "producer forgotten": 12}),
     Sweep("tables-in-parts", "cores", 20, {"part taken": 20, "part lost": 2, "switched": 12}),
     Sweep("chatty", "cores", 20, {"folded": 18, "opened over": 3}),
     Sweep(
         *("ranges", "cores", 70),
-        {"range read": 47, "range read again": 40, "range blocked": 4, "told of a gap": 3},
+        {"range read": 47, "range read again": 40, "range blocked": 4, "notified of a gap": 3},
     ),
     Sweep(
         *("ranges-left-behind", "cores", 60),
@@ -126,7 +126,7 @@ SWEEPS = (
     Sweep("late-publications", "cores", 16, {"publication decided": 14, "producer forgotten": 3}),
     Sweep("unflushed-publications", "cores", 6, {"publication decided": 6}),
     Sweep("lost-publications", "cores", 8, {"publication decided": 7, "declared lost unsettled": 3}),
-    Sweep("frozen-masters", "cores", 60, {"told of the next master": 60}),
+    Sweep("frozen-masters", "cores", 60, {"notified of the next master": 60}),
     Sweep("nothing-fails", "cores", 80, {"planned switch": 80, "folded": 80}),
     Sweep("servers-lost", "cores", 200),
     Sweep("stubs-copied", "cores", 200),
@@ -135,21 +135,21 @@ SWEEPS = (
         *("retention", "cores", 150),
         {
             "trimmed": 75, "trimmed open": 45, "trimmed sealed": 19, "left the record": 40,
-            "told of dropped messages": 25,
+            "notified of dropped messages": 25,
         },
     ),
     Sweep(
         *("unread", "cores", 40),
         {
             "trimmed": 20, "trimmed open": 12, "trimmed sealed": 5, "left the record": 10,
-            "told of dropped messages": 6,
+            "notified of dropped messages": 6,
         },
     ),
     Sweep(
         *("retention", "brokers", 24),
         {
             "trimmed": 12, "trimmed open": 7, "trimmed sealed": 3, "left the record": 6,
-            "told of dropped messages": 4,
+            "notified of dropped messages": 4,
         },
     ),
     Sweep("modes", "cores", 200, {"granted again": 100, "granted once": 100, "a message was lost": 66}),
@@ -171,7 +171,7 @@ SWEEPS = (
     Sweep(
         *("crossings", "cores", 300),
         {
-            "declared lost": 10, "coordinator behind": 20, "told of dropped messages": 40, "group rewound": 5,
+            "declared lost": 10, "coordinator behind": 20, "notified of dropped messages": 40, "group rewound": 5,
             "trimmed": 60, "group without consumers": 90, "mode changed": 30, "publication decided": 30,
         },
     ),

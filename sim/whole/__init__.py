@@ -1,4 +1,4 @@
-"""Clusters of whole brokers: the production core and runtime, in processes of their own, on fakes.
+"""Clusters of complete brokers: the production core and runtime, in processes of their own, on fakes.
 
     brokers        a slot with its disk, a process with the runtime, and what they require of the cluster (`Home`)
     coordinator    the coordinator, whose records the judge reads
@@ -6,7 +6,7 @@
     remade_topics  a topic is deleted and made again
     topic_growth   a topic gets one more partition
     remade_groups  a consumer group is deleted and made again
-    rebuilds       a person rebuilds a coordinator that lost records
+    rebuilds       an administrator rebuilds a coordinator that lost records
     operator       an operator changes what it wants of broker groups
     cluster        all of these
     injector       the faults that only such a cluster can meet

@@ -1,4 +1,4 @@
-"""A whole broker in the simulation: the production runtime in a process of its own, with its own clock.
+"""A complete broker in the simulation: the production runtime in a process of its own, with its own clock.
 
 It takes the place of `brokers.Broker` and `brokers.Process`, which a world of bare cores has. So faults, clients and
 the judge are the same in both.
@@ -153,11 +153,11 @@ class RuntimeBroker:
         return self.put_away[0] if self.put_away is not None else self.disk
 
     def give_up(self) -> None:
-        """The directory is deleted under the process that runs on it, which goes on and notices nothing."""
+        """The directory is deleted under the process that runs on it, which continues and notices nothing."""
         self.given_up = self.disk.twin()
 
     def ended_badly(self, *, machine: bool) -> None:
-        """The run was ended by a fault: its directory is not marked clean, and perhaps the machine boots anew."""
+        """The run was ended by a fault: its directory is not marked clean, and perhaps the machine boots again."""
         if machine:
             self.directory.boot_now += 1
 
@@ -383,7 +383,7 @@ class RuntimeProcess:
         self._schedule.after(0, self._cluster.start_failed, self.broker, error)
 
     def stop(self, stopped: Callable[[], None]) -> None:
-        """End in order: hand over, then close; `stopped` is told."""
+        """End cleanly: hand over, then close; `stopped` is reported."""
         self.is_stopping = True
         self.loop.call_soon(self._begin_stop, stopped)
 
@@ -410,15 +410,15 @@ class RuntimeProcess:
         self.loop.freeze()
 
     def thaw(self) -> None:
-        """Go on, with all that has come meanwhile."""
+        """Continue, with all that has come meanwhile."""
         self.frozen = False
         self.loop.thaw()
 
     def look_for_room(self) -> None:
-        """A whole broker looks by itself."""
+        """A complete broker looks by itself."""
 
     def leave_network(self, *, silent: bool) -> None:
-        """All its connections end. With `silent` (its machine went down) the other ends are not told."""
+        """All its connections end. With `silent` (its machine went down) the other ends are not notified."""
         self._cluster.network.ended(self.broker.address, silent=silent)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of whole brokers: production core and runtime, on fakes; everything else is as with bare cores.
+"""A cluster of complete brokers: production core and runtime, on fakes; everything else is as with bare cores.
 
 It runs what bare cores leave out: the driver and its order of effects, links that are dialed from both sides, gathered
 transactions, the directory and its watches, leases, the election, and starts that join. Here the controller makes
@@ -38,7 +38,7 @@ CREATE_US_MAX = 30_000_000
 
 
 class WholeCluster:
-    """Brokers that are whole.
+    """Brokers that are complete.
 
     Args:
         setting: The time and the chance of their world.
@@ -144,7 +144,7 @@ class WholeCluster:
             copy.start()
 
     def check_one_ends(self) -> None:
-        """TWO: of two processes with copies of one directory, only one goes on."""
+        """TWO: of two processes with copies of one directory, only one continues."""
         for broker in self.displaced:
             if broker.process is not None:
                 self.scene.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
@@ -275,7 +275,7 @@ class WholeCluster:
 
 @contextmanager
 def _short_records(segments_max: int) -> Iterator[None]:
-    """Records of chains hold only so many segments, and pages twice as many; with 0 as many as in production."""
+    """Records of chains hold only this many segments, and pages twice as many; with 0 as many as in production."""
     before = chain_layout.RECORD_SEGMENTS_MIN, chain_layout.RECORD_SEGMENTS_MAX, records.PAGE_SEGMENTS
     if segments_max:
         _lay_out(segments_max // 2, segments_max, 2 * segments_max)

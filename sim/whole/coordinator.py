@@ -1,4 +1,4 @@
-"""The coordinator of a world of whole brokers: the judge reads its records as they are written."""
+"""The coordinator of a world of complete brokers: the judge reads its records as they are written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RuntimeCoordinator(CoordinatorServer):
         return sequence_of(self.store.items.get(self.keys.watermark(member.broker)), member)
 
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
-        """A group's cursor; the revision is not told."""
+        """A group's cursor; the revision is not reported."""
         return self._cursors.get(self.keys.cursor(partition, group)), 0
 
     # ---- an older copy of it ------------------------------------------------------------------------

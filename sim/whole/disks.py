@@ -1,4 +1,4 @@
-"""The disks of whole brokers: modelled, or written by the real storage adapter over a database in memory.
+"""The disks of complete brokers: modelled, or written by the real storage adapter over a database in memory.
 
 The adapter runs parts of a broker that other clusters leave out: writes become operations of one write group, extents
 are begun, copied forward and emptied, the newest batches are in memory, and a start reads what is on the disk. Only

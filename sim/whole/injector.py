@@ -1,4 +1,4 @@
-"""Faults that only whole brokers can meet: clocks, the coordinator's history and leases, older copies, stops."""
+"""Faults that only complete brokers can meet: clocks, the coordinator's history and leases, older copies, stops."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .operator import NEEDED_SHARE, BrokerGroupOperator
 from .rebuilds import NOTICED_US
 
 AWAY_US = (100_000, 400_000)
-"""For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""
+"""For this long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""
 
 EMPTY_SHARE = 0.25
 """Of the times that it goes back, so often it comes back empty."""
 
 EARLY_SHARE = 0.4
-"""So often the person comes before all brokers have noticed."""
+"""So often the administrator comes before all brokers have noticed."""
 
 UNNOTICED_US = (20_000, 200_000)
-"""So long after an older copy came back, most brokers have not noticed it."""
+"""This long after an older copy came back, most brokers have not noticed it."""
 
 ALONE_LOOK_US = 1_000
 """How often it is looked whether one broker alone knows what it wrote."""
 
 TOLD_US = 80_000
-"""Within this time a broker that tells a record has told it, over every link that is up."""
+"""Within this time a broker that reports a record has reported it, over every link that is up."""
 
 NOTED_US = 30_000
-"""So long after a broker was asked to note the watermark of its disk, it has usually done so."""
+"""This long after a broker was asked to note the watermark of its disk, it has usually done so."""
 
 STOP_US_MAX = 4_000_000
 """How long an orderly stop may take before its supervisor kills the process."""
 
 ONE_ENDS_US = 3_000_000
-"""So long after everything has healed, of two processes with one directory only one may run."""
+"""This long after everything has healed, of two processes with one directory only one may run."""
 
 
 class RuntimeInjector(Injector):
@@ -54,7 +54,7 @@ class RuntimeInjector(Injector):
         self._flipped: set[tuple[PartitionId, int]] = set()
 
     def heal(self) -> None:
-        """Undo all faults, also those of whole brokers only."""
+        """Undo all faults, also those of complete brokers only."""
         for broker in self._cluster.brokers.values():
             if broker.process is not None:
                 broker.process.clock.stalls_us_max = 0
@@ -65,7 +65,7 @@ class RuntimeInjector(Injector):
         self._schedule.after(ONE_ENDS_US, self._cluster.check_one_ends)
 
     def inject_remake_topic(self) -> None:
-        """The topic is deleted and made again under its name; clients of the old one are not told."""
+        """The topic is deleted and made again under its name; clients of the old one are not notified."""
         if not self._healing and not self._cluster.topics.is_busy:
             self._tell("the topic is deleted, and made again")
             self._cluster.topics.remake()
@@ -129,7 +129,8 @@ class RuntimeInjector(Injector):
             is_own = coordinator.writers[partition] == broker.name and any(
                 sent.epoch == chain.epoch for _, _, sent in writes
             )
-            # Another broker may have opened it, and this one read that and changed an older segment, and told no other.
+            # Another broker may have opened it, and this one read that and changed an older segment, and reported no
+            # other.
             before = self._scene.judge.seen.history[partition][-2:-1]
             if is_own and before and before[0].open_segment.no < chain.open_segment.no:
                 return broker, older[-1]
@@ -191,7 +192,7 @@ class RuntimeInjector(Injector):
             self._schedule.after(NOTICED_US + self._rng.randint(1, 1_000_000), self._rebuild, True)
 
     def _rebuild(self, have_looked: bool = False) -> None:
-        """A person rebuilds; with `have_looked` only after all brokers have had the time to look."""
+        """An administrator rebuilds; with `have_looked` only after all brokers have had the time to look."""
         if have_looked:
             self._cluster.person.check_alarm()
         self._cluster.person.rebuild(self._rebuilt)
@@ -297,7 +298,7 @@ class RuntimeInjector(Injector):
         self._schedule.after(self._rng.randint(20_000, 200_000), note)
 
     def inject_bit_flip(self) -> None:
-        """A bit of a sealed segment changes on one disk, while the other copy is whole and no disk is lost."""
+        """A bit of a sealed segment changes on one disk, while the other copy is complete and no disk is lost."""
         partition = self._partition()
         chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         sealed = [s for s in chain.segments if s.state is SegmentState.SEALED and s.sealed_len] if chain else []
@@ -318,7 +319,7 @@ class RuntimeInjector(Injector):
         return not self._flipped and super()._copies_are_whole()
 
     def _may_be_damaged(self, broker: RuntimeBroker) -> bool:
-        """Whether all other copies of the segments on this disk are whole, and stay."""
+        """Whether all other copies of the segments on this disk are complete, and stay."""
         return True
 
     def inject_started_copy(self) -> None:
@@ -373,13 +374,13 @@ class RuntimeInjector(Injector):
             process.thaw()
 
     def inject_roll(self) -> None:
-        """A broker is stopped in order and started again."""
+        """A broker is stopped cleanly and started again."""
         broker = self._victim()
         if broker.process is not None:
             self.roll(broker, broker.process)
 
     def roll(self, broker: RuntimeBroker, process: RuntimeProcess) -> None:
-        """Stop that process in order, if it is still the one; it is started again."""
+        """Stop that process cleanly, if it is still the one; it is started again."""
         if broker.process is not process or process.frozen or not process.is_serving or self._healing:
             return
         self._tell(f"{broker.name} is stopped")
@@ -445,7 +446,7 @@ class BrokerGroupsInjector(RuntimeInjector):
         self._operator.want(group, what, epoch_back=epoch_back)
 
     def inject_older_operator(self) -> None:
-        """An operator that was deposed goes on beside its successor."""
+        """An operator that was deposed continues beside its successor."""
         self._want("activate")
         self._want("drain", epoch_back=1)
 
@@ -454,7 +455,7 @@ class BrokerGroupsInjector(RuntimeInjector):
         self._operator.add_group()
 
     def inject_gated_roll(self) -> None:
-        """A broker is stopped in order if the gate says that it may be; any broker is asked."""
+        """A broker is stopped cleanly if the gate says that it may be; any broker is asked."""
         needed = self._operator.needed()
         victim = self._rng.choice(needed) if needed and self._rng.random() < NEEDED_SHARE else self._victim()
         process = victim.process

@@ -1,4 +1,4 @@
-"""Whole brokers, as the three kinds of clusters that a world may have."""
+"""Complete brokers, as the three kinds of clusters that a world may have."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .disks import AdapterDisks
 from .injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
 
 BROKERS = ClusterKind(draw_for_brokers, WholeCluster, RuntimeInjector)
-"""Whole brokers."""
+"""Complete brokers."""
 
 DISKS = ClusterKind(draw_for_brokers, lambda setting: WholeCluster(setting, AdapterDisks), DisksInjector)
-"""Whole brokers whose disks the real storage adapter writes."""
+"""Complete brokers whose disks the real storage adapter writes."""
 
 GROUPS = ClusterKind(draw_for_brokers, lambda setting: WholeCluster(setting, has_operator=True), BrokerGroupsInjector)
-"""Whole brokers with an operator."""
+"""Complete brokers with an operator."""

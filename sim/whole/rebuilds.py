@@ -1,8 +1,9 @@
-"""An older copy of the coordinator in a world of whole brokers: which broker notices it, and how a person rebuilds it.
+"""An older copy of the coordinator in a world of complete brokers: which broker notices it, and how an administrator
+rebuilds it.
 
 The rebuild is the production code:
 
-1. Each broker tells what it knows, as it does on the wire.
+1. Each broker reports what it knows, as it does on the wire.
 2. The rebuild makes a plan from that and from the records of the coordinator.
 3. It writes the plan by compare-and-swap. The judge checks these writes like any other.
 """
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from .brokers import Home, RuntimeBroker, RuntimeProcess
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
-"""So long after the coordinator is back, a broker has looked at it, with any clock."""
+"""This long after the coordinator is back, a broker has looked at it, with any clock."""
 
 COPIES_US = 5_000_000
-"""So long after everything has drained, all brokers have looked at the coordinator and listed what they keep copies
+"""This long after everything has drained, all brokers have looked at the coordinator and listed what they keep copies
 of."""
 
 COPIES_LOOK_US = 100_000
@@ -50,7 +51,7 @@ AGAIN_S = 0.1
 """Before it is repeated."""
 
 ASK_US = (200, 20_000)
-"""How long the person takes from one broker to the next, and before one that does not answer is asked again."""
+"""How long the administrator takes from one broker to the next, and before one that does not answer is asked again."""
 
 
 class Person:
@@ -144,7 +145,7 @@ class Person:
         if plan.conflicts:
             scene.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
         if plan.refusals:
-            scene.judge.fail("I13", f"all brokers told, and nothing may be written: {plan.refusals}")
+            scene.judge.fail("I13", f"all brokers reported, and nothing may be written: {plan.refusals}")
         for step in plan.steps:
             self._schedule.tell(PERSON, step.text)
             scene.judge.seen.states.add("coordinator rebuilt")

@@ -1,4 +1,4 @@
-"""A consumer group is deleted and made again under its name, while producers and the other groups go on.
+"""A consumer group is deleted and made again under its name, while producers and the other groups continue.
 
 A broker deletes the consumer group with the production code, when no server knows a consumer of it any more. New
 consumers come at once, or later, when the controller may have removed the deleted cursors. For the judge, each consumer

@@ -1,4 +1,4 @@
-"""A topic is deleted and made again under its name, while producers and consumers of the old one go on.
+"""A topic is deleted and made again under its name, while producers and consumers of the old one continue.
 
 The controller does it with the production code. If it dies in between, the simulation asks its successor again, as an
 administrator would. The partitions of the new topic have other numbers, so each message belongs to one of the two
@@ -21,7 +21,7 @@ TOPIC = "topic"
 TOPIC_DEADLINE_S = 5.0
 STEP_US = 20_000
 FORGOTTEN_US = 3_000_000
-"""So long after all is healed and drained, nothing of a deleted topic is left."""
+"""This long after all is healed and drained, nothing of a deleted topic is left."""
 
 
 class TopicMaker:

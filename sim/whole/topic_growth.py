@@ -1,4 +1,4 @@
-"""A topic gets one more partition, while producers and consumers of the others go on.
+"""A topic gets one more partition, while producers and consumers of the others continue.
 
 The controller does it with the production code. If it dies in between, the simulation asks its successor again. Of
 each consumer group that had a cursor before the partition belonged to the topic, there must be one on the partition
@@ -6,7 +6,7 @@ each consumer group that had a cursor before the partition belonged to the topic
 same, from the first one (I13).
 
 If the coordinator is rebuilt before the world sees the new partition, the rebuild may have added it: a disk had its
-chain, and no disk had the cursors, because no group had acknowledged anything there. Those groups begin anew, as the
+chain, and no disk had the cursors, because no group had acknowledged anything there. Those groups start over, as the
 command `coordinator rebuild` says.
 """
 

@@ -116,7 +116,7 @@ class FakeBrokers:
 
 
 class FakeClock:
-    """Goes on when it is told to."""
+    """Continues when it is told to."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -59,7 +59,7 @@ def test_between_times() -> None:
 
 
 def test_what_comes_while_the_query_is_planned_is_for_the_next_one() -> None:
-    """A time is asked for behind the ends; messages that came in between do not belong to the range."""
+    """A time is asked for after the ends; messages that came in between do not belong to the range."""
     cluster = brokers(p0=FakePartition([100]))
 
     class Growing(FakeBrokers):
@@ -102,8 +102,8 @@ def test_behind_what_was_dropped_to_the_last_message_nothing_is_missing() -> Non
 @pytest.mark.parametrize(
     ("given", "kind", "told"),
     [
-        ({"endingOffsets": '{"orders": {"0": "2:51"}}'}, OffsetsError, "behind the end of orders/0, which is 2:50"),
-        ({"startingOffsets": '{"orders": {"0": "7:0"}}'}, OffsetsError, "behind the end"),
+        ({"endingOffsets": '{"orders": {"0": "2:51"}}'}, OffsetsError, "after the end of orders/0, which is 2:50"),
+        ({"startingOffsets": '{"orders": {"0": "7:0"}}'}, OffsetsError, "after the end"),
         ({"startingOffsets": '{"orders": {"9": "1:0"}}'}, OffsetsError, "partition 9"),
         (
             {"startingOffsets": '{"orders": {"0": "1:9"}}', "endingOffsets": '{"orders": {"0": "1:3"}}'},

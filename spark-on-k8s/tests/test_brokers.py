@@ -1,4 +1,4 @@
-"""Brokers that cannot tell a place at the moment are asked again for as long as `readTimeout` says."""
+"""Brokers that cannot report a place at the moment are asked again for as long as `readTimeout` says."""
 
 from __future__ import annotations
 

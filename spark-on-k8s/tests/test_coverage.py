@@ -1,4 +1,4 @@
-"""An audit must find each kind of damage, and nothing in what is whole."""
+"""An audit must find each kind of damage, and nothing in what is complete."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ DAMAGE: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
     "a sequence comes again": ("repeat", lambda rows: [*rows[:12], rows[12] | {"sequence": 11}, *rows[13:]]),
     "an epoch goes back": ("epoch", lambda rows: [*rows[:13], rows[13] | {"epoch": 0}]),
     "more was passed over than there is": ("order", lambda rows: [*rows[:4], rows[4] | {"passed": 2}, *rows[5:]]),
-    "a row lies behind the range": ("range", lambda rows: [*rows, *rows_of(4, 1, segment=2, sequence=30)]),
+    "a row lies after the range": ("range", lambda rows: [*rows, *rows_of(4, 1, segment=2, sequence=30)]),
 }
 
 

@@ -1,4 +1,4 @@
-"""What users may give as options, and what they are told of the rest."""
+"""What users may give as options, and what they learn of the rest."""
 
 from __future__ import annotations
 

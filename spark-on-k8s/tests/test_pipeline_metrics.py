@@ -1,4 +1,4 @@
-"""A driver's metrics: what is known is told, what is not known is left out, and nothing else listens."""
+"""A driver's metrics: what is known is reported, what is not known is left out, and nothing else listens."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 class Told(PipelineMetrics):
-    """Says when it was told a lag."""
+    """Says when it was sent a lag."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What tasks stage is published once and in their order; what goes wrong is told, and tried again where that helps."""
+"""What tasks stage is published once and in their order; what goes wrong is reported, and tried again where that
+helps."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_every_row_is_in_one_publication_and_partitions_keep_their_order() -> No
     for number in range(REPLAY.publications):
         pieces = REPLAY.pieces(number)
         assert sum(piece.last - piece.first for piece in pieces) <= 40
-        assert {piece.path[0] for piece in pieces} == {"0", "1"}, "both partitions go on together"
+        assert {piece.path[0] for piece in pieces} == {"0", "1"}, "both partitions continue together"
         for piece in pieces:
             sent.setdefault(piece.path, []).extend(range(piece.first, piece.last))
     assert sent == {"0/0": list(range(100)), "0/100": list(range(25)), "1/0": list(range(10))}

@@ -77,7 +77,7 @@ def test_from_where_the_options_say() -> None:
     query = Query(startingTimestamp=NOON.isoformat())
     query.brokers.topics["orders"].times[NOON] = {0: 50}
     assert query.begin() == {0: "1:50"}
-    with pytest.raises(OffsetsError, match="behind the end"):
+    with pytest.raises(OffsetsError, match="after the end"):
         Query(startingOffsets='{"orders": {"0": "1:101"}}').begin()
 
 

@@ -1,6 +1,7 @@
 {{/* Rights of the operator in each namespace that it looks after. */}}
 {{- define "seriatim.operator.rules" -}}
-# People own clusters, topics and consumer groups. The operator reports on them, and adds a finalizer if one is wanted.
+# Administrators own clusters, topics and consumer groups. The operator reports on them, and adds a finalizer if one is
+# wanted.
 - apiGroups: [seriatim.dev]
   resources: [brokerclusters, topics, consumergroups]
   verbs: [get, list, watch, patch]
@@ -25,7 +26,7 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
-# Another operator may look after a cluster. Its Lease tells whether it lives.
+# Another operator may look after a cluster. Its Lease shows whether it lives.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get]
@@ -39,14 +40,14 @@
 
 {{/* Objects without a namespace that the operator reads. */}}
 {{- define "seriatim.operator.nodeRules" -}}
-# Tells whether a node is gone, cordoned or out of service, which node has a local disk, and how a class binds.
+# Shows whether a node is gone, cordoned or out of service, which node has a local disk, and how a class binds.
 - apiGroups: [""]
   resources: [nodes, persistentvolumes]
   verbs: [get, list, watch]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]
   verbs: [get, list, watch]
-# Tells whether the definitions here are those that this operator knows, and when one is added.
+# Reports whether the definitions here are those that this operator knows, and when one is added.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [get, list, watch]

@@ -124,7 +124,7 @@ def fetch(*, write_sums: bool) -> None:
 def main() -> int:
     """Fetch the files. Return 1 if that fails."""
     parser = argparse.ArgumentParser(description="get Kafka, for the comparison in make bench-spark")
-    parser.add_argument("--write-sums", action="store_true", help="write SHA256SUMS anew, after a change of a version")
+    parser.add_argument("--write-sums", action="store_true", help="rewrite SHA256SUMS, after a change of a version")
     try:
         fetch(write_sums=parser.parse_args().write_sums)
     except FetchError as exc:

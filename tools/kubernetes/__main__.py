@@ -22,7 +22,7 @@ EXIT_CANNOT: Final = 3
 
 
 def say(line: str) -> None:
-    """One line for people."""
+    """One line for humans."""
     print(f"e2e-cluster: {line}", flush=True)
 
 

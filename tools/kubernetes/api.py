@@ -147,7 +147,7 @@ class Cluster:
             lifecycle.on_nodes(lambda node: node.import_image(kept) if node.is_running else None)
 
     def tag_image(self, reference: str, other: str) -> None:
-        """Give an image a second name on every node that runs; a node that is made anew does not have it."""
+        """Give an image a second name on every node that runs; a node that is recreated does not have it."""
         lifecycle = self._lifecycle()
         with lifecycle.locked():
             lifecycle.on_nodes(lambda node: node.tag_image(reference, other) if node.is_running else None)
@@ -177,7 +177,7 @@ class Cluster:
         return variables
 
     def describe(self) -> str:
-        """Processes, nodes and volumes, for people."""
+        """Processes, nodes and volumes, for humans."""
         lines = []
         if self._layout is not None:
             records = sorted(self._lifecycle().processes.alive(), key=lambda record: record.name)

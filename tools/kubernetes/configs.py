@@ -1,7 +1,7 @@
 """The flags and configuration files of the cluster's programs, as pure functions of the layout.
 
 Times are shorter than Kubernetes' defaults, so that a lost node is noticed while a test waits. Each time is here with
-its default. docs/operating/kubernetes-on-one-machine.md lists them for people.
+its default. docs/operating/kubernetes-on-one-machine.md lists them for humans.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ state = "/run/containerd"
 def cni_config(node: NodeLayout) -> str:
     """How one node's pods are joined to the network (see `network`).
 
-    The plugin notes used addresses on the node's disk, so a node that comes back goes on with the next address. By
+    The plugin notes used addresses on the node's disk, so a node that comes back continues with the next address. By
     default the notes are in /var/lib/cni, which ends with the node's mounts. Then:
     1. A new pod gets the address of a pod that was killed.
     2. The host route of the old pod is still there, and is taken for the new one.

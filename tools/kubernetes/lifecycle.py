@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of `up`: what people read, and what is done."""
+    """One step of `up`: what users read, and what is done."""
 
     title: str
     act: Callable[[], object]

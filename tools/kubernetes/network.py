@@ -37,7 +37,7 @@ CUT_CHAIN: Final = "SERIATIM-CUT"
 CUT_HOOKS: Final = ("PREROUTING", "OUTPUT")
 
 EDGE_CHAIN: Final = "SERIATIM-EDGE"
-"""Our chain in the `mangle` table, behind all translation: it drops packets for a pod that is gone.
+"""Our chain in the `mangle` table, after all translation: it drops packets for a pod that is gone.
 
 Without it, the host's default route carries packets for such a pod, or for an unknown Service, out of this machine.
 There another host might answer."""

@@ -14,7 +14,7 @@ from typing import Final
 
 KUBELET_ROOT: Final = Path("/var/lib/kubelet")
 """The node's own folder is mounted here. Sockets are made below: their paths may have 108 characters, and a checkout's
-path would use them up; and some are at this path whatever the kubelet is told."""
+path would use them up; and some are at this path whatever the kubelet is configured with."""
 
 IN_MEMORY: Final = (
     Path("/run/containerd"),  # containerd's socket and state, the shims' sockets, runc's records

@@ -37,7 +37,7 @@ class Module:
     Attributes:
         name: Its folder below `programs/`.
         packages: The commands' import paths.
-        minutes: About how long a first build takes on two cores, for people.
+        minutes: About how long a first build takes on two cores, for humans.
     """
 
     name: str
@@ -82,7 +82,7 @@ ALL: Final = (KUBERNETES, HELM, COREDNS)
 
 
 def link_flags(module: Module) -> str:
-    """The linker's flags; Kubernetes' programs are told their version, without which Helm refuses their cluster."""
+    """The linker's flags; Kubernetes' programs are given their version, without which Helm refuses their cluster."""
     if module is not KUBERNETES:
         return "-s -w"
     version = kubernetes_version((module.directory / "go.mod").read_text())

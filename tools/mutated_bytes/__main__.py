@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 def examine(
     names: Sequence[str], seed: int, begin: int, count: int, *, module: str = MODULE, deadline_s: float = CHILD_S_MAX
 ) -> list[Outcome]:
-    """Give inputs to some decoders, all in one process. If it ends too early, those behind get none."""
+    """Give inputs to some decoders, all in one process. If it ends too early, those after get none."""
     with tempfile.NamedTemporaryFile() as told:
         told.write(PLACE.pack(0, -1))
         told.flush()

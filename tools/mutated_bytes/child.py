@@ -24,7 +24,8 @@ MEMORY_BYTES_MAX: Final = 128 << 20
 """A decoder may take so much more memory than before its first input. Inputs have some KB; bodies unpack to 4 MiB."""
 
 ADDRESSES_BYTES_MAX: Final = 2 << 30
-"""The process may have so many more bytes of addresses: threads and Arrow's pool reserve many that they do not use."""
+"""The process may have this many more bytes of addresses: threads and Arrow's pool reserve many that they do not
+use."""
 
 INPUT_S_MAX: Final = 1.0
 """Time of the processor for one input."""
@@ -35,7 +36,7 @@ WARM_UP: Final = 200
 INPUT_SIZE_BYTES_MAX: Final = 1 << 20
 
 KEPT_MAX: Final = 5
-"""At most so many red inputs are told in full."""
+"""Maximum number of red inputs that are reported in full."""
 
 
 def input_of(decoder: Decoder, seed: int, number: int) -> bytes:
@@ -116,7 +117,7 @@ def _limit_addresses() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:  # this system does not tell: the peak is measured all the same
+    except OSError:  # this system does not report it: the peak is measured all the same
         return
     resource.setrlimit(resource.RLIMIT_AS, (now + ADDRESSES_BYTES_MAX, resource.RLIM_INFINITY))
 

@@ -33,7 +33,7 @@ EXCEPTIONS = {
     "spark-on-k8s/src/seriatim_spark/pipelines/traffic.py: GroupLag": "the package's names are public",
     # the words of others
     "operator/*: *generation": "Kubernetes counts the changes of an object so",
-    "api/src/seriatim_api/network/tls.py: *generation": "public: how often the certificates were read anew",
+    "api/src/seriatim_api/network/tls.py: *generation": "public: how often the certificates were read again",
     "api/src/seriatim_api/network/tls_contexts.py: *generation": "that of the certificates",
     "broker/*: *generation": "that of the certificates",
     "client/*: *generation": "that of the certificates",
@@ -44,7 +44,7 @@ EXCEPTIONS = {
     "client/src/seriatim/cli/_root.py: RootGroup": "click calls commands that have commands a group",
     # other kinds of runs and groups
     "api/src/seriatim_api/wire/frames.py: ReplicateRun": "the glossary's third kind of run, of a frame",
-    "broker/src/seriatim_broker/adapters/rocks/extents.py: ExtentRun": "batches behind each other in an extent",
+    "broker/src/seriatim_broker/adapters/rocks/extents.py: ExtentRun": "batches one after the other in an extent",
     "broker/src/seriatim_broker/adapters/rocks/writer.py: WriteGroup": "writes that are flushed together",
     "local/src/seriatim_local/embedded/store.py: _Group": "writes that are flushed together",
     "broker/src/seriatim_broker/runtime/coordinator/group_epochs.py: group_epochs": "the glossary's group epoch",
@@ -60,7 +60,7 @@ EXCEPTIONS = {
 
 
 class Word(NamedTuple):
-    """A word that names do not have, or only behind one of `nouns`, and what to write."""
+    """A word that names do not have, or only after one of `nouns`, and what to write."""
 
     word: str
     nouns: tuple[str, ...]
@@ -91,7 +91,7 @@ def table(page: str, heading: str) -> list[tuple[list[str], str]]:
 
 
 def words() -> tuple[list[Word], list[Word]]:
-    """The words that no name has, and those that classes and modules have only behind a noun."""
+    """The words that no name has, and those that classes and modules have only after a noun."""
     page = GLOSSARY.read_text(encoding="utf-8")
     never = [Word(word, (), right) for left, right in table(page, "not in a name") for word in left]
     alone = [
@@ -132,7 +132,7 @@ def fault(name: Name, never: list[Word], alone: list[Word]) -> str:
             return f"{name.path}:{name.line}: {name.name}: not `{word.word}`, but {word.instead}"
     for word in alone if name.is_class_or_module else ():
         if any(part == word.word and (not at or found[at - 1] not in word.nouns) for at, part in enumerate(found)):
-            return f"{name.path}:{name.line}: {name.name}: `{word.word}` only behind {word.instead}"
+            return f"{name.path}:{name.line}: {name.name}: `{word.word}` only after {word.instead}"
     return ""
 
 

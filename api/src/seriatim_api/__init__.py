@@ -7,7 +7,7 @@ It imports nothing, because the broker's core uses modules of it and does no I/O
     terminal  what commands print and ask
     v1        the generated protobuf messages
 
-What stands outside the rooms:
+Outside the rooms:
 
     ids             identifiers that cross processes, and the arithmetic of offsets
     errors          the error catalogue
@@ -18,7 +18,7 @@ What stands outside the rooms:
     record_batches  the metadata of a body
     publications    the manifest of a publication, and its digest
     dead_letters    names, ids and headers of dead letters
-    key_names       names of keys among brokers, and their notation for people
+    key_names       names of keys among brokers, and their notation for humans
     retry           legal retry policies of consumer groups
     spreading       which consumer of an exclusive consumer group reads which partition
     lag             the lag of a consumer group

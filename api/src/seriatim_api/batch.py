@@ -1,7 +1,7 @@
 """The header of a batch: 192 bytes, little-endian, the same on the wire and on disk.
 
 A batch is sent, stored, replicated, recognised as a repeat and delivered as a whole. After it was sent, it is never cut
-anew. The producer fills in its part (producer, sequence, count, the body's length and CRC-32C). The master of the
+again. The producer fills in its part (producer, sequence, count, the body's length and CRC-32C). The master of the
 segment adds the place (segment, base index), the append time, `spared` and the checksum chain. The body is opaque here.
 
     bytes   field

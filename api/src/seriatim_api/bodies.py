@@ -4,7 +4,7 @@ The columns are key and value (binary), timestamp (int64, ms), headers (map of u
 without values holds nulls. The header of a batch is in `batch`.
 
 `read_body` is the only way to read a body that another process wrote. Arrow trusts what it reads: offsets that point
-behind the data give the memory of this process, or end it by a signal. So a body is read in three steps. `read_layout`
+after the data give the memory of this process, or end it by a signal. So a body is read in three steps. `read_layout`
 checks the metadata, and limits what it may unpack to. Arrow reads the record batch. `validate` looks at each offset,
 each bit of validity and each text in it.
 
@@ -46,8 +46,8 @@ def read_body(body: bytes, message_count: int, compression: int | None = None) -
 
     Raises:
         BatchMismatchError: It does not have `message_count` messages.
-        UnreadableBodyError: It is not a whole record batch of `SCHEMA`, it is compressed in another way, or it unpacks
-            to too much.
+        UnreadableBodyError: It is not a complete record batch of `SCHEMA`, it is compressed in another way, or it
+            unpacks to too much.
     """
     layout = read_layout(body, message_count)
     if compression is not None and layout.compression != compression:

@@ -41,7 +41,7 @@ ADDED_HEADERS: Final = (_TOPIC, _PARTITION, _OFFSET, _GROUP, _ATTEMPTS, _REASON,
 """What a dead letter has in addition to the headers of its message."""
 
 HISTORY_MAX: Final = 10
-"""So many of its earlier dead letters a message remembers."""
+"""How many of its earlier dead letters a message remembers."""
 
 _ENTRY: Final = frozenset(("offset", "group", "attempts", "reason", "time_ms"))
 _OFFSETS = struct.Struct("<Q")

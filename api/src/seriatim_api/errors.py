@@ -1,8 +1,8 @@
 """The error catalogue: every error of Seriatim, by number.
 
 Number and class are part of the contract. A text may be improved in any release. `retriable` means that the same call
-may succeed later although no person or program changes anything. `seriatim_api.status` maps the errors to gRPC, and
-takes the data from here.
+may succeed later although no administrator or program changes anything. `seriatim_api.status` maps the errors to gRPC,
+and takes the data from here.
 
     SeriatimError
     ├── RequestError            a mistake in the request: not retriable, nothing stored
@@ -40,7 +40,7 @@ class SeriatimError(Exception):
 
     Attributes:
         number: The error's number, the same in every language and version.
-        retriable: Whether the same call may succeed later, although no person or program changes anything.
+        retriable: Whether the same call may succeed later, although no administrator or program changes anything.
         grpc_status: The name of the gRPC status code that carries it.
         outcome_known: For a send attempt: True if nothing of it was stored or ever will be.
         retry_after_ms: How long to wait before a retry, in ms, if the broker can tell; else None.
@@ -117,7 +117,7 @@ class IllegalMessageError(RequestError, TypeError, ValueError):
 
 
 class UnreadableBodyError(BadRequestError):
-    """The body of a batch is not a whole record batch with the columns of a message, or it unpacks to too much: no
+    """The body of a batch is not a complete record batch with the columns of a message, or it unpacks to too much: no
     reader could take it apart. A client that follows the protocol never sends such a batch."""
 
     number = 114
@@ -168,7 +168,7 @@ class OffsetOutOfRangeError(RequestError):
 class MessagesGoneError(RequestError):
     """Messages of a range were declared lost, or retention dropped them. `details` has their range, `start` and `end`.
 
-    A reader with an `on_loss` function calls it instead, and goes on behind these messages.
+    A reader with an `on_loss` function calls it instead, and continues after these messages.
     """
 
     number = 126
@@ -176,7 +176,7 @@ class MessagesGoneError(RequestError):
 
 
 class PreconditionError(RequestError):
-    """The state of the cluster forbids the request until a person or a program acts. The message says how."""
+    """The state of the cluster forbids the request until an administrator or a program acts. The message says how."""
 
     number = 130
     grpc_status = "FAILED_PRECONDITION"
@@ -185,7 +185,7 @@ class PreconditionError(RequestError):
 class CoordinatorRefusedError(PreconditionError):
     """The coordinator answers reads and refuses to write: it has no space left, or this broker has no right to write.
 
-    Messages are safe, and open segments go on accepting. No switch, crossing or administration can end until the
+    Messages are safe, and open segments keep accepting. No switch, crossing or administration can end until the
     coordinator takes writes again. It is not known whether this write was carried out: when a write fills etcd's
     quota, etcd keeps the write and gives the same answer.
     """
@@ -279,7 +279,7 @@ class SequencePassedError(ProducerError):
 
 class StagedDataGoneError(ProducerError):
     """Some staged rows are gone, or no broker that has them answers; or they repeat a publication that was decided for
-    another number of partitions while they were staged. Nothing was published: stage all rows anew.
+    another number of partitions while they were staged. Nothing was published: stage all rows again.
     """
 
     number = 214
@@ -412,7 +412,7 @@ class OrderViolationError(ConsumerError):
 
 
 class PositionUnknownError(ConsumerError):
-    """No broker can tell the place in the partition, or the consumer group's, at this moment. Nothing is lost: ask
+    """No broker can report the place in the partition, or the consumer group's, at this moment. Nothing is lost: ask
     again.
     """
 
@@ -526,7 +526,7 @@ class RunOverError(StorageError):
 
 
 class DirectoryInUseError(StorageError):
-    """Another process runs, or starts, with this data directory or a copy of it. The other process goes on unchanged.
+    """Another process runs, or starts, with this data directory or a copy of it. The other process continues unchanged.
 
     End one of the two. Never start a copy of a data directory beside the original.
     """

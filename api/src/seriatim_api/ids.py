@@ -92,7 +92,7 @@ def split_offset(offset: int) -> tuple[int, int]:
 
 
 def format_offset(offset: int) -> str:
-    """An offset as text for people, `segment:index`."""
+    """An offset as human-readable text, `segment:index`."""
     segment_no, index = split_offset(offset)
     return f"{segment_no}:{index}"
 

@@ -1,4 +1,4 @@
-"""Names of keys among brokers, and the one notation of keys for people.
+"""Names of keys among brokers, and the one notation of keys for humans.
 
 A name is a letter and the key: `k` and the key itself; `h` and the SHA-256 of a key over 1,024 bytes; `o` and the
 offset of a message that is a key of its own.
@@ -6,7 +6,7 @@ offset of a message that is a key of its own.
 The notation is percent-encoding (RFC 3986) of the bytes of the key. Letters, digits and signs of every language stay as
 they are. A percent sign, a space, what cannot be printed, and bytes that are no UTF-8 are written as `%` and two
 hexadecimal digits: `order%207`, `100%25`, `%00`. Four words stand for what has no such text. No key is written like
-one of them, because each has a letter behind the `%` that is no hexadecimal digit, or two letters of which one is none:
+one of them, because each has a letter after the `%` that is no hexadecimal digit, or two letters of which one is none:
 
     %empty                 the key without any byte
     %message:1:4           the message at that offset, which has no key, and so is a key of its own
@@ -60,7 +60,7 @@ def offset_of_name(name: bytes) -> int:
 
 
 def key_to_text(key: bytes) -> str:
-    """A key in the notation for people. `key_from_text` takes it back."""
+    """A key in the notation for humans. `key_from_text` takes it back."""
     if not key:
         return _EMPTY
     if key == NO_KEY.encode():
@@ -72,7 +72,7 @@ def key_to_text(key: bytes) -> str:
 
 
 def key_from_text(text: str) -> bytes:
-    """The key that a person typed, as `key_to_text` writes it. The empty text is the empty key.
+    """The key that an administrator typed, as `key_to_text` writes it. The empty text is the empty key.
 
     Raises:
         ValueError: It is no text of a key. The error says what to write.
@@ -89,12 +89,12 @@ def key_from_text(text: str) -> bytes:
 
 
 def key_shown(key: bytes | None) -> str:
-    """A key in a finding or a table for people: a long one by its SHA-256, and a hyphen if there is none."""
+    """A key in a finding or a table for humans: a long one by its SHA-256, and a hyphen if there is none."""
     return NO_KEY if key is None else name_to_text(name_of_key(key))
 
 
 def name_to_text(name: bytes) -> str:
-    """The name of a key in the notation for people. `name_from_text` takes it back."""
+    """The name of a key in the notation for humans. `name_from_text` takes it back."""
     if name[:1] == b"k" and len(name) <= 1 + KEY_BYTES_MAX:
         return key_to_text(name[1:])
     if name[:1] == b"h" and len(name) == 33:
@@ -105,7 +105,7 @@ def name_to_text(name: bytes) -> str:
 
 
 def name_from_text(text: str) -> bytes:
-    """The name of the key that a person typed, as `name_to_text` writes it.
+    """The name of the key that an administrator typed, as `name_to_text` writes it.
 
     Raises:
         ValueError: It is no text of a key. The error says what to write.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LINES_MAX: Final = 500
-"""At most so many lines are remembered. Above it the oldest one is forgotten, and would be written again."""
+"""Maximum number of lines that are remembered. Above it the oldest one is forgotten, and would be written again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +18,7 @@ class WithoutRepeats:
     written has their count as `repeated`. Lines with different exceptions are different lines.
 
     Args:
-        within_s: The same line is written once in so many seconds.
+        within_s: The same line is written once in this many seconds.
         dropped: What to raise for a line that is not written: `structlog.DropEvent`. This package does not import it.
         clock: A monotonic clock, in seconds.
     """

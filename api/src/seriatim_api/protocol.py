@@ -10,7 +10,7 @@ PROTOCOL: Final = 2
 """Raised when a peer could not read, or would read wrongly, what this version sends (docs/contributing/formats.md).
 
 1   before any release
-2   hand-over rows, layouts of publications, settings and sizes are always told; forms of messages begin anew
+2   hand-over rows, layouts of publications, settings and sizes are always reported; forms of messages start over
 """
 
 
@@ -19,8 +19,8 @@ def check_protocol(theirs: int, who: str, me: str) -> None:
 
     Args:
         theirs: The number that it says.
-        who: The peer, for people, for example `the client`.
-        me: This side likewise. A person may read the text on either side.
+        who: The peer, for humans, for example `the client`.
+        me: This side likewise. An administrator may read the text on either side.
 
     Raises:
         UnsupportedVersionError: It speaks another protocol.

@@ -50,7 +50,7 @@ PIECE_BYTES_MAX: Final = 1_000_000
 PIECES_MAX: Final = -(-MANIFEST_BYTES_MAX // PIECE_BYTES_MAX)
 
 STAGED_BODY_BYTES: Final = 512 << 10
-"""The size of a staged batch. It is never cut anew, and 16 of them are on their way at once."""
+"""The size of a staged batch. It is never cut again, and 16 of them are on their way at once."""
 
 SEQUENCE_MAX: Final = (1 << 32) - 1
 """The largest sequence of a publication. It is the producer epoch of the writer's entry in producer tables."""
@@ -182,7 +182,7 @@ class StagedBatches(Sequence[StagedBatch]):
 class RowLayout(NamedTuple):
     """How the rows of a publication were laid out: by how many partitions, and in staged batches of how many bytes.
 
-    Both may change before a program runs again: a topic grows, and its limits are set anew. So the decision keeps its
+    Both may change before a program runs again: a topic grows, and its limits are set again. So the decision keeps its
     layout, and a program that repeats it is compared by that one.
 
     Attributes:

@@ -28,7 +28,7 @@ from .batch import FLAG_LZ4, FLAG_ZSTD
 from .errors import BatchMismatchError, UnreadableBodyError
 
 UNPACKED_SIZE_BYTES_MAX: Final = 4 << 20
-"""A compressed body unpacks to at most so many bytes: four times the largest batch. Clients limit a batch before they
+"""A compressed body unpacks to at most this many bytes: four times the largest batch. Clients limit a batch before they
 compress it, so only a body that was made to harm has more."""
 
 METADATA_SIZE_BYTES_MAX: Final = 4096
@@ -166,7 +166,7 @@ def _read_buffers(data: bytes, at: int, length: int) -> list[tuple[int, int]]:
             raise UnreadableBodyError("the buffers of the record batch overlap, or do not follow one another")
         end = begin + size
     if end > length:
-        raise UnreadableBodyError("a buffer of the record batch ends behind the body")
+        raise UnreadableBodyError("a buffer of the record batch ends after the body")
     return places
 
 

@@ -1,8 +1,8 @@
-"""What a reader of a partition was told to be gone: ranges of offsets, so that no offset is told twice.
+"""What a reader of a partition was reported as gone: ranges of offsets, so that no offset is reported twice.
 
-The same loss is found in several ways. A segment is declared lost behind messages that retention dropped; lists of keys
-have messages in it; and the next server tells of all that its record notes. So brokers and clients keep what they told,
-and tell the difference.
+The same loss is found in several ways. A segment is declared lost after messages that retention dropped; lists of keys
+have messages in it; and the next server reports all that its record notes. So brokers and clients keep what they
+reported, and tell the difference.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from .ids import split_offset
 
 TOLD_MAX: Final = 1_000
-"""At most so many ranges are kept. Above it, those with the lowest offsets are forgotten. These might be told again,
-but nothing is ever left out."""
+"""Maximum number of ranges that are kept. Above it, those with the lowest offsets are forgotten. These might be
+reported again, but nothing is ever left out."""
 
 
 class Told(NamedTuple):
-    """The offsets [first, end) were told to be gone; they had `messages` messages. 0: it is not known how many."""
+    """The offsets [first, end) were reported as gone; they had `messages` messages. 0: it is not known how many."""
 
     first: int
     end: int
@@ -28,14 +28,14 @@ class Told(NamedTuple):
 
 
 def tell(told: tuple[Told, ...], gap: Told) -> tuple[tuple[Told, ...], list[Told]]:
-    """Add a gap to what was told.
+    """Add a gap to what was reported.
 
     Args:
-        told: What was told so far, in order; no two ranges touch.
+        told: What was reported so far, in order; no two ranges touch.
         gap: What is gone. If `messages` is 0, it is not known how many.
 
     Returns:
-        What was told from now on, and the parts of the gap that are new, in order.
+        What was reported from now on, and the parts of the gap that are new, in order.
     """
     if gap.end <= gap.first:
         return told, []
@@ -55,7 +55,7 @@ def tell(told: tuple[Told, ...], gap: Told) -> tuple[tuple[Told, ...], list[Told
 
 
 def told_below(told: tuple[Told, ...], offset: int) -> tuple[Told, ...]:
-    """What was told below an offset: what is from there on is read anew, and told anew if it is gone."""
+    """What was reported below an offset: what is from there on is read again, and reported again if it is gone."""
     kept = told[: bisect_left(told, offset, key=lambda range_: range_.first)]
     return tuple(range_ if range_.end <= offset else Told(range_.first, offset) for range_ in kept)
 

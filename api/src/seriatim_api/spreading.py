@@ -16,12 +16,12 @@ from functools import lru_cache
 from typing import Final
 
 PAIRS_MAX: Final = 65_536
-"""Scores are compared for at most so many pairs, because a broker does nothing else meanwhile: 60 ms for all of them.
+"""Scores are compared for at most this many pairs, because a broker does nothing else meanwhile: 60 ms for all of them.
 Above, consumers take the partitions in turn, in the order of the hashes of their names. That gives each one its share
 too, but more partitions move when a consumer comes or goes."""
 
 _KEPT: Final = 256
-"""At most so many results are kept: a server asks once for each of its partitions."""
+"""Maximum number of results that are kept: a server asks once for each of its partitions."""
 
 _64_BITS: Final = (1 << 64) - 1
 _PARTITION_STEP: Final = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: neighbours get bits that differ

@@ -1,4 +1,5 @@
-"""The troubles that a broker shows at `/readyz` when a person must act: one list for brokers and for status commands.
+"""The troubles that a broker shows at `/readyz` when an administrator must act: one list for brokers and for status
+commands.
 
 A broker writes a line for each trouble, with the trouble's label. `seriatim cluster status`, and `kubectl seriatim
 status` and `doctor`, find the labels and say what to do.
@@ -17,7 +18,7 @@ class Trouble:
     Attributes:
         name: Its name, which is also the name of its runbook.
         number: The number of the error with which calls fail meanwhile; 0: no call fails because of it.
-        remedy: What a person should do, in one sentence.
+        remedy: What an administrator should do, in one sentence.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The commands of servers: `seriatim broker`, and `seriatim coordinator` with `rebuild` below it.
 
-Each server runs until SIGTERM or SIGINT, then stops in order and exits with 0. If it cannot start, it prints why and
+Each server runs until SIGTERM or SIGINT, then stops cleanly and exits with 0. If it cannot start, it prints why and
 what to do, and exits with 2.
 
 This module has only the options, because `seriatim --help` loads it. The code that runs a server (`serving`) takes a

@@ -122,7 +122,7 @@ def end_process(error: BaseException) -> None:
 
 @dataclass(slots=True)
 class _Disk:
-    """The data directory, behind the interface that `runtime.membership` wants."""
+    """The data directory, after the interface that `runtime.membership` wants."""
 
     directory: DataDirectory
     storage: RocksSettings
@@ -141,7 +141,7 @@ class _Disk:
 
     @property
     def suspect_before_run(self) -> int:
-        """The member run after the last one that did not end in order."""
+        """The member run after the last one that did not end cleanly."""
         assert self.directory.passport is not None
         return self.directory.passport.suspect_before_run
 
@@ -272,7 +272,7 @@ class Broker:
         self.open_certificates()
         self._transport: Transport = TlsTransport(self.tls) if self.tls is not None else PLAIN
         self._tls_contexts = TlsContexts(self.tls, settings.tls_client_auth) if self.tls is not None else None
-        if settings.links.endswith(":0"):  # other brokers are told the port, so it is taken before the broker joins
+        if settings.links.endswith(":0"):  # other brokers are sent the port, so it is taken before the broker joins
             self._bound_links = await bind(settings.links, "links")
         self._place = Place(
             settings.cluster,
@@ -558,7 +558,7 @@ class Broker:
         if stall_s * 1000 > self.settings.disk_hang_ms:
             return (
                 f"the disk of {self.settings.broker} has completed no write for {stall_s:.1f} s: it hangs. The other "
-                "members go on without this broker; look at the disk"
+                "members continue without this broker; look at the disk"
             )
         return ""
 
@@ -571,7 +571,7 @@ class Broker:
         return "\n".join(filter(None, (refusal, self._disk_warning(), quarantine)))
 
     def partition_name(self, partition: int) -> str | None:
-        """What people call a partition; None if this broker has no record of it."""
+        """What users call a partition; None if this broker has no record of it."""
         known = self._core.partitions.get(PartitionId(partition))
         record = None if known is None else known.chain or known.kept
         return None if record is None else record.name
@@ -601,7 +601,7 @@ class Broker:
         )
 
     def not_alive(self) -> str:
-        """Why a supervisor should end this process; empty if the process should go on."""
+        """Why a supervisor should end this process; empty if the process should continue."""
         stall_s = self._disk_stall_s()
         if not 0 < self.settings.disk_hang_dead_s < stall_s:
             return ""
@@ -638,8 +638,8 @@ class Broker:
 
         Without it:
 
-        1. A person deletes the data directory of a running broker. The broker's files stay open.
-        2. The broker goes on: it writes to the deleted files, and each flush succeeds.
+        1. An administrator deletes the data directory of a running broker. The broker's files stay open.
+        2. The broker continues: it writes to the deleted files, and each flush succeeds.
         3. A message is acknowledged, because both members have flushed it.
         4. The process ends, and its files are gone. The message is on one disk only.
 
@@ -662,7 +662,7 @@ class Broker:
         )
 
     def _end_without_directory(self, problem: str) -> None:
-        """End this member run at once, because a stop in order would write to a directory that is gone."""
+        """End this member run at once, because a stop cleanly would write to a directory that is gone."""
         error = RunOverError(
             f"{problem}. Messages that were acknowledged as replicated are on other members too. This broker ends, "
             "because nothing that it wrote from now on could be read again. Remedy: if the disk can be brought back, "
@@ -755,7 +755,7 @@ class Broker:
     # ---- stop -------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Hand over open segments, then end in order, so that the disk is marked clean. Idempotent.
+        """Hand over open segments, then end cleanly, so that the disk is marked clean. Idempotent.
 
         A cancelled stop leaves this member run without a clean mark. No acknowledged message is lost.
         """

@@ -1,4 +1,4 @@
-"""The work of the server commands (`commands`): start, serve until SIGTERM or SIGINT, stop in order.
+"""The work of the server commands (`commands`): start, serve until SIGTERM or SIGINT, stop cleanly.
 
 This module imports every library of the broker. It is apart from `commands`, so that help and client commands need not
 import them.
@@ -104,7 +104,7 @@ async def stop_signal() -> None:
 
 
 async def _ending_at_bugs(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`. A broken assertion ends the process where the event loop alone would log it and go on."""
+    """Run `work`. A broken assertion ends the process where the event loop alone would log it and continue."""
     asyncio.get_running_loop().set_exception_handler(_end_at_bug)
     await work
 

@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 class Objects(BaseHTTPRequestHandler):
-    """The part of S3 that is used: objects by key, uploaded whole or in parts."""
+    """The part of S3 that is used: objects by key, uploaded in full or in parts."""
 
     protocol_version = "HTTP/1.1"
     held: dict[str, bytes]

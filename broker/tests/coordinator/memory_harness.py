@@ -15,7 +15,7 @@ from .harness import until
 
 
 class MemoryHarness:
-    """One store; a restart or a crash changes nothing but that leases count anew."""
+    """One store; a restart or a crash changes nothing but that leases count from zero."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()

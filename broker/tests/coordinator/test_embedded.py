@@ -1,4 +1,5 @@
-"""The embedded coordinator's own promises: nothing told before it is durable, bounded history, refused directories."""
+"""The embedded coordinator's own promises: nothing reported before it is durable, bounded history, refused
+directories."""
 
 from __future__ import annotations
 
@@ -369,7 +370,7 @@ def test_any_request_is_carried_out_or_refused(messages: list[object], compact_a
 
 
 def _raw(directory: Path, writes: dict[bytes, bytes]) -> None:
-    """Write into a database behind the coordinator's back."""
+    """Write into a database after the coordinator's back."""
     database = Rdict(str(directory), Options(raw_mode=True))
     batch = WriteBatch(raw_mode=True)
     for key, value in writes.items():

@@ -333,10 +333,10 @@ async def test_certificates_are_read_again_when_they_change(tmp_path: Path, monk
     found = await client.get("a")
     assert found is not None
     assert found.value == b"1"
-    shutil.copy(tmp_path / "old" / "end.key", used / "end.key")  # half of a change: what there is goes on
+    shutil.copy(tmp_path / "old" / "end.key", used / "end.key")  # half of a change: what there is continues
     assert await client.get("a") is not None
     shutil.copy(tmp_path / "new" / "end.key", used / "end.key")
-    (used / "ca.pem").unlink()  # in the middle of being replaced: what there is goes on
+    (used / "ca.pem").unlink()  # in the middle of being replaced: what there is continues
     assert await client.get("a") is not None
     missing = EtcdCoordinator(EtcdConfig((server.address,), tls))
     with pytest.raises(PreconditionError, match="cannot be read"):

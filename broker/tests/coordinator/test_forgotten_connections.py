@@ -1,4 +1,4 @@
-"""A firewall forgets the connections to the coordinator: calls and watches notice it, and go on over new ones."""
+"""A firewall forgets the connections to the coordinator: calls and watches notice it, and continue over new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bench for one core: events by hand, effects to look at, a clock that moves only when told.
+"""A bench for one core: events by hand, effects to look at, a clock that moves only when the test says so.
 
 Nothing here decides anything: the test says what disk, coordinator and other brokers answered. Writes are not durable
 before `persist()`, so a test sees which effects the core releases before its disk has the writes.
@@ -580,7 +580,7 @@ class Serving(Bench):
         self.do(ev.CursorRead(P, GROUP, ev.CursorRecord(no, epoch, start, TOPIC), revision))
 
     def begin(self, other: MemberId = M01, credit: int = 1 << 20) -> None:
-        """One consumer joins, the right is taken anew for this run, the other member answers; nothing is read yet."""
+        """One consumer joins, the right is taken again for this run, the other member answers; nothing is read yet."""
         self.begin_unconfirmed(other, credit)
         self.persist()
         self.confirm_replications()

@@ -105,7 +105,7 @@ def test_new_producer_is_refused_until_the_oldest_was_silent_for_long() -> None:
     assert refusal.outcome_known
     assert _id(20) not in bench.part.logs[1].runs, "of one that is not taken up nothing is kept"
     known = _append(bench, 3, 1, starts=False)
-    assert known in bench.accepted(), "who is known goes on"
+    assert known in bench.accepted(), "who is known continues"
     bench.wait(5 * SECOND, (M01,))
     assert _append(bench, 20, run=1) in bench.accepted(), "although nothing was appended meanwhile"
     assert _table(bench).last(_id(0)) is None

@@ -1,4 +1,4 @@
-"""A coordinator that has lost decisions: who notices, what stops, what goes on when it has them again."""
+"""A coordinator that has lost decisions: who notices, what stops, what continues when it has them again."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_member_told_of_a_segment_does_not_prepare_it_again() -> None:
     assert bench.sent(msg.PrepareAnswer, M20)[-1].refusal == "decided"
     bench.prepare(3, (M10, M11), M20, name=b"the next--------")
     bench.persist()
-    assert not bench.sent(msg.PrepareAnswer, M20)[-1].refusal, "of that one it was told nothing"
+    assert not bench.sent(msg.PrepareAnswer, M20)[-1].refusal, "of that one it was notified of nothing"
 
 
 def test_a_switcher_told_of_a_later_segment_writes_nothing() -> None:
@@ -231,7 +231,7 @@ def test_a_switcher_told_of_a_later_segment_writes_nothing() -> None:
     bench.hear(M01, told_of_a_later_segment())
     prepare_answers(bench, M10, M11)
     assert not bench.all(fx.WriteChain)
-    bench.do(ev.ChainRead(P, first_chain(), 100))  # the read that the told changes began
+    bench.do(ev.ChainRead(P, first_chain(), 100))  # the read that the reported changes began
     assert is_behind(bench)
 
 

@@ -1,4 +1,4 @@
-"""Carrying out: what a master appends of a publication, where it goes on, and when it says that all is committed."""
+"""Carrying out: what a master appends of a publication, where it continues, and when it says that all is committed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Carry:
         self.answered: set[int] = set()
 
     def ask(self, *rows: int, sequence: int = 7, writer: bytes = WRITER) -> int:
-        """A publisher asks for a publication with batches of so many rows; returns the request."""
+        """A publisher asks for a publication with batches of this many rows; returns the request."""
         self.requests += 1
         batches = StagedBatches(place_of(number, count) for number, count in enumerate(rows))
         self.bench.do(
@@ -515,7 +515,7 @@ def test_publications_that_wait_for_disks_that_are_away_take_no_turn_from_others
     requests = [carry.ask(1, sequence=100 + number) for number in range(CARRYINGS_MAX + 1)]
     refused = carry.answer(requests.pop())
     assert refused is not None
-    assert isinstance(refused.error, errors.OverloadedError), "of those that go on there are so many at once"
+    assert isinstance(refused.error, errors.OverloadedError), "of those that continue there are this many at once"
     assert not any(map(carry.answer, requests))
 
 

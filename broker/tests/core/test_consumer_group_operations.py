@@ -1,4 +1,4 @@
-"""What people do to a group: rewind, skip, pause, resume; refused, repeated, raced, and without an answer."""
+"""What administrators do to a group: rewind, skip, pause, resume; refused, repeated, raced, and without an answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Operated(Serving):
         request: int = 1,
         read: bool = True,
     ) -> None:
-        """A person asks for it, and both records are read."""
+        """An administrator asks for it, and both records are read."""
         self.clear()
         deadline_us = self.now_us + 3000 * MS
         self.do(ev.OperateConsumerGroup(request, P, GROUP, operation, operation_id, epoch, no, index, 0, deadline_us))
@@ -89,12 +89,12 @@ class Operated(Serving):
         self.do(ev.CursorRead(P, GROUP, self.record, self.cursor_revision))
 
     def told(self) -> fx.ConsumerGroupOperated:
-        """What the person is told."""
+        """What is reported to the administrator."""
         (answer,) = self.all(fx.ConsumerGroupOperated)
         return answer
 
     def refusal(self) -> errors.SeriatimError:
-        """The error that the person is told."""
+        """The error that the administrator is reported."""
         error = self.told().error
         assert error is not None
         return error
@@ -132,7 +132,7 @@ def test_a_rewind_that_an_older_coordinator_lacks_is_not_undone() -> None:
     bench.wait(2_000 * MS, (M01,))
     bench.cursor(epoch=2, revision=6)
     bench.deliver()
-    assert bench.delivered(fx.Batches), "a person has rebuilt the coordinator"
+    assert bench.delivered(fx.Batches), "an administrator has rebuilt the coordinator"
 
 
 def test_a_rewind_writes_the_place_in_a_new_epoch_under_both_revisions() -> None:
@@ -277,7 +277,7 @@ def test_nothing_is_done_before_this_member_alone_may_deliver() -> None:
     bench.link(M01)
     bench.operate(REWIND)
     assert not bench.all(fx.WriteCursor)
-    bench.written()  # the right is taken anew for this run
+    bench.written()  # the right is taken again for this run
     bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
     bench.read_both()
     assert bench.all(fx.WriteCursor)
@@ -377,7 +377,7 @@ def test_who_waits_for_too_long_is_told_so() -> None:
     assert len(bench.all(fx.ConsumerGroupOperated)) == 1
     bench.reread()
     bench.deliver()
-    assert bench.indexes() == [0, 1, 2, 3, 4], "it goes on in the new epoch"
+    assert bench.indexes() == [0, 1, 2, 3, 4], "it continues in the new epoch"
 
 
 def test_a_coordinator_that_refuses_ends_it() -> None:
@@ -387,7 +387,7 @@ def test_a_coordinator_that_refuses_ends_it() -> None:
     assert isinstance(bench.refusal(), errors.CoordinatorRefusedError)
     bench.reread()
     bench.deliver()
-    assert bench.token_of(), "the group goes on where it was"
+    assert bench.token_of(), "the group continues where it was"
     bench.do(ev.WritesRefused(True))
     bench.operate(REWIND, 0)
     assert isinstance(bench.refusal(), errors.CoordinatorRefusedError), "nothing is even tried"

@@ -472,7 +472,7 @@ def test_a_control_record_of_a_segment_that_the_group_has_left_is_not_written() 
 
 
 def test_a_hand_over_stays_on_the_disk_when_the_older_record_beside_it_is_dropped() -> None:
-    """Rule `hand-over-stays`: a person moved the group back from segment 2, and it comes there again."""
+    """Rule `hand-over-stays`: an administrator moved the group back from segment 2, and it comes there again."""
     before = control_record(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
     bench = Serving(M01, cursors=(before,))
     bench.link(M00)
@@ -540,7 +540,7 @@ def test_a_server_that_lost_the_right_revokes() -> None:
     assert not bench.writes(PutCursor)
 
 
-# ---- behind an unsettled segment ------------------------------------------------------------------------
+# ---- after an unsettled segment ------------------------------------------------------------------------
 
 
 def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() -> None:
@@ -630,7 +630,7 @@ def test_a_reservation_that_is_enough_stays_as_it_is(took_us: int, lasted_us: in
     pace.ask(1)
     pace.awaited()
     pace.is_durable(1 + took_us)
-    pace.is_durable(1 + took_us + lasted_us)  # told again; the first time counts
+    pace.is_durable(1 + took_us + lasted_us)  # reported again; the first time counts
     pace.ask(1 + took_us + lasted_us)
     assert pace.times == 1
 

@@ -1,4 +1,4 @@
-"""Copying: batch after batch, checked against the seal, listed when it is whole and on the disk."""
+"""Copying: batch after batch, checked against the seal, listed when it is complete and on the disk."""
 
 from __future__ import annotations
 
@@ -473,7 +473,7 @@ def test_after_each_conflict_a_broker_waits_longer_up_to_a_limit() -> None:
         assert least_us <= pause_us <= least_us + config.amend_spread_us + MS
     bench.written()
     give(bench)
-    assert bench.part.pace.pause_us == 0, "after a success it begins anew"
+    assert bench.part.pace.pause_us == 0, "after a success it starts over"
 
 
 def test_brokers_do_not_keep_in_step() -> None:
@@ -489,7 +489,7 @@ def test_brokers_do_not_keep_in_step() -> None:
 
 
 def switching() -> Bench:
-    """A broker runs a switch, and meanwhile its copies become whole."""
+    """A broker runs a switch, and meanwhile its copies become complete."""
     bench = healing_all()
     for member in (M20, M21, M11):
         bench.link(member)

@@ -1,4 +1,4 @@
-"""The place of a consumer group, as its server tells it: never less than before, and an error instead of a guess."""
+"""The place of a consumer group, as its server reports it: never less than before, and an error instead of a guess."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_questions_of_consumers_have_a_limit_too(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("mode", [ConsumerMode.EXCLUSIVE, ConsumerMode.KEY_ORDERED])
 def test_beginning_of_a_group_that_a_person_asked_about_first(mode: ConsumerMode) -> None:
-    """Its consumer says how it begins: the person's question says nothing of that."""
+    """Its consumer says how it begins: the administrator's question says nothing of that."""
     bench = Serving()
     bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
     until_us = bench.now_us + 2_000 * MS

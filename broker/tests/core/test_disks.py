@@ -42,7 +42,7 @@ def answer_of(bench: Bench, member: MemberId) -> msg.HeartbeatAnswer:
 
 
 def notes(bench: Bench) -> list[str]:
-    """The names of what the operator was told."""
+    """The names of what was reported to the operator."""
     return [note.name for note in bench.all(fx.Note)]
 
 

@@ -1,4 +1,4 @@
-"""Empty segments leave the record of a chain. A reader that names such a number goes on at the next segment."""
+"""Empty segments leave the record of a chain. A reader that names such a number continues at the next segment."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_keepers_of_a_tail_stay_until_two_members_are_whole() -> None:
     ],
 )
 def test_tables_that_members_forgot_are_not_needed_again(marks: tuple[bool, bool, bool], folds: bool) -> None:
-    """`folds-with-table`: of the empty segment, of the one behind it, and of the one that is opened."""
+    """`folds-with-table`: of the empty segment, of the one after it, and of the one that is opened."""
     chain = switched(switched(first_chain(), 5, incomplete=marks[0]), incomplete=marks[1])
     assert bool(foldable(chain, next_is_incomplete=marks[2])) is folds
 
@@ -279,7 +279,7 @@ def test_control_records_of_a_folded_segment_go_on_at_the_next_one() -> None:
     assert following is not None
     term = 9 + chain.epoch + 1  # above all that the folded segment can have had
     moved = CursorState(3, GROUP, 4, 0, 0, settings=known, term_base=term - following.server_epoch)
-    assert bench.part.cursor_in(3, GROUP) == moved, "what a rebuild is told, if the coordinator loses the cursor"
+    assert bench.part.cursor_in(3, GROUP) == moved, "what is reported to a rebuild, if the coordinator loses the cursor"
     assert bench.writes(DropCursor) == [DropCursor(P, 2, GROUP)]
     assert bench.writes(PutCursor)[-1].cursor == moved
 

@@ -16,7 +16,7 @@ COUNT = 4
 
 
 def _published(count: int = COUNT) -> tuple[list[msg.ReplicateStaged], list[Batch]]:
-    """What a master sends of a publication of so many batches, and the batches."""
+    """What a master sends of a publication of this many batches, and the batches."""
     carry, _ = asked(*(2,) * count)
     carry.fetched(is_here=True)
     sent = carry.bench.sent(msg.ReplicateStaged, M01)
@@ -93,7 +93,7 @@ def test_a_follower_that_lacks_what_is_staged_gets_the_bodies_from_there_on() ->
     assert bench.sent(msg.TailRequest, M01)
     bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 0, 0, 0))
     assert [len(sent.batches) for sent in bench.sent(msg.Replicate, M01)] == [2]
-    assert bench.part.switch is None, "the segment goes on"
+    assert bench.part.switch is None, "the segment continues"
     carry.commit()
     assert carry.answer(request) is not None
     bench.clear()
@@ -163,7 +163,7 @@ def test_a_follower_without_the_body_says_so_and_takes_the_bytes() -> None:
     follower.fetched(1, missing=True)
     assert follower.refusals == ["staged"]
     follower.fetched(0, 2)
-    assert not follower.log, "the master begins again behind the tail"
+    assert not follower.log, "the master begins again after the tail"
     follower.bench.hear(M00, msg.TailRequest(P, 1, attempt(1)))
     replicate(follower.bench, tuple(follower.batches))
     assert follower.log == follower.batches

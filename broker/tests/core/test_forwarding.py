@@ -82,7 +82,7 @@ class Forwarding(KeyedServing):
         self.do(ev.ForwardsDone(P, GROUP, request.serial, stored, error))
 
     def notes(self) -> list[str]:
-        """The names of what people were told."""
+        """The names of what was reported to administrators."""
         return [note.name for note in self.all(fx.Note)]
 
 
@@ -216,7 +216,7 @@ class Later(Forwarding):
 
 
 def later(bench: Forwarding, keys: str) -> Later:
-    """The server that goes on, in a later term, with what is on the disk of another one."""
+    """The server that continues, in a later term, with what is on the disk of another one."""
     rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
     found = Later(keys, cursors=(bench.part.cursors[GROUP],), rows=rows)
     found.serve()
@@ -250,7 +250,7 @@ def test_numbers_that_were_given_in_belief_of_an_older_cursor() -> None:
     table.store(former)
     former.deliver()
     present = later(former, "abcd")  # the group has moved on
-    for run in runs[1:3]:  # an older copy of the coordinator is back: the former server goes on too
+    for run in runs[1:3]:  # an older copy of the coordinator is back: the former server continues too
         former.nack(run)
         former.deliver()
         table.store(former)
@@ -373,7 +373,7 @@ def test_lag_while_a_dead_letter_gets_its_number() -> None:
     lags.append(lag_of(bench))
     bench.deliver()
     lags.append(lag_of(bench))
-    assert lags == [(2, 2)] * 3, "the message that failed, and the one behind it"
+    assert lags == [(2, 2)] * 3, "the message that failed, and the one after it"
 
 
 def test_passed_messages_count_from_the_place_that_is_told() -> None:
@@ -672,7 +672,7 @@ def test_a_new_server_goes_on_with_dead_letters_although_the_group_has_no_consum
 
 def test_a_member_replaces_a_dead_server_of_a_group_without_consumers_to_store_its_dead_letters() -> None:
     bench = after_all_consumers_left(server=M01)
-    assert not bench.all(fx.ReadCursor), "that server goes on with them"
+    assert not bench.all(fx.ReadCursor), "that server continues with them"
     bench.unlink(M01, refused=True)
     assert bench.all(fx.ReadCursor)
     bench.cursor()
@@ -775,7 +775,7 @@ def test_group_with_dead_letters_that_another_member_serves_now() -> None:
     bench.chain = change_server(bench.part.chain, 1, M01, ())
     bench.read_chain(bench.chain)
     bench.cursor()
-    assert GROUP not in bench.part.consumer_groups, "that member goes on with them"
+    assert GROUP not in bench.part.consumer_groups, "that member continues with them"
 
 
 def test_dead_letters_without_consumers_after_a_rebuild() -> None:
@@ -816,7 +816,7 @@ def test_dead_letters_taken_up_while_the_outcome_is_unknown() -> None:
     bench.do(ev.CursorRead(P, GROUP, written.record, 9))
     assert bench.all(fx.ReadCursor)
     bench.do(ev.CursorRead(P, GROUP, written.record, 9))
-    assert GROUP not in bench.part.consumer_groups, "the server of the next segment goes on"
+    assert GROUP not in bench.part.consumer_groups, "the server of the next segment continues"
 
 
 def test_consumers_that_end_while_dead_letters_are_handed_over() -> None:

@@ -1,4 +1,4 @@
-"""Consumers are told once of each message that is dropped or lost, and the lag does not count it."""
+"""Consumers are notified once of each message that is dropped or lost, and the lag does not count it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from .support import recovered as recovered_segment
 KEYED = ConsumerMode.KEY_ORDERED
 
 PARKED = 5
-"""So many keys are parked, with a message each in segment 1."""
+"""How many keys are parked, with a message each in segment 1."""
 
 
 def dropped(bench: Serving, stream: int = STREAM) -> list[tuple[int, int, int]]:
-    """What a stream was told of drops: from, to, how many."""
+    """What a stream has heard of drops: from, to, how many."""
     told = [effect.event for effect in bench.all(fx.Deliver) if effect.stream == stream]
     return [(one.from_offset, one.to_index, one.messages) for one in told if isinstance(one, fx.Dropped)]
 
@@ -65,7 +65,7 @@ def test_drops_of_a_keyed_group_that_reads_nothing_are_told_once() -> None:
     assert dropped(bench) == [(make_offset(1, 0), 2, 2), (make_offset(1, 2), 5, 3)]
     bench.join(2, stream=2)
     bench.deliver()
-    assert dropped(bench, 2) == [(make_offset(1, 0), 5, 5)], "who comes later is told of all"
+    assert dropped(bench, 2) == [(make_offset(1, 0), 5, 5)], "who comes later is notified of all"
 
 
 def test_drops_of_an_exclusive_group_that_reads_nothing_are_told_once() -> None:
@@ -204,7 +204,7 @@ def test_drops_of_lists_in_turns_do_not_overlap() -> None:
 
 
 def test_lost_lists_that_a_drop_took_before_are_told_once() -> None:
-    """Rule `drops-told-once`: what was told to be dropped is no part of the loss that comes later."""
+    """Rule `drops-told-once`: what was reported as dropped is no part of the loss that comes later."""
     bench = Carried(1)
     bench.begin()
     bench.deliver()
@@ -240,7 +240,7 @@ def test_lost_messages_of_parked_keys_are_no_lag_without_consumers() -> None:
     assert bench.lag() == (2, 0)
     found = bench.all(fx.ConsumerGroupDescribed)[-1]
     assert found.keys is not None
-    assert (found.keys.parked, found.oldest) == (0, make_offset(2, 0)), "nothing waits for a person"
+    assert (found.keys.parked, found.oldest) == (0, make_offset(2, 0)), "nothing waits for an administrator"
 
 
 def test_dropped_messages_of_parked_keys_are_no_lag_without_consumers() -> None:
@@ -341,7 +341,7 @@ def test_loss_that_an_exclusive_groups_server_learns_late_is_told() -> None:
     bench.deliver()
     assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
     assert bench.indexes() == [0, 1]
-    assert dropped(bench) == [], "it is told of a loss as a loss only"
+    assert dropped(bench) == [], "it is notified of a loss as a loss only"
     bench.do(ev.ConsumerGone(STREAM))
     bench.deliver()
     bench.clear()
@@ -382,7 +382,7 @@ def test_segment_that_left_the_record_is_told_as_dropped(start: int) -> None:
     (write,) = bench.all(fx.WriteCursor)
     assert (write.record.segment_no, write.record.start_index, write.record.group_epoch) == (2, 0, 2)
     assert (write.record.dropped_from, write.record.dropped_position) == (make_offset(1, 1), 0)
-    assert bench.delivered(fx.Gap) == [], "the server of segment 2 tells it, from the note"
+    assert bench.delivered(fx.Gap) == [], "the server of segment 2 reports it, from the note"
     bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.DONE, 10))
     read = ev.CursorRead(P, GROUP, write.record, 10)
     bench.do(read)
@@ -472,4 +472,4 @@ def test_drop_behind_a_lost_segment_is_told(start: int, told: list[tuple[int, in
     bench.deliver()
     assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
     assert dropped(bench) == told
-    assert bench.runs(), "what is behind is given"
+    assert bench.runs(), "what follows is given"

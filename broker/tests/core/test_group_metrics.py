@@ -103,7 +103,7 @@ def test_grants_that_may_repeat_something_are_counted() -> None:
 
 
 class Disk:
-    """Tells when a message was appended: a second after the one before."""
+    """Shows when a message was appended: a second after the one before."""
 
     def __init__(self) -> None:
         self.lookups = 0

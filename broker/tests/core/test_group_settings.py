@@ -1,4 +1,5 @@
-"""People configure a group: other policies at once, other modes only without consumers and without keys that wait."""
+"""Administrators configure a group: other policies at once, other modes only without consumers and without keys that
+wait."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ID = bytes(16)
 
 
 class Configured(KeyedServing):
-    """A server of a keyed group that people configure."""
+    """A server of a keyed group that administrators configure."""
 
     def __init__(self, keys: str = "aab", policy: RetryPolicy = QUICK) -> None:
         super().__init__(keys, policy=policy)
@@ -48,7 +49,7 @@ class Configured(KeyedServing):
         drop_aside: bool = False,
         operation_id: bytes = ID,
     ) -> None:
-        """A person asks for it, and both records are read."""
+        """An administrator asks for it, and both records are read."""
         self.clear()
         deadline_us = self.now_us + 3000 * MS
         self.do(
@@ -90,7 +91,7 @@ class Configured(KeyedServing):
         self.do(ev.CursorWritten(P, GROUP, write.serial, outcome, self.cursor_revision if outcome is DONE else 0))
 
     def refusal(self) -> errors.SeriatimError:
-        """What the person is told."""
+        """What is reported to the administrator."""
         assert not self.all(fx.WriteCursor), "nothing is changed"
         (answer,) = self.all(fx.ConsumerGroupOperated)
         assert answer.error is not None
@@ -126,7 +127,7 @@ def parked(policy: RetryPolicy = ONCE) -> Configured:
 
 
 def test_new_mode_tells_of_what_was_dropped_before() -> None:
-    """Rule `new-mode-keeps-note`: the only consumer that was told has gone, and acknowledged nothing since."""
+    """Rule `new-mode-keeps-note`: the only consumer that was notified has gone, and acknowledged nothing since."""
     bench = served("aab")
     first, other = bench.runs()
     bench.acks(other)
@@ -192,7 +193,7 @@ def test_grants_of_a_consumer_last_as_long_as_it_was_told() -> None:
     (again,) = bench.runs()
     bench.wait(5 * SECOND, (M01,))
     bench.acks(again)
-    assert bench.void() == [], "it extends its grants in the time that it was told"
+    assert bench.void() == [], "it extends its grants in the time that it received"
 
 
 def test_another_policy_is_on_disks_too() -> None:
@@ -340,7 +341,7 @@ def test_key_by_key_messages_in_exclusive_mode_are_flagged() -> None:
     bench.deliver()
     left(bench).operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE))
     bench.end()
-    assert begun_again(bench) == [(0, True), (1, True), (2, True)], "also what was acknowledged behind the floor"
+    assert begun_again(bench) == [(0, True), (1, True), (2, True)], "also what was acknowledged after the floor"
 
 
 @pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED])
@@ -385,7 +386,7 @@ def test_messages_after_a_rewind_are_first_attempts() -> None:
     bench.operate(REWIND, operation_id=bytes(15) + b"2")
     bench.end()
     assert bench.record.begun_by is REWIND
-    assert begun_again(bench) == [(0, False), (1, False), (2, False)], "a person asked for them again"
+    assert begun_again(bench) == [(0, False), (1, False), (2, False)], "an administrator asked for them again"
 
 
 def test_messages_of_a_group_made_again_are_first_attempts() -> None:

@@ -91,7 +91,7 @@ def test_any_request_leaves_the_core_running(mode: ConsumerMode, at_most_once: b
     taken = granted = 0
     for _ in range(REQUESTS):
         group = serving.part.consumer_groups.get(GROUP)
-        if group is None:  # the only consumer has left: begin anew
+        if group is None:  # the only consumer has left: start over
             serving, stream = served(mode, at_most_once=at_most_once)
             continue
         keyed = group.keyed

@@ -1,7 +1,7 @@
 """The table of docs/internals/waiting-keys.md: what happens to a key in each state, cell by cell.
 
 Each row of the page is run here, in a server whose consumer is there, and in one that loads the consumer group when a
-consumer comes later. If a cell has no row, a test fails. `REWRITE_TABLES=1 pytest` on this file writes the rows anew.
+consumer comes later. If a cell has no row, a test fails. `REWRITE_TABLES=1 pytest` on this file rewrites the rows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ YEAR_MS = 365 * 86_400_000
 LISTED = offsets([0, 1])
 BEGIN, END = "<!-- rows of test_key_state_table.py begin -->\n", "<!-- rows of test_key_state_table.py end -->\n"
 HEAD = (
-    "| key | what happens | consumers are told | then the key's first message is | listed as | lag | alert |\n"
+    "| key | what happens | consumers are notified | then the key's first message is | listed as | lag | alert |\n"
     "|---|---|---|---|---|---|---|\n"
 )
 
@@ -129,7 +129,7 @@ class Waiting(Forwarding):
         self.deliver()
 
     def listed(self) -> str:
-        """What a person sees of key a in the list of keys that wait."""
+        """What an administrator sees of key a in the list of keys that wait."""
         before = len(self.all(fx.KeysListed))
         self.do(ev.ListKeys(1, P, GROUP, (), b"", 10, None, self.now_us + SECOND))
         self._load()
@@ -140,7 +140,7 @@ class Waiting(Forwarding):
         (key,) = answer.keys
         words = {KeyPhase.RETRY: "delayed" if key.ready_at_ms > self.wall_ms else "waits for a consumer"}
         state = words.get(key.phase) or key.phase.name.lower()
-        assert key.first_offset, "a person can act on it"
+        assert key.first_offset, "an administrator can act on it"
         return f"{state}, {key.attempts} failed" if key.attempts else state
 
     def _load(self) -> None:
@@ -150,7 +150,7 @@ class Waiting(Forwarding):
         self.deliver()
 
     def operate(self, operation: KeyOperation) -> list[errors.SeriatimError | bool]:
-        """A person acts on key a, as the list shows it."""
+        """An administrator acts on key a, as the list shows it."""
         self.do(ev.ListKeys(2, P, GROUP, (), b"", 10, None, self.now_us + SECOND))
         self._load()
         found = self.all(fx.KeysListed)[-1].keys
@@ -160,7 +160,7 @@ class Waiting(Forwarding):
         return list(self.all(fx.KeysOperated)[-1].results)
 
     def move(self, operation: ev.ConsumerGroupOperation, wanted: WantedSettings, *, drop_aside: bool) -> bool:
-        """A person moves or configures the consumer group. Returns whether that is refused."""
+        """An administrator moves or configures the consumer group. Returns whether that is refused."""
         before = len(self.all(fx.ConsumerGroupOperated))
         event = ev.OperateConsumerGroup(
             4, P, GROUP, operation, b"%d" % self.now_us, 0, 1, 0, 0, self.now_us + SECOND, wanted, drop_aside
@@ -306,7 +306,7 @@ def observed(state: str, event: str, when: str) -> Row:
 
 
 def _lost_with_its_ledger() -> Row:
-    """What a consumer group is told whose segment is lost, with all that was known of its keys."""
+    """What a consumer group is notified whose segment is lost, with all that was known of its keys."""
     bench = Waiting({})
     bench.read_chain(declare_lost(bench.chain, 2))
     bench.join()
@@ -318,7 +318,8 @@ def _lost_with_its_ledger() -> Row:
 
 
 def _moved(bench: Waiting, state: str, event: str) -> Row:
-    """What a person gets who moves the consumer group, or gives it another mode: a new group epoch, or an error."""
+    """What an administrator gets who moves the consumer group, or gives it another mode: a new group epoch, or an
+    error."""
     operation = ev.ConsumerGroupOperation.REWIND
     wanted, is_held = NOTHING_WANTED, state.startswith(("parked", "forwarding"))
     if event == "mode changed":
@@ -338,7 +339,9 @@ def _moved(bench: Waiting, state: str, event: str) -> Row:
 
 def _whens(state: str, event: str) -> tuple[str, ...]:
     if state.startswith("granted") or event in ("rewound", "mode changed"):
-        return ("here",)  # a grant ends with its consumer; a person moves a group, whether consumers are there or not
+        return (
+            "here",
+        )  # a grant ends with its consumer; an administrator moves a group, whether consumers are there or not
     return ("here", "left") if event in ("skipped", "released") else ("here", "left", "restarted")
 
 

@@ -245,7 +245,7 @@ def test_what_is_behind_a_failed_message_of_a_batch_comes_again_with_the_flag() 
     bench.deliver(SECOND)
     again = {tuple(indexes_of(run)): run for run in bench.runs()}
     assert again[1,].maybe_repeated
-    assert not again[3,].maybe_repeated, "nothing is behind it, and the number of its attempt says the rest"
+    assert not again[3,].maybe_repeated, "nothing is after it, and the number of its attempt says the rest"
     bench.acks(again[1,])
     bench.deliver(SECOND)
     (last,) = bench.runs()
@@ -354,7 +354,7 @@ def test_a_member_that_lacks_a_change_asks_for_all_rows() -> None:
 
 
 def test_all_rows_are_sent_again_only_if_they_are_missing() -> None:
-    """Each new link got all rows: those of 100,000 keys made the link silent, and it was made anew."""
+    """Each new link got all rows: those of 100,000 keys made the link silent, and it was recreated."""
     bench = served("abcd")
     follower = KeyedServing("abcd", M01)
     follower.link(M00)
@@ -443,11 +443,11 @@ def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
     bench.wait(2 * SECOND, (M01,))
     bench.cursor(epoch=2, revision=6)
     bench.deliver()
-    assert bench.granted(), "a person has rewound it"
+    assert bench.granted(), "an administrator has rewound it"
 
 
 def test_server_serves_on_while_the_coordinator_lacks_the_group() -> None:
-    """Rule `serves-on`: a server that reads an older copy of the coordinator goes on in its term."""
+    """Rule `serves-on`: a server that reads an older copy of the coordinator continues in its term."""
     bench = served("aa")
     (run,) = bench.runs()
     bench.do(ev.CursorRead(P, GROUP, None, 0, known_revision=5))

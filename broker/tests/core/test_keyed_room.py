@@ -63,7 +63,7 @@ def test_a_slow_handler_does_not_stop_other_keys() -> None:
             bench.acks(run)
     assert bench.keyed.read_index == 20
     assert list(bench.keyed.line.keys) == [b"ka"]
-    bench.acks(slow)  # its grant went on
+    bench.acks(slow)  # its grant continued
     bench.settle()
     (rest,) = bench.runs()
     assert indexes_of(rest) == [10]

@@ -55,7 +55,7 @@ def cut(bench: Bench, member: MemberId = M01) -> bool:
 
 
 def stalled(bench: Bench, member: MemberId = M01) -> list[object]:
-    """The lanes of the link to that member of which the operator was told."""
+    """The lanes of the link to that member of which the operator was notified."""
     fields = [dict(note.fields) for note in bench.all(fx.Note) if note.name == "lane_stalled"]
     return [found["lane"] for found in fields if found["peer"] == member.broker]
 

@@ -1,4 +1,4 @@
-"""Producer tables that are too large for a message: a switch and the readers go on all the same."""
+"""Producer tables that are too large for a message: a switch and the readers continue all the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROW_BYTES = 49
 
 
 def _fenced(rows_max: int, *, incomplete: bool) -> tuple[Bench, msg.FenceAnswer]:
-    """What a master answers that knows 17 producers, 4 of them in a block, if at most so many may be spelled out."""
+    """What a master answers that knows 17 producers, 4 of them in a block, if at most this many may be spelled out."""
     bench = opened_master(config=replace(MANY, spelled_out_bytes_max=4 + ROW_BYTES * rows_max))
     bench.link(M20)
     bench.link(M21)
@@ -104,7 +104,7 @@ def _asked_by(bench: Bench, *switchers: MemberId) -> None:
 
 
 def _answered(bench: Bench) -> list[MemberId]:
-    """Who was told the table, of those that may have asked."""
+    """Who was sent the table, of those that may have asked."""
     return [member for member in SWITCHERS if bench.sent(msg.FenceAnswer, member)]
 
 
@@ -238,7 +238,7 @@ def test_tables_for_readers_have_a_limit_and_those_not_used_for_longest_are_forg
 
     tell(2, 1)
     tell(3, 1)
-    assert producer_tables.want_before(broker, partition, 2) is not None, "used: it stands behind the other one"
+    assert producer_tables.want_before(broker, partition, 2) is not None, "used: it stands after the other one"
     tell(4, 1)
     assert list(partition.before_tables) == [2, 4]
     tell(5, 3)

@@ -66,7 +66,7 @@ def test_a_cordoned_group_comes_after_every_whole_one_and_before_those_that_are_
     want(bench, g1=Intent.CORDONED)
     assert order(bench) == ["g2", "g0", "g1"]
     want(bench, g1=Intent.CORDONED, g2=Intent.DRAINING)
-    assert order(bench) == ["g0", "g1", "g2"], "the old segment's own group is whole and not cordoned"
+    assert order(bench) == ["g0", "g1", "g2"], "the old segment's own group is complete and not cordoned"
     bench.unlink(M11, refused=True)
     assert order(bench) == ["g0", "g2"]
     bench.unlink(M01, refused=True)

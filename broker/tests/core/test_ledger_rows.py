@@ -102,7 +102,7 @@ def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
     again = dispatcher_with(1, 3_000, rows, NOW)
     assert list(again.line.keys[b"kx"].aside) == list(key.aside)
     assert again.lists.oldest == 1 << 40
-    assert again.line.next_ready() is None, "it waits for a person"
+    assert again.line.next_ready() is None, "it waits for an administrator"
     again.release(again.line.keys[b"kx"])
     assert again.line.next_ready() is again.line.keys[b"kx"]
     for _ in range(1_500):

@@ -307,7 +307,7 @@ def test_an_old_note_that_the_consumer_is_here_is_renewed() -> None:
     assert write.record.reported_at_ms > bench.reported_at_ms
     bench.do(ev.CursorWritten(P, GROUP, write.serial, ev.WriteOutcome.DONE, 6))
     assert bench.part.consumer_groups[GROUP].cursor_revision == 6
-    assert len(bench.delivered(fx.Joined)) == 1, "the consumer goes on"
+    assert len(bench.delivered(fx.Joined)) == 1, "the consumer continues"
 
 
 def test_a_new_note_is_not_renewed() -> None:
@@ -334,7 +334,7 @@ def test_a_note_that_is_not_written_stops_nothing(outcome: ev.WriteOutcome) -> N
 
 
 def configuring(wanted: WantedSettings, deadline_us: int = 0) -> ev.OperateConsumerGroup:
-    """A person asks for other settings."""
+    """An administrator asks for other settings."""
     configure = ev.ConsumerGroupOperation.CONFIGURE
     return ev.OperateConsumerGroup(1, P, GROUP, configure, bytes(16), 0, 0, 0, 0, deadline_us, wanted)
 

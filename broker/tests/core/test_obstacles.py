@@ -1,4 +1,5 @@
-"""What is told of a group that does not get empty: what waits for something, and nothing that merely takes its time."""
+"""What is reported of a group that does not get empty: what waits for something, and nothing that merely takes its
+time."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_a_segment_that_nobody_may_serve_waits_for_those_who_may_come_back() -> 
     assert text == "segment 1 of orders/3 has no live server: g0-0 or g0-1 must come back"
     (text,) = told(chain, alone, replaced=frozenset({M00}))
     assert "no live server: g0-1 must" in text, "a disk that was replaced never comes back"
-    assert told(chain, alone, replaced=frozenset({M00, M01})) == [], "then another whole copy serves"
+    assert told(chain, alone, replaced=frozenset({M00, M01})) == [], "then another complete copy serves"
     (text,) = told(chain_of(sealed(M00, M01)), alone, replaced=frozenset({M00, M01}))
     assert "none of its disks can come back" in text
 
@@ -75,9 +76,9 @@ def test_too_few_brokers_for_the_copies_are_told_and_a_holder_of_the_tail_is_no_
 def test_a_head_waits_for_a_whole_group_or_for_its_own_members() -> None:
     chain = first_chain()
     (text,) = told(chain, whole=False)
-    assert "no other group is whole" in text
+    assert "no other group is complete" in text
     (text,) = told(chain, EVERYBODY - {M00, M01})
-    assert "g0-0 or g0-1 must come back, or a person must say that g0-0 has ended" in text
+    assert "g0-0 or g0-1 must come back, or an administrator must say that g0-0 has ended" in text
     (text,) = told(chain, EVERYBODY - {M00, M01}, replaced=frozenset({M00, M01}))
     assert "must come back" not in text
     assert told(chain, whole=False, closed=frozenset()) == []

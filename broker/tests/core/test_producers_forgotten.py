@@ -112,7 +112,7 @@ class Member:
                 self.table.add(batch)
 
     def seal(self, count: int) -> Table:
-        """Cut the log to so many batches; returns the table of the next segment."""
+        """Cut the log to this many batches; returns the table of the next segment."""
         asked = self.table.as_of(_offset(self.log[count - 1]) + 1 if count else 0)
         if count < len(self.log):
             self.table.cut(_offset(self.log[count]))

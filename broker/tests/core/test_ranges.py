@@ -1,4 +1,4 @@
-"""Range reads: any whole member gives what the chain says, below the commit, and says where it ends."""
+"""Range reads: any complete member gives what the chain says, below the commit, and says where it ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Reading(Bench):
 
 
 def _two_segments() -> tuple[Reading, Chain]:
-    """Segment 1 with 5 messages is whole here, segment 2 is open elsewhere."""
+    """Segment 1 with 5 messages is complete here, segment 2 is open elsewhere."""
     batches = batches_of(1, (2, 3))
     bench = Reading((1, batches))
     chain = sealed_chain(first_chain(), 5, checksum_of(batches))
@@ -119,7 +119,7 @@ def test_a_whole_member_reads_a_sealed_segment_without_any_right_and_says_its_en
 def test_a_range_ends_within_a_segment_and_is_done_there() -> None:
     bench, _ = _two_segments()
     answer = bench.step(Place(1, 1), Place(1, 2))
-    assert _given(answer) == [0, 1], "batches are whole"
+    assert _given(answer) == [0, 1], "batches are complete"
     assert answer is not None
     assert answer.is_done
 
@@ -340,7 +340,7 @@ def test_what_does_not_come_in_time_ends_with_an_error() -> None:
 
 
 def _left_behind() -> tuple[Reading, Chain, Chain]:
-    """A member of segment 1 that knows segment 2 as UNSETTLED; it was settled, and no one has told this member."""
+    """A member of segment 1 that knows segment 2 as UNSETTLED; it was settled, and this member has not heard of it."""
     batches = batches_of(1, (2, 3))
     bench = Reading((1, batches))
     sealed = sealed_chain(first_chain(), 5, checksum_of(batches))

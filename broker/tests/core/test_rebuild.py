@@ -89,7 +89,7 @@ def test_a_cursor_that_the_coordinator_lost_has_the_settings_of_the_disks() -> N
         assert planned is not None
         assert (planned.segment_no, planned.group_epoch, planned.start_index) == (4, 1, 26)
         assert planned.settings == KEYED
-        assert planned.oldest == make_offset(2, 5), "the lists are on disks, and go on"
+        assert planned.oldest == make_offset(2, 5), "the lists are on disks, and continue"
         assert planned.term_base == 9 + 21, "above the next segment's, where a server may have begun"
         assert plan_cursor(told, planned, TOPIC, chain_epoch=21) is None, "a second rebuild changes nothing"
 
@@ -144,7 +144,7 @@ class Rebuilt(KeyedServing):
     [
         pytest.param(0, 0, 0, id="a number of dead letters, and no list"),
         pytest.param(3, make_offset(1, 1), 1, id="a list"),
-        pytest.param(1, make_offset(1, 2), 1, id="a list behind the first message that is not acknowledged"),
+        pytest.param(1, make_offset(1, 2), 1, id="a list after the first message that is not acknowledged"),
     ],
 )
 @pytest.mark.parametrize("mode", [ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED])

@@ -181,7 +181,7 @@ def test_the_commit_goes_alone_when_no_frame_carries_it(server: MemberId) -> Non
     assert (frame.commit, frame.batches) == (1, ())
     bench.clear()
     bench.wait(100 * MS, (M01,))
-    assert not bench.sent(msg.Replicate, M01), "told once"
+    assert not bench.sent(msg.Replicate, M01), "reported once"
 
 
 def test_every_slave_is_told_the_commit_though_another_one_resumes_meanwhile() -> None:

@@ -1,4 +1,4 @@
-"""Retention: what may go, in which order, and what readers and copies are told."""
+"""Retention: what may go, in which order, and what readers and copies are notified."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SIZE_BYTES = sum(batch.size_bytes for batch in BATCHES)
 
 
 def start_at(index: int) -> Start:
-    """Where the segment begins behind the batches that end there."""
+    """Where the segment begins after the batches that end there."""
     below = tuple(batch for batch in BATCHES if batch.header.end_index <= index)
     return Start(index, checksum_of(below), sum(batch.size_bytes for batch in below))
 
@@ -417,7 +417,7 @@ def test_dropped_segment_is_left_when_its_reader_leaves() -> None:
     bench = working()
     bench.do(ev.ConsumerLeave(1, 1))
     goes_on(bench)
-    assert drops(bench) == [(make_offset(1, 0), 5, 5)], "the next one is told"
+    assert drops(bench) == [(make_offset(1, 0), 5, 5)], "the next one is reported"
     assert crossings(bench) == [2]
 
 

@@ -145,7 +145,7 @@ def test_a_restarted_server_takes_the_right_anew() -> None:
 
 
 def test_a_restarted_server_takes_the_right_anew_though_a_peer_that_is_behind_speaks_first() -> None:
-    """Else it would go on under the old `server_epoch`, and a token of its last run would be valid again (I4)."""
+    """Else it would continue under the old `server_epoch`, and a token of its last run would be valid again (I4)."""
     one = first_chain((M10, M11))
     two = sealed_chain(one, 0, 0, (M00, M01), server=M10)
     found = recovered(2, (), opened_member_run=1)
@@ -163,7 +163,7 @@ def test_a_restarted_server_takes_the_right_anew_though_a_peer_that_is_behind_sp
 
 
 def test_a_right_that_was_given_before_the_first_read_of_this_run_is_an_older_runs() -> None:
-    """A peer tells two old records in turn: the second looks as if it gave the right just now."""
+    """A peer reports two old records in turn: the second looks as if it gave the right just now."""
     chain = Serving(M01).chain
     given = change_server(chain, 1, M01, ())
     bench = Serving(M01, run=2, learn=False)
@@ -438,7 +438,7 @@ def member_of_three(member: MemberId = M00, run: int = 1) -> Bench:
 
 
 def joined_in(bench: Bench, *nos: int) -> None:
-    """M10 asks the server to list it, which takes its rights anew first, and confirms the control records."""
+    """M10 asks the server to list it, which takes its rights again first, and confirms the control records."""
     for no in nos:
         bench.hear(M10, msg.EligibleRequest(P, no))
     while bench.part.writes:

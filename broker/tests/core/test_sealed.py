@@ -110,7 +110,7 @@ def test_only_the_newest_sealed_segments_keep_their_tables() -> None:
     bench = Bench(M00)
     bench.open(first_chain(), table=_table())
     _switches(first_chain(), 5, bench)
-    assert _kept(bench) == [5, 6], "the open one, and the one before: two behind it may be opened incomplete"
+    assert _kept(bench) == [5, 6], "the open one, and the one before: two after it may be opened incomplete"
     assert _prepared(bench) == [5, 6]
     forgotten = [(write.segment_no, write.windows) for write in bench.writes(Truncate)]
     assert forgotten == [(1, None), (2, None), (3, None), (4, None)]
@@ -146,7 +146,7 @@ def test_what_stands_before_an_incomplete_segment_keeps_its_table() -> None:
 
 
 def test_two_lost_segments_in_a_row_count_as_empty() -> None:
-    """What stood before them let go of its table: readers behind them must not wait for it."""
+    """What stood before them let go of its table: readers after them must not wait for it."""
     chain = unsettled_chain(_switches(first_chain(), 2), (M00, M01))
     chain = declare_lost(declare_lost(chain, 2), 3)
     bench = Bench(M00)
@@ -158,7 +158,7 @@ def test_two_lost_segments_in_a_row_count_as_empty() -> None:
 
 
 def _old_chain() -> tuple[Chain, Segment]:
-    """Segment 1 with three messages on the first group, and so many behind it that its table is not asked for."""
+    """Segment 1 with three messages on the first group, and this many after it that its table is not asked for."""
     chain = sealed_chain(first_chain(), 4, checksum_of(BATCHES), members=(M20, M21))
     for _ in range(3):
         chain = sealed_chain(chain, 0, 0, members=(M20, M21))
@@ -209,7 +209,7 @@ def test_a_tail_copy_is_kept_until_two_whole_copies_are_listed() -> None:
 
 
 def _long_chain(count: int) -> Chain:
-    """So many sealed segments on the first group, as they come from the coordinator."""
+    """This many sealed segments on the first group, as they come from the coordinator."""
     opened = _switches(first_chain(), 1)
     sealed = tuple(
         replace(opened.segments[0], no=no, switch_attempt=attempt(no), server_epoch=no) for no in range(1, count)

@@ -303,7 +303,7 @@ def test_attempt_is_forgotten_at_a_rewind() -> None:
 
 
 def test_crossing_that_failed_takes_no_partition_away() -> None:
-    """Rule `still-active`: the server begins anew in the same segment, and c2 is the one of the spread."""
+    """Rule `still-active`: the server starts over in the same segment, and c2 is the one of the spread."""
     bench = reading()
     bench.ack(4)
     bench.passes(100 * MS)
@@ -341,7 +341,7 @@ def test_standby_that_comes_back_after_a_change_becomes_active() -> None:
 
 
 def test_answer_below_what_is_acknowledged_counts() -> None:
-    """Consumers acknowledge indexes without a message for their application before it asks for what is behind them."""
+    """Consumers acknowledge indexes without a message for their application before it asks for what is after them."""
     bench = reading()
     bench.ack(2)
     bench.passes(100 * MS)

@@ -220,7 +220,7 @@ def test_a_batch_that_is_not_sealed_sets_append_time_not_back() -> None:
 def test_behind_a_suspect_member_append_time_goes_back_neither_to_the_record_nor_below_it(
     answered_ms: int, floor_ms: int
 ) -> None:
-    """It tells no length, so the next segment is opened over; the time of its last batch is true all the same."""
+    """It reports no length, so the next segment is opened over; the time of its last batch is true all the same."""
     chain = first_chain()
     bench = switcher(
         chain=replace(chain, segments=(replace(chain.segments[0], append_floor_ms=7_000),)), without=(M01,)
@@ -926,7 +926,7 @@ def test_a_suspicion_does_not_wait_for_a_planned_switch() -> None:
 
 
 def moved(bench: Bench, *ages_s: float) -> Chain:
-    """A partition whose segments were opened so long ago, the oldest first."""
+    """A partition whose segments were opened this long ago, the oldest first."""
     chain = first_chain()
     for _ in ages_s[1:]:
         chain = sealed_chain(chain, 0, 0, (M00, M01))
@@ -967,7 +967,7 @@ def test_a_complaint_about_a_restless_partition_does_not_count_while_its_master_
     bench, chain = complaint(*ages_s)
     for wait_us in (int(wait_s * SECOND) - 50 * MS, 100 * MS):
         (answer,) = bench.all(fx.Resolved)
-        assert answer.route is not None, "it is told the same master, and tries again"
+        assert answer.route is not None, "it is sent the same master, and tries again"
         assert answer.route.segment_no == len(ages_s)
         assert not bench.sent(msg.FenceRequest)
         bench.wait(wait_us, (M00,))
@@ -976,7 +976,7 @@ def test_a_complaint_about_a_restless_partition_does_not_count_while_its_master_
 
 
 def test_one_client_that_reaches_no_broker_opens_2_100_segments_in_a_week_and_not_150_000() -> None:
-    """It complains of each master as soon as it is told of it; all brokers are alive, and no message comes."""
+    """It complains of each master as soon as it is named; all brokers are alive, and no message comes."""
     bench = Bench(M20)
     bench.link(M00)
     now_ms = bench._moment().wall_ms
@@ -1060,13 +1060,13 @@ def test_members_get_longer_to_write_a_larger_table(producer_count: int) -> None
     _, request = asked_to_prepare(bench)[-1]
     allowed_us = bench.config.prepare_timeout_us + bench.config.transfer_us(table.size_bytes)
     bench.wait(allowed_us - 1, (M00, M01, M10, M11, M21))
-    assert asked_to_prepare(bench)[-1][1] == request, "the same try goes on"
+    assert asked_to_prepare(bench)[-1][1] == request, "the same try continues"
     prepare_answers(bench, M10, M11)
     assert written_chain(bench).open_segment.switch_attempt == request.switch_attempt
 
 
 def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -> None:
-    """Each try begins anew: were each given the same time, none would ever be through."""
+    """Each try starts over: were each given the same time, none would ever be through."""
     bench = switcher()
     all_others = (M00, M01, M10, M11, M21)
     took_us = 11 * bench.config.prepare_timeout_us // 10

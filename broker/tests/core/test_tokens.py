@@ -128,7 +128,7 @@ def test_the_next_term_is_taken_while_grants_go_on() -> None:
     assert later.token - tokens.first_of(bench.term + 1) == 1
     state = bench.part.cursor_in(1, GROUP)
     assert state is not None
-    assert state.term_base == bench.base + 1, "what a rebuild is told"
+    assert state.term_base == bench.base + 1, "what is reported to a rebuild"
 
 
 def test_a_term_that_may_have_been_written_is_taken_up() -> None:

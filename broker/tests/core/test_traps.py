@@ -156,7 +156,7 @@ def test_a_refused_server_is_refused_until_it_surely_knows() -> None:
     bench.wait(SECOND, (M10,))
     bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch))
     bench.written()
-    bench.link(M00)  # it is told on this connection, which breaks before it hears
+    bench.link(M00)  # it is sent on this connection, which breaks before it arrives
     bench.unlink(M00)
     bench.link(M00)
     assert refused(bench, M00)

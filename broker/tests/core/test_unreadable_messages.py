@@ -1,4 +1,4 @@
-"""Messages whose bodies no reader can take apart: their keys wait for a person, and all others go on."""
+"""Messages whose bodies no reader can take apart: their keys wait for an administrator, and all others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates of a long chain tell what changed in it; what cannot be taken up is read from the coordinator."""
+"""Updates of a long chain say what changed in it; what cannot be taken up is read from the coordinator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENCODED_BYTES_MAX = 4_000
 
 
 def long_chain(count: int) -> Chain:
-    """So many segments on the first group, all but the last of them sealed."""
+    """This many segments on the first group, all but the last of them sealed."""
     first = sealed_chain(first_chain(), 0, 0, members=(M00, M01))
     sealed, last = first.segments
     segments = tuple(replace(sealed, no=no, switch_attempt=attempt(no), server_epoch=no) for no in range(1, count))
@@ -44,7 +44,8 @@ def switched(chain: Chain) -> Chain:
 
 
 def teller(chain: Chain, steps: int = 2) -> tuple[Bench, msg.Message, Chain]:
-    """A member that has seen so many switches since it knows the chain; what it tells M01, and the newest record."""
+    """A member that has seen this many switches since it knows the chain; what it sends M01, and the newest
+    record."""
     bench = Bench(M00)
     bench.read_chain(chain)
     for _ in range(steps):
@@ -53,7 +54,7 @@ def teller(chain: Chain, steps: int = 2) -> tuple[Bench, msg.Message, Chain]:
     bench.clear()
     link(bench, M01)
     bench.clear()
-    bench.hear(M01, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))  # decided long ago: it is told the record
+    bench.hear(M01, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))  # decided long ago: it is sent the record
     (told,) = [effect.message for effect in bench.all(fx.Send) if effect.broker == M01.broker]
     return bench, told, chain
 
@@ -94,7 +95,7 @@ def test_what_changed_is_taken_up_from_any_record_since() -> None:
         bench.hear(M00, told)
         assert bench.part.chain == newest
         bench.hear(M00, told)
-        assert bench.part.chain == newest, "told twice"
+        assert bench.part.chain == newest, "reported twice"
 
 
 def test_who_knows_less_reads_the_coordinator_until_it_has_what_it_was_told() -> None:
@@ -129,7 +130,7 @@ def test_changes_that_do_not_fit_what_is_known_are_not_taken_up() -> None:
     chain = long_chain(200)
     _, told, _ = teller(chain)
     other = remove_eligible(chain, 100, (M01,))
-    bench = hearer(replace(other, epoch=chain.epoch))  # the coordinator was restored, and went on from an older copy
+    bench = hearer(replace(other, epoch=chain.epoch))  # the coordinator was restored, and continued from an older copy
     bench.hear(M00, told)
     assert bench.part.chain is not None
     assert bench.part.chain.epoch == chain.epoch

@@ -1,4 +1,5 @@
-"""People list keys that wait, release them, and pass over their first messages: once, and said only when durable."""
+"""Administrators list keys that wait, release them, and pass over their first messages: once, and said only when
+durable."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ RELEASE, SKIP = KeyOperation.RELEASE, KeyOperation.SKIP
 
 
 class Asked(KeyedServing):
-    """A server of which people ask something about keys."""
+    """A server of which administrators ask something about keys."""
 
     def list_keys(
         self, *phases: KeyPhase, after: bytes = b"", limit: int = 100, name: bytes | None = None, request: int = 1
     ) -> None:
-        """A person asks for keys."""
+        """An administrator asks for keys."""
         until_us = self.now_us + 2_000 * MS
         self.do(ev.ListKeys(request, P, GROUP, phases, after, limit, name, until_us))
 
     def operate(self, operation: KeyOperation, *keys: SeenKey, request: int = 2) -> None:
-        """A person operates on keys."""
+        """An administrator operates on keys."""
         self.do(ev.OperateKeys(request, P, GROUP, operation, keys, self.now_us + 2_000 * MS))
 
     def settle(self) -> None:
@@ -53,13 +54,13 @@ class Asked(KeyedServing):
         self.persist_everywhere()
 
     def listed(self) -> list[WaitingKey]:
-        """The answer to the person."""
+        """The answer to the administrator."""
         answer = self.all(fx.KeysListed)[-1]
         assert answer.error is None
         return list(answer.keys)
 
     def results(self) -> list[errors.SeriatimError | bool]:
-        """The answer to the person."""
+        """The answer to the administrator."""
         answer = self.all(fx.KeysOperated)[-1]
         assert answer.error is None
         return list(answer.results)
@@ -79,7 +80,7 @@ def parked(keys: str = "aab") -> Asked:
 
 
 def key_a(bench: Asked) -> SeenKey:
-    """Key a as the person sees it."""
+    """Key a as the administrator sees it."""
     bench.list_keys(name=b"ka")
     bench.settle()
     (key,) = bench.listed()
@@ -221,7 +222,7 @@ def test_a_stale_turn_changes_nothing() -> None:
     bench.operate(SKIP, seen, seen._replace(turn=7), seen._replace(turn=1, first_offset=make_offset(1, 1)))
     bench.settle()
     first, second, third = bench.results()
-    assert isinstance(first, errors.PreconditionError), "it was released since, so another person may want it"
+    assert isinstance(first, errors.PreconditionError), "it was released since, so another administrator may want it"
     assert isinstance(second, errors.PreconditionError)
     assert isinstance(third, errors.PreconditionError)
     assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, 0), 1)
@@ -286,7 +287,8 @@ def test_a_key_is_released_without_consumers_and_the_next_one_gets_it() -> None:
 
 
 def released(operation: KeyOperation = RELEASE) -> Asked:
-    """A consumer failed on the first message of key a, and left. Then a person operated on the key: all is durable."""
+    """A consumer failed on the first message of key a, and left. Then an administrator operated on the key: all is
+    durable."""
     bench = Asked("aab", policy=replace(QUICK, delays_ms=(60_000, 60_000)))
     bench.serve()
     run, other = bench.runs()
@@ -396,7 +398,8 @@ def test_a_group_that_is_not_there_has_no_keys() -> None:
 
 
 def test_mode_of_a_group_whose_cursor_the_coordinator_lost() -> None:
-    """A person's question made this server read the cursor, before an older copy of the coordinator was restored."""
+    """An administrator's question made this server read the cursor, before an older copy of the coordinator was
+    restored."""
     bench = Asked()
     bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
     bench.list_keys()
@@ -530,5 +533,5 @@ def test_without_consumers_the_rows_on_the_disk_tell_the_lag() -> None:
     assert GROUP not in bench.part.consumer_groups
     rows = [(block_name(0), write_block(0b1011_0110)), (block_name(1), write_block(0b101))]
     assert count_keys(rows, 0).passed == 7
-    assert count_keys(rows, 3).passed == 5, "those below the floor are behind the group"
+    assert count_keys(rows, 3).passed == 5, "those below the floor are after the group"
     assert count_keys(rows, 1_024).passed == 2

@@ -258,7 +258,7 @@ def test_a_manifest_names_each_staged_batch_once() -> None:
 
 
 def with_contents(digest: bytes, id_: bytes = b"m" * 16) -> ManifestPlace:
-    """A manifest staged anew, whose rows have that digest."""
+    """A manifest staged again, whose rows have that digest."""
     return replace(PLACE, id=id_, content_digest=digest)
 
 
@@ -295,7 +295,7 @@ def test_a_repeat_after_growth_is_compared_as_it_was_decided() -> None:
 
 
 def test_a_repeat_of_what_was_decided_later_is_staged_again() -> None:
-    with pytest.raises(errors.StagedDataGoneError, match=r"2 partitions.*stage the rows anew"):
+    with pytest.raises(errors.StagedDataGoneError, match=r"2 partitions.*stage the rows again"):
         judge(FOR_TWO, GROWN)
     with pytest.raises(errors.StagedDataGoneError, match="999 bytes"):
         judge(laid_out(FOR_TWO, RowLayout(4, 999)), GROWN)

@@ -1,7 +1,7 @@
 """The runner of the transcripts in `transcripts/*.txt`; `transcripts/README.md` explains their format.
 
 A transcript has events of one core, and below each event the effects that came out of it. The runner carries out the
-events on a bench of `support`, and writes the effects anew. A test compares the two texts.
+events on a bench of `support`, and rewrites the effects. A test compares the two texts.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Transcript:
         self.bench.do(ev.LogRead(read.serial, tuple(b for b in batches if b.header.base_index >= from_index)))
 
     def on_table(self, sender: MemberId, no: int, sequence: int) -> None:
-        """A member tells a producer table with one batch of this sequence."""
+        """A member sends a producer table with one batch of this sequence."""
         table = ProducerTable()
         table.record(support.batches_of(no, (1,), sequence=sequence)[0].header)
         self.bench.hear(sender, msg.TableAnswer(P, no, table.at_rest()))

@@ -147,7 +147,7 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def running_cluster(directory: Path, groups: int, *options: str) -> AsyncIterator[Cluster]:
-    """A started cluster; all its processes are ended afterwards, and their logs told if the test failed."""
+    """A started cluster; all its processes are ended afterwards, and their logs reported if the test failed."""
     cluster = Cluster(directory, groups, options)
     try:
         await cluster.start()

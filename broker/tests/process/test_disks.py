@@ -69,7 +69,7 @@ async def test_a_disk_that_hangs_is_left_by_everybody_though_nobody_complains(tm
                     return status == 503 and "hangs" in text
 
                 await until(is_not_ready)
-                assert (await cluster.get(hung, "/healthz"))[0] == 200  # it may go on soon
+                assert (await cluster.get(hung, "/healthz"))[0] == 200  # it may continue soon
 
                 async def is_counted() -> bool:  # /readyz looks itself, the note waits for the broker's next look
                     counted = re.search(
@@ -183,7 +183,7 @@ async def test_a_member_that_the_chain_contradicts_runs_on_and_keeps_what_it_has
 
 
 async def test_a_copy_below_the_watermark_is_refused_and_the_true_disk_is_not(tmp_path: Path) -> None:
-    """Rule `below-the-watermark`: a broker that stops in order notes how far its disk is."""
+    """Rule `below-the-watermark`: a broker that stops cleanly notes how far its disk is."""
     async with running_cluster(tmp_path, 1) as cluster:
         async with Admin(cluster.addresses["g0-0"]) as admin:
             partition = (await admin.create("older", 1)).partition_ids[0]

@@ -110,7 +110,7 @@ async def certify(cluster: Cluster, run: RunId) -> None:
     """Write a certificate past the brokers, who would refuse."""
     coordinator = EtcdCoordinator(EtcdConfig((cluster.coordinator_address,), None))
     try:
-        assert await certify_death(coordinator, Keys("test"), run, "test", "a person who is wrong", 1)
+        assert await certify_death(coordinator, Keys("test"), run, "test", "an administrator who is wrong", 1)
     finally:
         await coordinator.close()
 

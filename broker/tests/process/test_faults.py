@@ -46,7 +46,7 @@ async def test_messages_flow_while_the_coordinator_is_away(tmp_path: Path) -> No
                 await cluster.ready(name)
             assert not (await producer.append(partition, 20, [b"m20"])).HasField("error")
         async with asyncio.timeout(60):
-            while True:  # elected again once its lease is granted anew
+            while True:  # elected again once its lease is granted again
                 described = await admin.admin.DescribeCluster(broker_pb2.DescribeClusterRequest())
                 if described.controller and all(broker.live for broker in described.brokers):
                     break

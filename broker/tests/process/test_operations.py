@@ -143,7 +143,7 @@ async def test_of_two_operators_the_older_changes_nothing(tmp_path: Path) -> Non
                 assert isinstance(refused, errors.StaleOperatorError), request
             await stub.CreateTopic(create, timeout=DEADLINE_S, metadata=new)
             await stub.DeleteTopic(calls[1][1], timeout=DEADLINE_S, metadata=new)
-        await other.set("g0", CORDONED)  # a person needs no Lease
+        await other.set("g0", CORDONED)  # an administrator needs no Lease
         assert isinstance(
             await refusal(one.stub.SetBrokerGroup(operations_pb2.SetBrokerGroupRequest(group="g7"))),
             errors.BadRequestError,

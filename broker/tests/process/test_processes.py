@@ -1,4 +1,4 @@
-"""Real brokers: what bad input meets, topics and groups that change, what a broker tells of itself."""
+"""Real brokers: what bad input meets, topics and groups that change, what a broker reports itself."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ async def test_consumer_group_is_made_before_its_first_consumer_joins(cluster: C
                     break
                 await asyncio.sleep(0.05)
         assert (await refusal(admin.admin.DescribeGroup(describe))).number == errors.UnknownGroupError.number
-        async with Consumer(route.master_address, partition, "late") as consumer:  # anew: what it acknowledged is gone
+        async with Consumer(route.master_address, partition, "late") as consumer:  # again: what it acknowledged is gone
             await consumer.until(lambda c: len(c.values) == 2)
             assert consumer.values == sent
 

@@ -121,7 +121,7 @@ async def read_all(cluster: Cluster, partition: int, group: str, count: int) -> 
                     taken = len(consumer.values)
                     await consumer.until(partial(has_more, taken=taken))
                     if len(consumer.values) == taken:
-                        break  # it goes on at another server
+                        break  # it continues at another server
                     given |= dict(zip(consumer.offsets, consumer.values, strict=True))
                     await consumer.ack(consumer.offsets[-1])
     assert list(given) == sorted(given)

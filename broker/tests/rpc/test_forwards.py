@@ -203,7 +203,7 @@ async def test_a_full_disk_is_an_error_and_nothing_is_lost(cluster: Cluster, mon
     assert (await cluster.forwards.forward(letters(1))).stored_count == 1
 
 
-# ---- calls of people ------------------------------------------------------------------------------------
+# ---- calls of administrators ------------------------------------------------------------------------------------
 
 
 def replay(offset: int, group: str = "billing", topic: str = "orders", body: bytes = BODY) -> Any:

@@ -1,4 +1,4 @@
-"""What a broker tells to a rebuild is read, or refused as damage."""
+"""What a broker reports to a rebuild is read, or refused as damage."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_a_certificate_that_is_not_accepted_says_nothing_of_the_process(
                 with pytest.raises(PeerSilentError, match=cause):
                     await dialer.dial(address, DEADLINE_S)
         told = [line for line in logs if line["event"] == "peer_tls_failed"]
-        assert len(told) == 1, "each cause is told once"
+        assert len(told) == 1, "each cause is reported once"
         assert cause in told[0]["reason"]
 
 

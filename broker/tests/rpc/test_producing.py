@@ -271,7 +271,7 @@ async def test_a_disk_that_cannot_take_more_is_said_so(services: Services, core:
 
 NOT_READABLE = {
     "no Arrow message": b"rows",
-    "offsets behind the data": BODIES.single(b"k" * 77, b"value", 1, ()).replace(
+    "offsets after the data": BODIES.single(b"k" * 77, b"value", 1, ()).replace(
         struct.pack("<2i", 0, 77), struct.pack("<2i", 0, 1 << 20)
     ),
     "a schema": SCHEMA.serialize().to_pybytes(),

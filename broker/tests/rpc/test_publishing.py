@@ -290,7 +290,7 @@ async def test_without_rows_nothing_is_decided_and_it_is_refused_as_with_rows() 
 
 
 async def test_nothing_is_decided_for_a_new_writer_in_a_crowded_partition() -> None:
-    """Rule `crowded-before-decided`. Known writers go on, and what is decided is finished."""
+    """Rule `crowded-before-decided`. Known writers continue, and what is decided is finished."""
     cluster = await begun()
     cluster.crowded = (4,)
     await cluster.publish(cluster.wanted(1))
@@ -623,7 +623,7 @@ async def limited(message_bytes: int, chunk: bytes) -> tuple[Cluster, Publicatio
 
 
 async def test_rows_over_a_limit_of_the_topic_are_not_published() -> None:
-    """The chunk's id tells its sizes."""
+    """The chunk's id reports its sizes."""
     cluster, wanted = await limited(1001, make_chunk_id(bytes(16), 5000, 1001))
     with pytest.raises(errors.MessageTooLargeError, match="1001"):
         await cluster.publish(wanted)

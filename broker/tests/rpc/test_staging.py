@@ -126,7 +126,7 @@ async def test_a_follower_asks_no_other_broker_and_waits_for_no_disk() -> None:
     cluster.there = {"g0-1": batch_of(b"rows")}
     effect = fx.FetchStaged(3, PartitionId(1), STAGED, only_here=True)
     assert (await cluster.staging.fetch(effect)).batch is None
-    assert cluster.asked == ["here", "here"], "once more, because the commit may be told late"
+    assert cluster.asked == ["here", "here"], "once more, because the commit may be reported late"
     cluster.here[STAGED.offset] = batch_of(b"rows")
     fetched = await cluster.staging.fetch(effect)
     assert (fetched.batch, fetched.is_here) == (batch_of(b"rows"), True)
@@ -223,7 +223,7 @@ PIECE = FLAG_STAGED | FLAG_PUBLISH
 
 
 def staged_manifest(cluster: Cluster, pieces: int = 2) -> ManifestPlace:
-    """Stage it in so many pieces."""
+    """Stage it in this many pieces."""
     data = write_manifest(MANIFEST)
     size = -(-len(data) // pieces)
     offsets = []

@@ -130,7 +130,7 @@ async def test_what_cannot_be_read_ends_a_stream_with_the_same_error(broker: Bro
 async def test_a_consumer_that_is_refused_is_told_in_a_delivery(broker: Broker, way: Any) -> None:
     join = broker_pb2.Join(subscription=3, partition_id=1, group="g", consumer="", mode=0)
     request = broker_pb2.ConsumeRequest(join=join).SerializeToString()
-    found: list[bytes] = []  # a consumer that has finished is told nothing more
+    found: list[bytes] = []  # a consumer that has finished is notified of nothing more
     if way is over_tcp:
         raw = await broker.place.raw()
         await raw.opened("consume")

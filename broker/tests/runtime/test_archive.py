@@ -147,7 +147,7 @@ def test_long_chains_survive(length: int, steps: list[tuple[str, float, bool]]) 
     store.write(archive, chain)
     for kind, where, forgets in steps:
         chain = changed(chain, chain.segments[int(where * (len(chain.segments) - 1))].no, kind)
-        if forgets:  # another broker goes on
+        if forgets:  # another broker continues
             archive = ChainArchive()
             store.read(archive)
         store.write(archive, chain)
@@ -211,7 +211,7 @@ def largest(count: int) -> Chain:
 
 @pytest.mark.parametrize("first", [1, 200, 255, 256, 257, 3_000])
 def test_changes_that_may_join_fit_into_one_transaction_however_long_names_are(first: int) -> None:
-    """Copies all over a long chain become whole: those that are listed together are in at most two pages."""
+    """Copies all over a long chain become complete: those that are listed together are in at most two pages."""
     store, archive = Store(), ChainArchive()
     chain = largest(5_000)
     while len(store.pages) < 4_900 // PAGE_SEGMENTS:
@@ -357,7 +357,7 @@ def test_chains_share_the_objects_they_have_in_common() -> None:
 
 
 def folded(chain: Chain, times: int) -> Chain:
-    """The chain after so many switches with nothing in between."""
+    """The chain after this many switches with nothing in between."""
     for _ in range(times):
         opened = opening(chain.open_segment.no + 1)
         chain = seal_and_open(chain, Seal(0, 0, A, (A, B), None, (), 0), opened, 1)

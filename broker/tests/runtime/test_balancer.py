@@ -26,7 +26,7 @@ from .test_planning import CHAIN
 KEYS = Keys("c")
 SETTINGS = BalancerSettings(interval_s=0.001, moves_per_s=100_000, floor_bytes_per_s=0, steady_s=30, move_again_s=300)
 MOVE_S = 10.0
-"""How long a planned switch of this test takes, so that the clock goes on."""
+"""How long a planned switch of this test takes, so that the clock continues."""
 
 
 class Clock:
@@ -208,7 +208,7 @@ async def test_what_a_person_asks_for_is_carried_out_once() -> None:
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
-        ("not whole", lambda world: world.gone.add("g0-1")),
+        ("not complete", lambda world: world.gone.add("g0-1")),
         ("cordoned", lambda world: world.specs.update(g0=BrokerGroupSpec(Intent.CORDONED))),
         ("draining", lambda world: world.specs.update(g1=BrokerGroupSpec(Intent.DRAINING))),
         ("changed", lambda world: world.member_runs.update({"g1-0": 2})),

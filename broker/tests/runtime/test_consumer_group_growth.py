@@ -106,7 +106,7 @@ async def test_a_deleted_group_gets_no_cursor() -> None:
 
 
 async def make_while_it_grows(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, times: int) -> list[str]:
-    """The topic grows, and at each of so many tries a group is made right after the groups were listed."""
+    """The topic grows, and at each of this many tries a group is made right after the groups were listed."""
     real, made = consumer_group_growth.groups_on, list[str]()
 
     async def groups_on(*args: Any) -> Any:

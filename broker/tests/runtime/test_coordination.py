@@ -182,7 +182,7 @@ async def test_for_a_write_whose_record_was_seen_to_be_over_nothing_is_sent(desk
 
 
 async def test_for_a_write_whose_record_another_member_told_nothing_is_sent(desk: Desk) -> None:
-    """Rule `out-of-date`: it was told after the write was made, while the write waited."""
+    """Rule `out-of-date`: it was reported after the write was made, while the write waited."""
     (made,) = (await desk.write(*created([7]))).values()
     count = desk.recording.txn_count
     desk.known_epoch = 2

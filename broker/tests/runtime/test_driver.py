@@ -43,7 +43,7 @@ P = PartitionId(1)
 
 
 class ScriptedCore:
-    """Answers each event as it was told, and remembers all."""
+    """Answers each event as instructed, and remembers all."""
 
     def __init__(self, answer: Callable[[Event], list[fx.Effect]]) -> None:
         self.answer = answer

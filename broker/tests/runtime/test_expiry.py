@@ -291,7 +291,7 @@ async def test_passes_walk_over_all_partitions() -> None:
         cluster.forget("g", partition=partition)
     assert [await cluster.expiry.remove_cursors() for _ in range(3)] == [1, 1, 1]
     cluster.forget("g", partition=1)
-    assert await cluster.expiry.remove_cursors() == 1, "it begins anew"
+    assert await cluster.expiry.remove_cursors() == 1, "it starts over"
 
 
 # ---- tombstones -----------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class Ahead(StoppedClock):
 async def test_a_controller_ahead_removes_nothing_that_is_in_use(record: CursorRecord, told: tuple[int, ...]) -> None:
     cluster = Cluster()
     cluster.store.txn((), [Delete(KEYS.live("g0-0")), Delete(KEYS.live("g0-1"))], ())
-    cluster.tell_clocks(*told)  # of another one that is right, of none, of one whose version does not tell it
+    cluster.tell_clocks(*told)  # of another one that is right, of none, of one whose version does not report it
     cluster.put(KEYS.cursor(ONE, "g/here"), cursor_to_value(record))
     elected: Any = Elected(cluster.coordinator)
     expiry = Expiry(cluster.coordinator, KEYS, elected, Ahead(), 7 * 86_400.0)

@@ -73,7 +73,7 @@ async def test_an_address_that_a_rebuild_took_out_of_the_record_is_registered_ag
     place.file.write_text("203.0.113.1:31000")
     await place.keeper.look()
     place.mirrored = "203.0.113.1:31000"
-    await place.write()  # a rebuild writes the record anew, from what the broker tells
+    await place.write()  # a rebuild rewrites the record, from what the broker reports
     await place.keeper.look()
     assert await place.told() == ("", 0), "the broker does not know it yet, and reads nothing"
     place.mirrored = ""

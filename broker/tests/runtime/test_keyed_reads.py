@@ -99,7 +99,7 @@ async def numbers(reads: KeyedReads, *indexes: int) -> list[int]:
 
 
 def small(disk: Disk, batches_max: int = 2, retry_cache_bytes_max: int = 10_000, is_needed: bool = True) -> KeyedReads:
-    """Reads whose cache has room for so many batches."""
+    """Reads whose cache has room for this many batches."""
     return KeyedReads(
         cast(Any, disk), SimulatedBodies(), 100 * batches_max, retry_cache_bytes_max, lambda _partition: is_needed
     )

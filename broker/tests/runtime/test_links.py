@@ -25,7 +25,7 @@ def _no_run(_: RunId) -> bool:
 
 
 class Silence:
-    """Dials a peer that never answers; the peer is known anew when it was dialled so often."""
+    """Dials a peer that never answers; the peer is known again when it was dialled so often."""
 
     def __init__(self, known_anew_after: int) -> None:
         self._known_anew_after = known_anew_after

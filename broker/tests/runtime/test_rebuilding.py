@@ -1,4 +1,4 @@
-"""A plan to rebuild the coordinator: what is said, and refused, because brokers did not tell what they know."""
+"""A plan to rebuild the coordinator: what is said, and refused, because brokers did not say what they know."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_after_a_rebuild_groups_begin_above_every_epoch_that_was_used() ->
     store = await rebuilt()
     first = EpochFloor.of(store.items[KEYS.group_epoch])
     assert first.floor == NOW_MS
-    assert first.expired == 0, "a disk that is asked later may tell of groups that were not deleted"
+    assert first.expired == 0, "a disk that is asked later may report groups that were not deleted"
     again = await rebuilt(first.put(KEYS))
     assert EpochFloor.of(again.items[KEYS.group_epoch]).floor > first.floor
     assert KEYS.cursor(P, "g") in again.items

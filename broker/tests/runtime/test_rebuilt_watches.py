@@ -67,7 +67,7 @@ async def followed() -> AsyncIterator[World]:
 
 @pytest.mark.parametrize("is_empty", [False, True])
 async def test_copy_of_members_follows_a_rebuild(*, is_empty: bool) -> None:
-    """Rule `rebuilt-is-listed`: nothing leaves the copy before the rebuild, and all is right behind it."""
+    """Rule `rebuilt-is-listed`: nothing leaves the copy before the rebuild, and all is right after it."""
     async with followed() as world:
         world.store.restore(StoreCopy() if is_empty else world.older)
         world.put("m/b", b"3")

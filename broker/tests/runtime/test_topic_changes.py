@@ -92,7 +92,7 @@ async def test_calls_for_a_topic_are_woken_when_it_changes_and_no_others(known: 
         assert await asyncio.wait_for(asyncio.gather(*calls), 5) == [False] * 3
         assert not other.done()
         assert world.news.waiting_count == 1
-        assert await world.news.unchanged("t", KNOWN, LONG_S) is False  # who asks later is told at once
+        assert await world.news.unchanged("t", KNOWN, LONG_S) is False  # who asks later is notified at once
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
         assert (world.news.waiting_count, world.news._waiting) == (0, {})

@@ -73,7 +73,7 @@ class World:
 
 
 class Seen:
-    """What a watcher was told, put together."""
+    """What was reported to a watcher, put together."""
 
     def __init__(self, watcher: TopicWatcher) -> None:
         self.watcher = watcher

@@ -32,7 +32,7 @@ A, B = MemberId("g0-0", "a"), MemberId("g0-1", "b")
 
 
 class Coordinator(MemoryCoordinator):
-    """One that the process loses after so many writes; the last of them is carried out, or not."""
+    """One that the process loses after this many writes; the last of them is carried out, or not."""
 
     def __init__(self, store: MemoryStore, writes_max: int = 1000, *, last_is_done: bool = True) -> None:
         super().__init__(store)
@@ -192,7 +192,7 @@ async def test_what_cannot_be_is_refused() -> None:
         before = store.revision
         with pytest.raises(BadRequestError, match="taken away"):
             await topics.update("t", None, 2, unchanged, 5)
-        with pytest.raises(PreconditionError, match="made anew"):
+        with pytest.raises(PreconditionError, match="recreated"):
             await topics.update("t", "another", 4, unchanged, 5)
         assert store.revision == before
 
@@ -307,7 +307,7 @@ async def test_only_the_incarnation_that_is_meant_is_deleted() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:
         made = await topics.create("t", 1, SETTINGS, 5)
-        with pytest.raises(PreconditionError, match="deleted and made anew"):
+        with pytest.raises(PreconditionError, match="deleted and recreated"):
             await topics.delete("t", incarnation="0" * 32)
         assert topic_in(store) == made
         await topics.delete("t", incarnation=made.incarnation)

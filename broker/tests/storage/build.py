@@ -87,7 +87,7 @@ class SegmentBuilder:
         return PutBatch(self.partition, batch, 0, self.windows, header)
 
     def twin(self) -> SegmentBuilder:
-        """One that goes on from here by itself."""
+        """One that continues from here by itself."""
         twin = copy.copy(self)
         twin.batches, twin.table = list(self.batches), self.table.copy()
         return twin
@@ -100,7 +100,7 @@ class SegmentBuilder:
         return Start(first.base_index, first.previous_checksum, self.gone_bytes)
 
     def rewind(self, length: int) -> None:
-        """Go on from `length`, as after a truncation."""
+        """Continue from `length`, as after a truncation."""
         self.batches = [batch for batch in self.batches if batch.header.end_index <= length]
         assert self.index == 0 or not self.batches or self.batches[-1].header.end_index == length
         self.index = length

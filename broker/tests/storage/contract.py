@@ -500,7 +500,7 @@ def _tail_batches(partition: int) -> tuple[Batch, ...]:
 
 
 async def test_the_chain_record_is_found_as_it_was_learned_last(harness: Harness) -> None:
-    """A head and the segments that changed since are written; what a start finds is the whole."""
+    """A head and the segments that changed since are written; what a start finds is everything."""
     at = PartitionId(7)
     members = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
     others = (MemberId("g1-0", "c" * 32), MemberId("g1-1", "d" * 32))
@@ -547,7 +547,7 @@ async def test_batches_written_again_are_read_and_found_as_before(harness: Harne
         assert await read_all(harness, builder) == builder.batches
 
 
-# ---- readers that go on where they ended ------------------------------------------------------------------
+# ---- readers that continue where they ended ------------------------------------------------------------------
 
 
 class SequentialReader:

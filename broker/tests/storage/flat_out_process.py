@@ -11,7 +11,7 @@ loop. The other numbers say how often each expected thing happened.
 Both times leave out what the machine causes, and not the storage:
 
 * the time for which threads of this process were ready to run and waited for a processor (others are at work on it),
-* the time that the hypervisor took from the machine. It tells, in steps of 10 ms, but not all. So if the thread did
+* the time that the hypervisor took from the machine. It reports, in steps of 10 ms, but not all. So if the thread did
   not once go to sleep, it waited for nothing, and only its processor time counts.
 
 FAULT makes the storage do what it must not, to see that it is seen: see `FAULTS`. The writing ends then as soon as a
@@ -232,7 +232,7 @@ class Work:
             await asyncio.sleep(0)
 
     async def read(self) -> None:
-        """Somewhere behind the head, again and again."""
+        """Somewhere after the head, again and again."""
         chance = random.Random(1)
         while not self._is_over():
             builder = chance.choice(self._builders)

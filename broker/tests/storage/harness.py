@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 class _Reports:
-    """What one storage reported. (An abandoned one goes on reporting.)"""
+    """What one storage reported. (An abandoned one keeps reporting.)"""
 
     def __init__(self) -> None:
         self._ticket = 0

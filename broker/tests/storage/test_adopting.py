@@ -62,7 +62,7 @@ async def _look_at(storage: RocksStorage, staged: Batch) -> None:
 async def _staged_and_adopted(
     harness: RocksHarness, stage: SegmentBuilder, orders: SegmentBuilder, count: int = 3, size_bytes: int = 50_000
 ) -> None:
-    """So many batches are staged, read and adopted."""
+    """How many batches are staged, read and adopted."""
     writes = [stage.stage(size_bytes, 5) for _ in range(count)]
     await put(harness, writes)
     for write in writes:
@@ -147,7 +147,7 @@ async def test_the_few_bodies_that_are_left_in_an_extent_are_copied_out_of_it(ha
     assert harness.storage.adopted_bytes == 100_000
     await put(harness, [TrimLog(stage.partition, 1, stage.index, sum(batch.size_bytes for batch in stage.batches))])
     await harness.storage.settle()
-    assert harness.storage.extent_count == 2  # that of the others, and the one behind it
+    assert harness.storage.extent_count == 2  # that of the others, and the one after it
     assert await read_all(harness, orders) == orders.batches
     await harness.reopen(crash=True)
     assert await read_all(harness, orders) == orders.batches

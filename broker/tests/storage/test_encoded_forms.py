@@ -77,7 +77,7 @@ def test_a_field_is_added_and_dropped_in_a_rolling_upgrade() -> None:
     assert forms.decode(Added, used) == Added(5, (), 8)
     with pytest.raises(forms.FormError, match="at most length 2"):
         forms.decode(Before, used)
-    # A field that is not used any more keeps its place. Behind the last one that is used, nothing is written.
+    # A field that is not used any more keeps its place. After the last one that is used, nothing is written.
     assert forms.decode(Added, forms.encode(Unused(5, (), 8))) == Added(5, (), 8)
     assert forms.encode(Unused(5)) == forms.encode(Before(5))
     with pytest.raises(forms.FormError, match="at least length 3"):

@@ -85,7 +85,7 @@ def test_each_format_since_the_third_has_its_rows() -> None:
 def test_code_of_an_older_format_refuses_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
-    """It was started and ended in order: nothing but the number in the passport can tell."""
+    """It was started and ended cleanly: nothing but the number in the passport can tell."""
     directory = passport.open_directory(tmp_path, "g0-0", "c", crc32c)
     directory.create("c", "g0-0")
     directory.raise_run()
@@ -103,7 +103,7 @@ def test_code_of_an_older_format_refuses_the_directory(
 OF_FORMAT_3 = bytes.fromhex(
     "5351504153533031fa7feac308031201631a0467302d30222037303038343761633563626534313633393366306665653764303564306666662801322434353237363865352d633265342d343530372d396439612d66643535666662373231363438014801"
 )
-"""The passport of a directory that commit 189e0b5f made, started and ended in order. Format 3 was the last."""
+"""The passport of a directory that commit 189e0b5f made, started and ended cleanly. Format 3 was the last."""
 
 
 def test_directory_of_format_3_is_refused_and_stays(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:
     judge(None, None)
     judge(passport, None)
     judge(passport, KnownMember(passport.incarnation, 5))
-    judge(passport, KnownMember(passport.incarnation, 4))  # raised here, the cluster not told before the crash
+    judge(passport, KnownMember(passport.incarnation, 4))  # raised here, the cluster not reported before the crash
     with pytest.raises(OldDiskError, match="last run is 5, the cluster knows run 6"):
         judge(passport, KnownMember(passport.incarnation, 6))
     with pytest.raises(WipedDiskError, match="empty"):

@@ -1,4 +1,4 @@
-"""Disk space comes back: extents are dropped whole, and copied forward where little of them is left."""
+"""Disk space comes back: extents are dropped as a whole, and copied forward where little of them is left."""
 
 from __future__ import annotations
 

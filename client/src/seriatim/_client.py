@@ -378,7 +378,7 @@ class Client:
             PreconditionError: Another topic has the name.
             PartitionOutOfRangeError: The topic has fewer partitions.
             BadRequestError: The time has no zone, or is before 1970.
-            PositionUnknownError: No broker could tell the place in one of the partitions in time.
+            PositionUnknownError: No broker could report the place in one of the partitions in time.
             UnavailableError: No broker answered in time.
 
         The call changes nothing; it may be cancelled at any time.
@@ -403,7 +403,7 @@ class Client:
         Raises:
             UnknownTopicError: The cluster has no such topic.
             PreconditionError: Another topic has the name.
-            PositionUnknownError: No broker could tell the range of one of the partitions in time.
+            PositionUnknownError: No broker could report the range of one of the partitions in time.
             UnavailableError: No broker answered in time.
         """
         from seriatim._ranges import questions
@@ -430,14 +430,14 @@ class Client:
             topic: The topic's name.
             partition: Number in the topic.
             start: The first offset of the range.
-            end: The first offset behind the range. It is at most the end of the partition.
+            end: The first offset after the range. It is at most the end of the partition.
             cut_bytes: A piece ends with the batch that brings it to this size or above it, at least 64 KiB; 0: each
                 piece is a whole segment.
             incarnation: The incarnation of the topic; empty: of the topic that has the name now.
             timeout_s: Seconds to wait for each page of the answer (default 10).
 
         Raises:
-            OffsetOutOfRangeError: The range ends behind the end of the partition, or `start` or `end` is behind the
+            OffsetOutOfRangeError: The range ends after the end of the partition, or `start` or `end` is after the
                 end of its segment. `details["end"]` is the offset of the end that was passed.
             BadRequestError: `start` and `end` are no range, or `cut_bytes` is less than 64 KiB and not 0.
             UnknownTopicError: The cluster has no such topic.
@@ -465,7 +465,7 @@ class Client:
         """A reader of [start, end) of a partition: `async with client.read_range("t", 0) as reader`.
 
         It needs no consumer group. The reader asks once, when it begins, where the range starts and ends. It does not
-        read messages that come later. If a broker is lost in the middle, the reader goes on at another one, from
+        read messages that come later. If a broker is lost in the middle, the reader continues at another one, from
         exactly the same place.
 
         Args:
@@ -483,14 +483,14 @@ class Client:
                 raises `UnavailableError` (default 30).
 
         Raises:
-            OffsetOutOfRangeError: The range ends behind the end of the partition. `details["end"]` is that end. This
+            OffsetOutOfRangeError: The range ends after the end of the partition. `details["end"]` is that end. This
                 and all errors below are raised when the reader begins.
             BadRequestError: The range ends before it begins, a time has no zone or is before 1970, or `credit_bytes` or
                 `read_timeout_s` is below its limit.
             UnknownTopicError: The cluster has no such topic.
             PreconditionError: Another topic has the name.
             PartitionOutOfRangeError: The topic has fewer partitions.
-            PositionUnknownError: No broker could tell the place of `start` or `end` in time.
+            PositionUnknownError: No broker could report the place of `start` or `end` in time.
             UnavailableError: No broker answered within 10 s.
         """
         check_whole("partition", partition, 0)

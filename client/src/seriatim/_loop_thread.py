@@ -44,7 +44,7 @@ class _Loop:
 
 
 IDLE_LOOPS_MAX: Final = 16
-"""At most so many event loops of closed clients are kept for the next ones. One has three file descriptors."""
+"""Maximum number of event loops of closed clients that are kept for the next ones. One has three file descriptors."""
 
 _idle: list[_Loop] = []
 _idle_lock = threading.Lock()

@@ -54,7 +54,7 @@ class Recorder:
         """Write a line, unless an earlier line could not be written: a history with a hole proves nothing.
 
         `message_id` and the history belong to the application. If they raise, the client logs the exception and ends
-        the recording. Sends and deliveries go on.
+        the recording. Sends and deliveries continue.
         """
         if self.has_failed:
             return None
@@ -62,7 +62,7 @@ class Recorder:
             return write()
         except Exception:
             self.has_failed = True
-            _log.exception("the history cannot be written, so the recording ends here; sends and deliveries go on")
+            _log.exception("the history cannot be written, so the recording ends here; sends and deliveries continue")
             return None
 
     def id_of(self, message: Message | DeadLetter) -> MessageId:
@@ -193,7 +193,8 @@ class Recorder:
         way: Way | None = None,
         end: int | None = None,
     ) -> None:
-        """Note what a program does for a person: before the request is sent, and with `done` when it was done."""
+        """Note what a program does for an administrator: before the request is sent, and with `done` when it was
+        done."""
         self._record(
             lambda: self._history.person(
                 act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done, way=way, end=end

@@ -31,7 +31,7 @@ LOOK_DEADLINE_S: Final = 2.0
 """Seconds for an answer, beyond the time that the broker may wait."""
 
 SHARED_S: Final = 0.05
-"""A producer that is about to refuse something takes an answer that another one asked for at most so long ago."""
+"""A producer that is about to refuse something takes an answer that another one asked for at most this long ago."""
 
 WAIT_S: Final = 30.0
 """How long a broker may wait for news of the topic, in seconds. A thousand idle clients ask it 33 times a second. It is

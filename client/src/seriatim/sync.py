@@ -246,7 +246,7 @@ class KeyedConsumer(Closed[keyed_consumer.KeyedConsumer]):
         """Call a handler with each message, until another thread closes the consumer. See `seriatim.KeyedConsumer.run`.
 
         The handler runs in threads, or in `pool`. It may call this client. A KeyboardInterrupt ends the call: handlers
-        that run go on to their ends in their threads, and their messages come again.
+        that run continue to their ends in their threads, and their messages come again.
 
         Raises:
             BadRequestError: The handler is a coroutine function: use the asynchronous client. Or an argument is beyond
@@ -261,8 +261,8 @@ class KeyedConsumer(Closed[keyed_consumer.KeyedConsumer]):
         """Call a handler with batches of messages, until another thread closes the consumer.
 
         See `seriatim.KeyedConsumer.run_batches`. The handler runs in threads. It may call this client. If it takes
-        longer than `timeout_s`, or the call is interrupted, it goes on to its end in its thread, and its messages come
-        again.
+        longer than `timeout_s`, or the call is interrupted, it continues to its end in its thread, and its messages
+        come again.
 
         Raises:
             BadRequestError: The handler is a coroutine function: use the asynchronous client. Or an argument is beyond
@@ -323,14 +323,14 @@ class RangeReader(Closed[reader.RangeReader]):
 
     @property
     def end(self) -> int:
-        """The first offset behind the range."""
+        """The first offset after the range."""
         return self._inner.end
 
     @property
     def offset(self) -> int:
-        """The offset at which the reader goes on.
+        """The offset at which the reader continues.
 
-        A loop over the reader takes all messages of a batch at once. So this offset is behind the whole batch, also
+        A loop over the reader takes all messages of a batch at once. So this offset is after the whole batch, also
         while the loop is in the middle of it.
         """
         return self._inner.offset

@@ -136,7 +136,7 @@ class MemoryCluster:
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
         blocked: Partitions with a segment that is not settled.
-        silent: Topics of which no broker tells what is kept.
+        silent: Topics of which no broker reports what is kept.
     """
 
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class MemoryClient:
     async def retained(self, topic: str, *, timeout_s: float = 10.0) -> tuple[RetainedRange, ...]:
         assert timeout_s > 0
         if topic in self._cluster.silent:
-            raise PositionUnknownError("no broker tells")
+            raise PositionUnknownError("no broker reports")
         rows = []
         for partition in self._cluster.partitions(topic):
             first, length = self._kept(topic, partition)

@@ -1,4 +1,5 @@
-"""What people are told beside an error: advice that fits wherever the number comes from, and causes they can read."""
+"""What is reported to administrators beside an error: advice that fits wherever the number comes from, and causes they
+can read."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def test_the_cause_of_an_unreachable_broker_is_not_buried(details: str | None, r
 
 
 class _Keyboard(io.StringIO):
-    """A terminal without a person at the keyboard."""
+    """A terminal without an administrator at the keyboard."""
 
     def isatty(self) -> bool:
         return True

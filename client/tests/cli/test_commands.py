@@ -90,7 +90,7 @@ def test_more_partitions_need_a_yes_because_keys_move(run: Run, cluster: MemoryC
     assert "nothing was changed: stdin is no terminal to ask you on, so add --yes" in err
     assert cluster.topics["t"].partition_count == 3
     moved = sum(partition_of_key(b"%d" % key, 3) != partition_of_key(b"%d" % key, 5) for key in range(10_000))
-    assert moved == pytest.approx(8_000, abs=200), "the share that it tells"
+    assert moved == pytest.approx(8_000, abs=200), "the share that it reports"
     assert "50% of the keys" in run("topic", "alter", "t", "--partitions", "6")[2]
     assert run("topic", "alter", "t", "--partitions", "5", "--yes")[0] == 0
     assert run("topic", "alter", "t", "--partitions", "5")[0] == 0, "nothing moves"
@@ -163,7 +163,7 @@ def test_what_is_not_printed_is_not_acknowledged(run: Run, cluster: MemoryCluste
 def test_the_live_line_waits_for_the_end_of_typing(
     run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, is_typed: bool
 ) -> None:
-    """A line that is refreshed while a person types would run into what is typed."""
+    """A line that is refreshed while an administrator types would run into what is typed."""
     shown: list[str] = []
 
     @asynccontextmanager

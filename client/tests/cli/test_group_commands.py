@@ -81,7 +81,7 @@ class Questions:
             monkeypatch.setattr(f"seriatim.cli.{command}.confirm", self.confirm)
 
     async def confirm(self, question: str, *, otherwise: str) -> None:
-        """A person reads it."""
+        """An administrator reads it."""
         assert otherwise
         self.asked.append(question)
 

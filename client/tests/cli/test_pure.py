@@ -58,7 +58,7 @@ def drawn(what: RenderableType, width: int, *, colour: bool = False) -> str:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_drawings_are_as_recorded(width: int) -> None:
-    """To record anew after a change: look at the new text, and write it with SERIATIM_RECORD=1."""
+    """To record again after a change: look at the new text, and write it with SERIATIM_RECORD=1."""
     text = "\n".join(
         (
             drawn(draw_chain(CHAIN, width=width), width),

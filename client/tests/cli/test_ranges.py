@@ -1,4 +1,4 @@
-"""Places and times as people write them. `recorded/plain.txt` has the commands that take them."""
+"""Places and times as users write them. `recorded/plain.txt` has the commands that take them."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def fill(cluster: MemoryCluster) -> None:
 def test_each_command_prints_and_ends_as_recorded(
     run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    """To record anew after a change: look at the new text, and write it with SERIATIM_RECORD=1.
+    """To record again after a change: look at the new text, and write it with SERIATIM_RECORD=1.
 
     A line `$` is a command, with its input after `<`; `!` is a line on stderr; the exit status is last, unless it is 0.
     A line `--` says why the commands below it are there. `commands` has a cluster that is filled, `plain` an empty one.

@@ -1,4 +1,4 @@
-"""The commands where no broker answers: they say so soon, go on trying, and end with the error and status 1."""
+"""The commands where no broker answers: they say so soon, keep trying, and end with the error and status 1."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def test_the_earliest_wish_counts_and_only_once() -> None:
     alarms.set("a", now)
     await rung(woken, 2)
     assert woken == ["a", "b"]
-    alarms.set("c", now + 0.004)  # behind the wishes that others took the place of
+    alarms.set("c", now + 0.004)  # after the wishes that others took the place of
     await rung(woken, 3)
     assert woken == ["a", "b", "c"]
     alarms.cancel()

@@ -33,7 +33,7 @@ async def test_what_is_under_way_ends_as_what_is_known_of_it() -> None:
         # The refusal has come back. Before that, the send attempt has no known end, and its outcome is "unknown".
         run = producer._partitions[1].core._queue.producer_run
         await until(lambda: not refuse and not run.in_flight_count)
-        sent.append(await producer.send(b"behind it", partition=0))
+        sent.append(await producer.send(b"after it", partition=0))
         _answer(cluster, 0, errors.OutcomeUnknownError("the topic was deleted while segment 1 held this batch"))
         cluster.delete_topic("t")
         found = await asyncio.wait_for(asyncio.gather(*map(_settled, sent)), 5)

@@ -1,4 +1,4 @@
-"""Retention dropped what a group has not read: its consumer is told before it gets what lies behind."""
+"""Retention dropped what a group has not read: its consumer is notified before it gets what follows."""
 
 from __future__ import annotations
 

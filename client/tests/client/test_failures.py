@@ -282,7 +282,7 @@ async def test_nothing_behind_a_batch_that_cannot_be_read_is_given_out(form: str
             else:
                 messages = await consumer.fetch(100, 5)
                 assert [message.value for message in messages] == [b"before"]
-            for _ in range(3):  # an application that catches the error and goes on
+            for _ in range(3):  # an application that catches the error and continues
                 read = {
                     "fetch": lambda: consumer.fetch(100, 5),
                     "fetch_table": lambda: consumer.fetch_table(5),

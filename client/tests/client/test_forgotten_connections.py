@@ -1,4 +1,4 @@
-"""A firewall forgets the client's connections: each way to a broker notices it by itself and goes on over a new one.
+"""A firewall forgets the client's connections: each way to a broker notices it by itself and continues over a new one.
 
 The packets of a forgotten connection vanish without a word, in one direction or in both. New connections work. In these
 tests the limits of silence are a tenth or less of the real ones, and their sums are checked without a clock.

@@ -118,7 +118,7 @@ async def test_a_group_that_moved_on_costs_no_stream_while_news_come(monkeypatch
             assert consumer._streams._links.get(served.address) is link, "the broker it asked knew less"
             place = Place(served.segment + 1, elsewhere.address, served.server_epoch)
             await consumer._streams._check(link, subscription)
-            assert consumer._streams._links.get(served.address) is not link, "it did not tell"
+            assert consumer._streams._links.get(served.address) is not link, "it did not report"
             place = served
 
 
@@ -143,7 +143,7 @@ async def test_two_partitions_of_an_outdated_server_are_both_in_doubt(monkeypatc
                 await consumer._streams._check(link, one)
             assert consumer._streams._links.get(first.address) is link
             await consumer._streams._check(link, both[0])
-            assert consumer._streams._links.get(first.address) is not link, "it did not tell"
+            assert consumer._streams._links.get(first.address) is not link, "it did not report"
 
 
 async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list[int]) -> None:
@@ -164,7 +164,7 @@ async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list
 async def test_batches_of_a_lapsed_grant_do_not_reach_the_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As after a pause of the whole process: the messages lie in its memory, and others have gone on with them."""
+    """As after a pause of the whole process: the messages lie in its memory, and others have continued with them."""
     async with (
         connected() as (_, client),
         client.producer("t") as producer,
@@ -204,7 +204,7 @@ async def test_heartbeats_go_before_requests_that_wait(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[int], is_told: bool) -> None:
-    """Told by its server, or by the answer to its question after the server was lost."""
+    """Reported by its server, or by the answer to its question after the server was lost."""
     async with running(2) as cluster:
         cluster.create_topic("t", 2)
         bootstrap = [broker.address for broker in cluster.brokers]

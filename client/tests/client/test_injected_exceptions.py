@@ -32,7 +32,7 @@ from ..in_process import Injector, InProcess, quiet_hooks, run
 pytestmark = pytest.mark.usefixtures("carriage")
 
 STEP = 7
-"""The quick tests try one of so many calls; the slow one tries all, and those of built-in functions too."""
+"""The quick tests try one of this many calls; the slow one tries all, and those of built-in functions too."""
 
 
 def stored(partition: FakePartition) -> dict[int, bytes]:
@@ -207,7 +207,7 @@ class _Reader:
                     fill(partition, range(2, 6))
                 errors_in_a_row = 0 if messages else errors_in_a_row + 1
             except Exception:
-                errors_in_a_row += 1  # an application that goes on
+                errors_in_a_row += 1  # an application that continues
             self.judge()
 
     def take(self, values: list[bytes]) -> None:

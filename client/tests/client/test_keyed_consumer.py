@@ -707,7 +707,7 @@ async def test_an_impossible_delay_is_a_failure_with_the_policys_delay(delay_s: 
 
     async with consuming("a") as (group, consumer), handling(consumer, handle, 2) as running:
         await until(lambda: not group.values_left or running.done())
-        assert not running.done(), "the other keys go on"
+        assert not running.done(), "the other keys continue"
         (nack,) = group.nacks
     assert nack.delay_ms == 0
     assert "a delay is between 0 and 40 days" in nack.reason
@@ -738,7 +738,7 @@ async def test_messages_that_wait_go_back_unseen_when_the_work_ended(kind: str, 
         unseen = [row for row in group.rows if not row.is_given and not row.is_done]
         assert len(unseen) == {"run": 6, "run_batches": 0, "iteration": 7}[kind]
 
-        async with handling(consumer, _returns, 1):  # and the consumer goes on
+        async with handling(consumer, _returns, 1):  # and the consumer continues
             await until(lambda: not group.values_left)
 
 
@@ -789,7 +789,7 @@ def test_a_message_that_the_program_dropped_is_extended_no_more(monkeypatch: pyt
 
 
 class Gate:
-    """A plain handler whose calls wait until they may go on."""
+    """A plain handler whose calls wait until they may continue."""
 
     def __init__(self) -> None:
         self.begun: list[bytes] = []

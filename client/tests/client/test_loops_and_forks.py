@@ -94,7 +94,7 @@ with sync.Client.connect(ADDRESS) as other:
         except UnavailableError as exc:
             print("unavailable")
     with other.producer("t") as producer:
-        producer.send(b"m").result()  # what gRPC has to tell comes at last here
+        producer.send(b"m").result()  # what gRPC has to report comes at last here
     time.sleep(0.2)
 print(sum(thread.name == "seriatim client" for thread in threading.enumerate()), "threads")
 """

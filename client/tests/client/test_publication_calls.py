@@ -56,7 +56,7 @@ class Broker(publications_pb2_grpc.PublicationsServicer, broker_pb2_grpc.Routing
 
 @asynccontextmanager
 async def running(count: int) -> AsyncIterator[list[Broker]]:
-    """So many brokers."""
+    """This many brokers."""
     brokers, servers = [], []
     for _ in range(count):
         broker, server = Broker(), grpc.aio.server()

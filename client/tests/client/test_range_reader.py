@@ -26,8 +26,8 @@ class RangeScript:
 
     Attributes:
         asked: From which offset on it was asked, each time.
-        give: So many batches a stream; then it breaks.
-        left: So many batches in all streams together; then each breaks.
+        give: This many batches a stream; then it breaks.
+        left: This many batches in all streams together; then each breaks.
         silent: It sends nothing.
         hole: It leaves out the second batch.
         done: It says at once that the range is read.

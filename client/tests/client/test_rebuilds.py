@@ -1,4 +1,4 @@
-"""Consumers and producers while the coordinator lacks decisions, until a person has rebuilt it."""
+"""Consumers and producers while the coordinator lacks decisions, until an administrator has rebuilt it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_running_consumer_goes_on_after_the_rebuild() -> None:
             await server.stop()
             subscription = consumer._subscriptions[0]
             await until(lambda: BEHIND.message in subscription.waits_for)
-            assert subscription.waits_for.startswith("brokers to tell its server")
+            assert subscription.waits_for.startswith("brokers to notify its server")
             await server.restart()
             cluster.behind_count = 0
             await fill(producer, 1, 2)
@@ -117,7 +117,9 @@ async def test_a_range_and_a_group_that_begin_wait_for_the_rebuild(
         with pytest.raises(CoordinatorBehindError, match="lost decisions"):
             await (begin() if kind == "group" else client.offsets("t", timeout_s=1.0))
         with pytest.raises(CoordinatorBehindError):
-            await asyncio.wait_for(client.admin().create_topic("u"), 60)  # what a person does is refused at once
+            await asyncio.wait_for(
+                client.admin().create_topic("u"), 60
+            )  # what an administrator does is refused at once
         assert asked.refused["CreateTopic"] == 1
 
 

@@ -176,7 +176,7 @@ async def test_an_answer_about_a_deleted_topic_is_not_for_a_new_one(
         cluster.grow_topic("t", 3)
         request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
         old = await caller.topic(request, 2.0, within_s=60.0)
-        assert len(old.routes) == 3, "what a watch of the old topic was told"
+        assert len(old.routes) == 3, "what a watch of the old topic was reported"
         cluster.delete_topic("t")
         cluster.create_topic("t", 1).incarnation = "another"
         looks = 0

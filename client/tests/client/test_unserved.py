@@ -22,7 +22,7 @@ from .test_keyed_consumer import add, consuming, handling
 
 
 class Caller:
-    """Answers that so many messages wait on each partition, or that no broker is there."""
+    """Answers that this many messages wait on each partition, or that no broker is there."""
 
     def __init__(self, lag: int | None) -> None:
         self.lag = lag
@@ -97,7 +97,7 @@ async def test_the_join_and_the_question_are_named_with_their_tries(caplog: pyte
     assert core.phase is ConsumerPhase.RESOLVING
     await watch.look(lambda: 20)
     assert caplog.messages[1].endswith(
-        "brokers to tell its server, other than the one at a:1, of which it complained (try 2)"
+        "brokers to notify its server, other than the one at a:1, of which it complained (try 2)"
     )
 
 

@@ -365,7 +365,7 @@ async def test_the_pause_is_short_again_after_a_stream_that_lasted(monkeypatch: 
 async def test_a_question_that_close_cancels_does_not_keep_its_channel(
     carriage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC would tell of the channel's end after the loop was closed, and print an error."""
+    """gRPC would report the channel's end after the loop was closed, and print an error."""
     asked = asked_for_ports(monkeypatch, silent=1000)
     async with running(2) as cluster:
         cluster.create_topic("t")

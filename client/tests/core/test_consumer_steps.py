@@ -389,9 +389,9 @@ def _gaps(core: PartitionConsumer, *drops: Dropped) -> list[GapFound]:
 
 
 def test_a_drop_told_in_two_parts_by_the_next_server_is_told() -> None:
-    """Without it: 1. A consumer was told of 20 messages of segment 1, and of the first 5 of segment 2. It gets 2:5 to
-    2:10. 2. Retention drops 2:5 to 2:17. 3. The next server tells of the drop from 1:30 to 2:0 again, and then of the
-    one from 2:0 to 2:17. It has fewer messages than were told before, so 2:10 to 2:17 are never told."""
+    """Without it: 1. A consumer was notified of 20 messages of segment 1, and of the first 5 of segment 2. It gets 2:5
+    to 2:10. 2. Retention drops 2:5 to 2:17. 3. The next server reports the drop from 1:30 to 2:0 again, and then of the
+    one from 2:0 to 2:17. It has fewer messages than were reported before, so 2:10 to 2:17 are never reported."""
     core = active(30)
     assert _gaps(core, Dropped(1, make_offset(1, 30), 1, 50, 20)) == [GapFound(1, 30, DROPPED, make_offset(1, 50), 20)]
     core.step(joined(0, segment=2), 0)

@@ -199,7 +199,7 @@ class World:
         ok = {n for n, s in self.settled.items() if s.outcome is Outcome.OK}
         assert ok <= set(order), "acknowledged, and not there"
         self.check_always()
-        assert self.settled.keys() == set(range(self.enqueued)), "never told"
+        assert self.settled.keys() == set(range(self.enqueued)), "never reported"
         # After the faults one more batch gets through: the sequence is in step again.
         self.step(Enqueue(self.enqueued, 1, 1))
         self.drain()

@@ -1,4 +1,4 @@
-"""An application is told once of each message that is gone, whatever servers tell."""
+"""An application is notified once of each message that is gone, whatever servers report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gaps(core: Core, *events: GapDeclared | Dropped) -> list[GapFound]:
 
 
 def cross(core: Core) -> None:
-    """The consumer group goes on to segment 3, before a message is acknowledged."""
+    """The consumer group continues to segment 3, before a message is acknowledged."""
     core.step(SegmentEnded(core.subscription, 2, 0, 3, "b:1"), 0)
     core.step(Connected("b:1", 4), 0)
     join(core, 3)
@@ -100,7 +100,8 @@ def test_drop_around_a_loss_is_told_without_it(kind: type[Core]) -> None:
 def test_gap_that_is_read_anew_is_told_anew(
     kind: type[Core], epoch: int, begun_by: Literal["rewind"] | None, told: int
 ) -> None:
-    """The consumer group begins at 2:0 again. 1:4 is gone, and it is told again if a person may have asked for it."""
+    """The consumer group begins at 2:0 again. 1:4 is gone, and it is reported again if an administrator may have asked
+    for it."""
     core = begun(kind)
     told_first = gaps(core, GapDeclared(1, 1, 4, LOST), Dropped(1, at(2, 0), 2, 5, 5))
     join(core, 2, epoch, begun_by)

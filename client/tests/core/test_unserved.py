@@ -1,4 +1,4 @@
-"""Which partitions are told as unserved, how often they are asked about, and when that is over."""
+"""Which partitions are reported as unserved, how often they are asked about, and when that is over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE = Waiting(1, (1, 1, 10), True)
 
 
 def looks(watch: ServiceWatch, waiting: list[Waiting], until_s: int, lag: int | None) -> list[float]:
-    """Look each 5 s, and return when the partitions were told."""
+    """Look each 5 s, and return when the partitions were reported."""
     told = []
     for now in range(0, until_s + 1, 5):
         asked = watch.look(now, waiting)

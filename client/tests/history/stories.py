@@ -1,4 +1,4 @@
-"""Histories told in words, and tables of them with what must be found in each.
+"""Histories reported in words, and tables of them with what must be found in each.
 
 A story is a row of steps, as `keyed 3; done 1 9; came 0 10`. A step is a method of `Story` and its arguments. `T7` is a
 token of the second server of a partition, `2T7` one of the third; `again` marks a message `maybe_repeated`.
@@ -35,7 +35,7 @@ def bytes_of(key: str | None) -> bytes | None:
 
 
 class Story(MemoryHistory):
-    """A history told step by step; each step takes a second. Message n is at `1:n` unless a step says where it is.
+    """A history reported step by step; each step takes a second. Message n is at `1:n` unless a step says where it is.
 
     In a group by key, messages with even numbers have the key a, and odd ones the key b.
     """
@@ -129,7 +129,7 @@ class Story(MemoryHistory):
         """Another process recorded, and was killed."""
         self.events.insert(0, {"k": "history", "version": 1, "process": "killed", "clock": "monotonic"})
 
-    # ---- set aside, gone, and done by people
+    # ---- set aside, gone, and done by administrators
 
     def park(self, key: str | None, first: str, messages: int, state: Any = "parked") -> None:
         self.parked(key=bytes_of(key), first=first, messages=messages, state=state, **OF)
@@ -139,11 +139,11 @@ class Story(MemoryHistory):
         self.dead_letter(number, stored_at=f"dead/0 1:{index}", offset=offset or f"1:{number}", **OF, **more)
 
     def says(self, act: Any, offset: str, key: str | None = None, *, done: bool = False) -> None:
-        """A person does this, and the answer may come."""
+        """An administrator does this, and the answer may come."""
         self.person(act, offset=offset, key=bytes_of(key), done=done, **OF)
 
     def asked(self, act: Any, offset: str, key: str | None = None) -> None:
-        """A person does this, and the answer comes."""
+        """An administrator does this, and the answer comes."""
         self.says(act, offset, key)
         self.says(act, offset, key, done=True)
 

@@ -32,16 +32,16 @@ what is confirmed lets the next message of its key come: ok
     keyed 3; done 1 9; done 0 10; confirmed 0 10; done 2 11 c2
 a message that is stored twice comes from its first place: ok
     sent 0 0 a; ok 0 2:0; done 0 10
-a person releases a key and attempts begin anew: ok
+an administrator releases a key and attempts start over: ok
     keyed 1; fails 0 10; fails 0 11 attempt=2; park a 1:0 1; says release 1:0 a; done 0 12 again
-parked messages and those behind them are not lost: ok
+parked messages and those after them are not lost: ok
     keyed 4; done 1 9; done 3 9; fails 0 10; park a 1:0 2; says drop 1:9 a
-    and waiting 1; says 1 message behind parked ones
-a person skips a message that never came: ok
+    and waiting 1; says 1 message after parked ones
+an administrator skips a message that never came: ok
     keyed 2; done 1 9; says skip 1:0 a
 a dead letter is done with and its copy is a message of its own: ok
     keyed 3; done 1 9; fails 0 10; done 2 11; dead 0; dead 0; asked replay 1:0 a; done 0 12 at=2:5
-a person dead letters a parked message and a replay without an answer may not have been: ok
+an administrator dead letters a parked message and a replay without an answer may not have been: ok
     keyed 1; fails 0 10; park a 1:0 1; asked dead_letter 1:0 a; dead 0; says replay 1:0 a
 shared messages have no order: ok
     keyed 3; done 2 12 key=none; done 1 11 key=none; done 0 10 key=none
@@ -51,12 +51,12 @@ group epoch after a rebuild is a time in ms: ok
     keyed 1; done 0 10; done 0 T epoch=1795968068525 again
 a skip leaves what is under way and what is set aside: ok
     keyed 3; given 0 10; moved skip 1:1 1:2; done 2 T epoch=2
-a person passes over messages without a key one by one: ok
+an administrator passes over messages without a key one by one: ok
     keyed 2; fails 0 10 key=none; park none 1:0 1; fails 1 11 key=none; park none 1:1 1; says release 1:0;
     done 0 12 key=none again
 a dead letter need not have come and its copy may wait behind a parked message: ok
     keyed 4; done 1 8; done 3 9; dead 2; says replay 1:2 a answered; fails 0 10; park a 1:0 2
-a group that a person moved on owes nothing of before: ok
+a group that an administrator moved on owes nothing of before: ok
     keyed 3; given 0 10; moved skip 1:0 1:2; done 2 T epoch=2
 a message may be dead lettered again after a rewind: ok
     keyed 1; fails 0 10; dead 0 0; moved rewind 1:0; fails 0 T epoch=2; dead 0 1
@@ -88,7 +88,7 @@ again below the place of a rewind: repeated
     keyed 2; done 0 10; done 1 11; move rewind 1:1; done 0 T epoch=2
 left behind the place of a rewind: unfinished
     keyed 1; given 0 10; moved rewind 1:0
-overlapped behind the place of a rewind: overlapped
+overlapped after the place of a rewind: overlapped
     keyed 3; done 1 8; given 0 10; move rewind 1:0; done 2 T epoch=2; done 0 T1 epoch=2 again; done 1 T2 epoch=2 again
 lost out of the list of a parked key: lost
     keyed 5; done 1 8; done 3 9; fails 0 10; park a 1:0 2
@@ -124,7 +124,7 @@ one token for two keys: two_hands
     keyed 2; done 0 10; done 1 10
 twice under one token: stale_token
     keyed 1; given 0 10; done 0 10 again
-again in another epoch and no person moved it: repeated
+again in another epoch and no administrator moved it: repeated
     keyed 1; done 0 10; done 0 T epoch=2
 a token from the past: stale_token
     keyed 3; done 1 9; done 0 20; done 2 10
@@ -144,7 +144,7 @@ came again and was left: unfinished
     keyed 1; done 0 10; given 0 2T c2 again
 released and never again: unfinished
     keyed 1; fails 0 10; park a 1:0 1; says release 1:0 a
-lost behind a key that was parked once: lost
+lost after a key that was parked once: lost
     keyed 3; done 1 9; fails 0 10; park a 1:0 2; done 0 11 attempt=2
 never came: lost
     keyed 2; done 0 10

@@ -38,7 +38,7 @@ what retention dropped is excused if it was said: ok
     and in_gaps 3
 a silent jump over segments: lost 3
     each 2; sent 2; ok 2; sent 3; ok 3 2:0; sent 4; ok 4 2:1; reads 0; came 4 2:1; ends g
-a drop that is said excuses nothing that a group gets twice behind it: repeated
+a drop that is said excuses nothing that a group gets twice after it: repeated
     each 2; sent 2; ok 2; sent 3; ok 3 2:0; sent 4; ok 4 2:1; reads 0; gone 1:1 2:1; came 4 2:1; came 4 2:1; ends g
 repeated: repeated
     each 2; reads 0 1 1
@@ -93,7 +93,7 @@ stored twice, and the second place skipped: ok
 stored twice, and another place skipped: misplaced
     sent 0; ok 0 2:0; came 0 1:7; skips 2:1 2:2; ends g
     and message 0
-stored twice, and another group told to skip: misplaced
+stored twice, and another group reported to skip: misplaced
     sent 0; ok 0 2:0; came 0 1:7; skips 2:0 2:2 h; ends g
     and message 0
 delivered from another partition: misplaced

@@ -28,7 +28,7 @@ class Key:
         self.name = name
         self.waiting: list[tuple[int, str]] = []  # (message, offset)
         self.attempts = 0
-        self.given = 0  # so many of the first ones were given before, so they are flagged
+        self.given = 0  # this many of the first ones were given before, so they are flagged
         self.holder: tuple[str, int, list[tuple[int, str]]] | None = None  # consumer, token, its run
         self.parked = False
 
@@ -193,7 +193,8 @@ class Model:
             self.pass_first(key)
 
     def bury(self) -> None:
-        """The first message of a key becomes a dead letter, after its last attempt or because a person said so."""
+        """The first message of a key becomes a dead letter, after its last attempt or because an administrator said
+        so."""
         key = self.parked() if self.random.random() < 0.5 else self.some(held=False)
         if key is None or not key.attempts:
             return
@@ -244,7 +245,9 @@ def forget_last_ack(random: Random, events: Events) -> str:
     assume(victim["o"] not in passed)  # what the brokers confirmed is done
     key = at_place(events, victim)[-1]["y"]
     moments = [{event["at"] for event in of_kind(events, kind) if event["y"] == key} for kind in ("parked", "person")]
-    assume(not moments[0] & moments[1])  # whether a person let the key go on before it was listed is not known
+    assume(
+        not moments[0] & moments[1]
+    )  # whether an administrator let the key continue before it was listed is not known
     return "unfinished"
 
 

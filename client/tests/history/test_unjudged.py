@@ -1,4 +1,4 @@
-"""What people did makes some promises void: the checker says what it cannot judge, and judges all else."""
+"""What administrators did makes some promises void: the checker says what it cannot judge, and judges all else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ a rewind leaves nothing out: lost
     each 4; reads 0 1 2 3; moved rewind 1:1; reads 2 3
 a rewind explains no repeat before it: repeated
     each 4; reads 0 1 2 2 3; moved rewind 1:0; reads 0 1 2 3
-a rewind to the time before the group puts messages behind, in their order: ok
+a rewind to the time before the group puts messages that follow, in their order: ok
     each 6; reads 4 5; moved rewind 1:0; reads 0 1 2 3 4 5
 a rewind to the time before the group, another order: reordered_producer reordered_offset reordered_realtime
     each 6; reads 4 5; moved rewind 1:0; reads 0 2 1 3 4 5
@@ -50,7 +50,7 @@ a skip without an answer may have passed it: ok
     each 6; reads 0 1; move skip 1:2 1:5; reads 5
 a skip explains no loss before it: lost
     each 6; reads 0 1; moved skip 1:3 1:5; reads 5
-a skip explains no loss behind it: lost
+a skip explains no loss after it: lost
     each 6; reads 0 1; moved skip 1:2 1:4; reads 5
 a rewind explains no loss: lost
     each 4; reads 0 2 3; moved rewind 1:2; reads 2 3
@@ -59,7 +59,7 @@ what a group was rewound to must come again: lost
     and says message 2 at 1:2 did not come again to group g, rewound to 1:1
 need not come again, because the rewind has no answer: ok
     each 4; reads 0 1 2 3; move rewind 1:1
-need not come again, because a person skipped it later: ok
+need not come again, because an administrator skipped it later: ok
     each 4; reads 0 1 2 3; moved rewind 1:1; moved skip 1:1 1:4
 need not come again, because it is gone: ok
     each 4; reads 0 1 2 3; moved rewind 1:1; gone 1:1 1:4

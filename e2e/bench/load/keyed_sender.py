@@ -20,7 +20,7 @@ from e2e.workers import Parent
 
 PIECE_ROWS: Final = 2_000
 PIECES: Final = 100
-"""The sender repeats so many pieces. Each has other keys, drawn at random."""
+"""The sender repeats this many pieces. Each has other keys, drawn at random."""
 
 HOT_KEY: Final = b"hot"
 

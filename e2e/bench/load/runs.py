@@ -41,7 +41,7 @@ class Measured:
     """What one run of a workload gave.
 
     Attributes:
-        values: Each measure's value, in the unit that its name tells.
+        values: Each measure's value, in the unit that its name reports.
         latencies: The histograms, by what they count.
         used: What each role used.
         messages: The messages that were sent and acknowledged while `used` was counted.
@@ -80,7 +80,7 @@ async def run_load(workload: Workload, topic: str, client: Client, cluster: Loca
         case Sends() as load:
             return await run.sends(load)
         case _:
-            raise AssertionError(f"{workload.load.kind} is no load of a cluster that stays whole")
+            raise AssertionError(f"{workload.load.kind} is no load of a cluster that stays complete")
 
 
 async def _roles(cluster: LocalCluster, topic: str, partitions: int) -> dict[str, list[int]]:

@@ -41,7 +41,7 @@ def picture(curves: Mapping[str, Latency]) -> Picture:
     low, high = math.floor(math.log10(max(least, 0.01))), math.ceil(math.log10(max(most, 0.1)))
     high = max(high, low + 1)
     drawn = Picture(
-        "Latency by share of messages", "share of messages that took at most so long; latency in ms",
+        "Latency by share of messages", "share of messages that took at most this long; latency in ms",
         end=_depth(SHARES[-1]), width=1000, left=70, right=300,
     )  # fmt: skip
     base = drawn.y + HEIGHT
@@ -79,6 +79,6 @@ def _depth(share: float) -> float:
 
 
 def _shares_of(count: int) -> list[float]:
-    """Shares at equal steps of the axis, as far as one of so many messages tells anything."""
+    """Shares at equal steps of the axis, as far as one of this many messages reports anything."""
     end = min(_depth(SHARES[-1]), math.log10(max(count, 10)))
     return [100 * (1 - 10 ** -(end * step / POINTS)) for step in range(POINTS + 1)]

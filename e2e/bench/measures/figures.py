@@ -1,4 +1,4 @@
-"""The figures of a benchmark, each with its aim: as a table for people, and as JSON to compare runs.
+"""The figures of a benchmark, each with its aim: as a table for humans, and as JSON to compare runs.
 
 If a figure was not verified, `Figure.problem` is shown in its place.
 """
@@ -26,7 +26,7 @@ class Figure:
 
     Attributes:
         name: A short and stable name: the key in the JSON.
-        text: What was measured, as a text for people.
+        text: What was measured, as human-readable text.
         value: The measured value in `unit`; None: it could not be measured, see `problem`.
         unit: For example `msg/s`, `ms`, `µs`, or `x` (times as much).
         aim: The value to reach; None: there is no aim.

@@ -44,7 +44,7 @@ def machine_facts(directory: Path) -> dict[str, object]:
 
 
 def is_profiled(built: Mapping[str, object], schemes: Sequence[str]) -> bool | None:
-    """Whether a Python was built with profile-guided optimization; None if it does not tell.
+    """Whether a Python was built with profile-guided optimization; None if it does not report.
 
     `PROFILE_TASK` and `PGO_PROF_USE_FLAG` do not tell: builds without it have them too.
 
@@ -62,7 +62,7 @@ def is_profiled(built: Mapping[str, object], schemes: Sequence[str]) -> bool | N
 
 
 def python_told(facts: Mapping[str, object]) -> str:
-    """Say for people which Python it was, and how it was built."""
+    """Say for humans which Python it was, and how it was built."""
     known = {True: "built with", False: "built WITHOUT", None: "perhaps built without"}
     how = known[facts["python_is_profiled"]]  # type: ignore[index]
     return f"Python {facts['python']}, {how} profile-guided optimization"

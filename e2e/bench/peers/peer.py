@@ -23,7 +23,7 @@ class PeerCluster(Protocol):
     """A running cluster of a peer."""
 
     async def create(self, topic: str, copies: int) -> str:
-        """Make a topic (or stream) whose messages have so many copies, and return the name of its leader.
+        """Make a topic (or stream) whose messages have this many copies, and return the name of its leader.
 
         If there are more than two copies, a message is acknowledged when at least two have it.
 
@@ -39,7 +39,7 @@ class PeerCluster(Protocol):
 
 
 class Peer(Protocol):
-    """A broker of other people."""
+    """A broker of another owner."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Peer(Protocol):
 
     @property
     def settings(self) -> str:
-        """What was set, as a text for people."""
+        """What was set, as human-readable text."""
 
     @property
     def bulk(self) -> Sequence[str]:

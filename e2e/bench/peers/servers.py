@@ -1,4 +1,5 @@
-"""Runs other people's servers beside ours: they start with a log, tell when they are ready, and end with the benchmark.
+"""Runs other projects' servers beside ours: they start with a log, show when they are ready, and end with the
+benchmark.
 
 If this process dies, the kernel ends them.
 """

@@ -50,7 +50,7 @@ HOPS: Final = (
     Hop("reply_made", "the master has made the reply", "master", "reply made"),
     Hop("reply_written", "the master writes it", "master", REPLY_WRITTEN),
     Hop("client_has", "the client has it", "client", "reply taken"),
-    Hop("program", "the program goes on", "client", ""),
+    Hop("program", "the program continues", "client", ""),
 )
 """The way of a message, in order."""
 
@@ -98,7 +98,7 @@ def timelines(messages: Sequence[tuple[int, int]], times: Mapping[Role, Times]) 
     """The timelines of the messages of which each hop was seen.
 
     Args:
-        messages: When the program began to send each, and when it went on, in ns.
+        messages: When the program began to send each, and when it continued, in ns.
         times: The stamps of each role.
     """
     found = []
@@ -150,6 +150,7 @@ def measured(found: Sequence[Timeline]) -> list[Measured]:
 
 
 def aside(found: Sequence[Timeline]) -> list[tuple[Hop, float]]:
-    """Each of `ASIDE` with the median of its time since the program began to send; empty if it was never seen whole."""
+    """Each of `ASIDE` with the median of its time since the program began to send; empty if it was never seen in
+    full."""
     seen = [timeline.aside_us for timeline in found if timeline.aside_us]
     return [(hop, percentile([row[number] for row in seen], 0.5)) for number, hop in enumerate(ASIDE)] if seen else []

@@ -5,7 +5,7 @@
     make bench-timeline QUICK=1     a tenth of the messages
 
 One client sends one message after another to a partition of a new cluster of real broker processes, and each process
-reads the clock at named functions (`stamps.py`). A message whose way was not seen whole does not count; if these are
+reads the clock at named functions (`stamps.py`). A message whose way was not seen in full does not count; if these are
 more than `LEFT_OUT_SHARE`, the exit status is 1.
 
 It prints the hops, and writes `timeline.json` and the picture `timeline.svg` to `bench-out/` (OUT= another directory).
@@ -77,7 +77,7 @@ async def measure_timelines(directory: Path, groups: int, count: int, progress: 
     """Send messages to a new cluster.
 
     Returns:
-        The timelines that were seen whole, and how many messages were sent.
+        The timelines that were seen in full, and how many messages were sent.
 
     Raises:
         PlaceGoneError: A stamped function is not there any more.
@@ -118,7 +118,7 @@ async def measure_timelines(directory: Path, groups: int, count: int, progress: 
 def figures_of(found: Sequence[Timeline], sent: int) -> list[Figure]:
     """A figure for each hop, in µs since the program began to send."""
     left_out = sent - len(found)
-    problem = f"{left_out} of {sent} messages were not seen whole" if left_out > LEFT_OUT_SHARE * sent else ""
+    problem = f"{left_out} of {sent} messages were not seen in full" if left_out > LEFT_OUT_SHARE * sent else ""
     if not found:
         return [Figure(hop.name, hop.text, None, "µs", problem=problem) for hop in HOPS]
     figures = [
@@ -139,7 +139,7 @@ def figures_of(found: Sequence[Timeline], sent: int) -> list[Figure]:
 
 
 def hop_table(figures: Sequence[Figure], title: str) -> Table:
-    """The hops for people. It fits into 80 columns."""
+    """The hops for humans. It fits into 80 columns."""
     drawn = narrow_table(title, "at", "took", "p99", "slowest", first="µs")
     names = {hop.name for hop in ASIDE}
     for figure in figures:

@@ -138,7 +138,7 @@ def check() -> None:
 
 
 def write(times: Mapping[str, Sequence[int]], file: Path) -> None:
-    """Write stamps to a file that appears when it is whole."""
+    """Write stamps to a file that appears when it is complete."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(times))
     part.rename(file)
@@ -153,7 +153,7 @@ def read(file: Path) -> Times:
     try:
         found: Times = json.loads(file.read_text())
     except FileNotFoundError as error:
-        raise NotMeasuredError(f"{file.stem} left no stamps: its log tells why it did not end as asked") from error
+        raise NotMeasuredError(f"{file.stem} left no stamps: its log says why it did not end as asked") from error
     return found
 
 

@@ -23,7 +23,7 @@ class DrainedBrokerGroup(Fault):
     """The group of the first partition's open segment is drained: its open segments and copies leave it, while messages
     flow.
 
-    Then each of its brokers is stopped, after `check_restart` allows it, and the cluster goes on without the group.
+    Then each of its brokers is stopped, after `check_restart` allows it, and the cluster continues without the group.
     """
 
     name = "drained group"
@@ -85,7 +85,7 @@ async def _find(scene: Scene, name: str) -> BrokerGroup:
 
 
 class ReplacedDisk(Fault):
-    """A member's disk is lost, and a person gives its slot to a new disk by the name of the lost one.
+    """A member's disk is lost, and an administrator gives its slot to a new disk by the name of the lost one.
 
     The new disk is filled at once. (Without the name, a missing member is replaced only after ten minutes.) If the name
     is not that of the lost disk, the start is refused.

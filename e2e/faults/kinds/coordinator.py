@@ -56,7 +56,7 @@ class CompactedWatch(Fault):
 
     1. The broker is cut off from the coordinator.
     2. Keys that it watches change, and their history is compacted away.
-    3. The cut heals. The watch cannot go on, so the broker must list the keys again and drop what it knew.
+    3. The cut heals. The watch cannot continue, so the broker must list the keys again and drop what it knew.
 
     Args:
         kind: The kind of coordinator.
@@ -112,9 +112,10 @@ class CompactedWatch(Fault):
 
 
 class RebuiltCoordinator(Fault):
-    """The coordinator loses all its data, and a person rebuilds it from what the brokers know.
+    """The coordinator loses all its data, and an administrator rebuilds it from what the brokers know.
 
-    Brokers accept nothing until then. A person rebuilds as soon as the brokers say that the coordinator is behind.
+    Brokers accept nothing until then. An administrator rebuilds as soon as the brokers say that the coordinator is
+    behind.
     """
 
     name = "rebuilt coordinator"
@@ -192,7 +193,7 @@ class OneOfThree(Fault):
         await super().hold(scene)
 
     async def heal(self, scene: Scene) -> None:
-        """Let a frozen leader go on. (The parent of the members starts a killed one again.)"""
+        """Let a frozen leader continue. (The parent of the members starts a killed one again.)"""
         (scene.cluster.data_directory("coordinator") / etcd_trio.HOLD_NAME).unlink(missing_ok=True)
         if self._how == "freeze" and self._pid:
             with contextlib.suppress(ProcessLookupError):

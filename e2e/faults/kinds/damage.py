@@ -1,7 +1,7 @@
 """Bits that flip on a disk. The broker must find the damage, report it and repair it from the other copy. The suite
 does not flip the bit back.
 
-If the damage is in a table, a reader or a scrub finds it. The broker writes the segment anew from the other member. If
+If the damage is in a table, a reader or a scrub finds it. The broker rewrites the segment from the other member. If
 it is in the write-ahead log, the broker finds it at its start. It refuses to start, because a log that is cut at the
 damage may lack acknowledged messages. The operator gives the slot a new, empty disk, and the other members fill it. A
 start also reads some places of tables. If the damage is there, the broker refuses to start too.
@@ -134,7 +134,7 @@ class BitFlip(Fault):
     async def _is_repaired(self, scene: Scene) -> None:
         words = [REPAIRED, DIFFERS]
         if await scene.says(self._struck, words, self._since, REPAIRED_DEADLINE_S) == DIFFERS:
-            raise NotStruckError(f"{self._struck} wrote the segment anew, and it is not what was sealed")
+            raise NotStruckError(f"{self._struck} wrote the segment again, and it is not what was sealed")
         scene.note("repaired")
 
     def _other(self, scene: Scene) -> str:
@@ -143,7 +143,8 @@ class BitFlip(Fault):
         return next(name for name in names if name != self._struck)
 
     async def heal(self, scene: Scene) -> None:
-        """Start the member again. If it was refused, give it a new, empty disk, as its message tells the operator."""
+        """Start the member again. If it was refused, give it a new, empty disk, as its message notifies the
+        operator."""
         if not self._struck:
             return
         if self._refused:

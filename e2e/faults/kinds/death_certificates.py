@@ -1,4 +1,4 @@
-"""A death certificate of a member run that still lives and serves, because a person or a proof was wrong.
+"""A death certificate of a member run that still lives and serves, because an administrator or a proof was wrong.
 
 A broker refuses to write the certificate while it hears from that member run (707). The suite then writes it directly
 into the coordinator. The process reads it and must end (706). If the process cannot read it, the other members cut its
@@ -145,8 +145,8 @@ class FalseCertificate(Fault):
         raise NotStruckError(f"the brokers do not know {self._struck}")
 
     async def _is_refused(self, scene: Scene, run: _Run) -> None:
-        """Check that the member which is linked to the broker does not write a certificate, also if a person asks for
-        it.
+        """Check that the member which is linked to the broker does not write a certificate, also if an administrator
+        asks for it.
         """
         address = str(scene.cluster.plan.broker(self._other).advertised)
         try:
@@ -175,7 +175,7 @@ async def _certify(coordinator: str, cluster: str, run: _Run) -> None:
         run=run.number,
         issuer=ISSUER,
         issued_at_ms=time.time_ns() // 1_000_000,
-        evidence="a person who is wrong",
+        evidence="an administrator who is wrong",
     )
     key = f"/seriatim/{cluster}/certificates/{run.incarnation}/{run.number}"
     async with grpc.aio.insecure_channel(coordinator) as channel:

@@ -44,7 +44,7 @@ class NotStruckError(AssertionError):
 
 
 def lacks_copies(snapshot: Snapshot) -> str:
-    """Name the first segment that lacks two copies, as a text for people; empty if none does.
+    """Name the first segment that lacks two copies, as human-readable text; empty if none does.
 
     Lost segments do not count.
     """
@@ -62,7 +62,8 @@ def lacks_copies(snapshot: Snapshot) -> str:
 
 
 def lacks_copies_without(snapshot: Snapshot, broker: str) -> str:
-    """Name a segment that lacks two copies on other brokers than this one, as a text for people; empty if none does."""
+    """Name a segment that lacks two copies on other brokers than this one, as human-readable text; empty if none
+    does."""
     for chain in snapshot.chains:
         for segment in chain.segments:
             others = set(segment.eligible) - {broker}
@@ -82,9 +83,9 @@ class Scene:
         dice: The dice of the case.
         hold_s: How long the fault should last, in seconds.
         quick: Whether the fault should be short.
-        notes: Texts for people: which brokers it struck, and what was seen.
+        notes: Texts for humans: which brokers it struck, and what was seen.
         crew: The workers beside the load; None: there are none.
-        person: The person who uses features beside the load; None: there is none.
+        administrator: The administrator who uses features beside the load; None: there is none.
     """
 
     running: Running
@@ -113,7 +114,7 @@ class Scene:
         return self.running.programs
 
     def note(self, text: str) -> None:
-        """Add a note for people."""
+        """Add a note for humans."""
         self.notes.append(text)
 
     async def open_segment(self) -> Segment:
@@ -210,7 +211,7 @@ class Fault(ABC):
             group, the coordinator or a client is lost.
         ends: Whether a broker may end by itself. If not, such an end fails the case.
         cuts: Whether it cuts links. Then it runs on a network of namespaces, if this machine can make one.
-        declares_gaps: Whether it declares a gap. If not, readers must not be told of one.
+        declares_gaps: Whether it declares a gap. If not, readers must not be notified of one.
         rebuilds: Whether the coordinator's data is lost and rebuilt from the brokers' disks.
         reads_all: Whether a group reads everything from the beginning. Such a fault is left out if topics keep messages
             only for seconds.

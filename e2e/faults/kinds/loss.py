@@ -1,7 +1,7 @@
-"""Both disks of a broker group are lost, and their messages with them. A person then declares the gap.
+"""Both disks of a broker group are lost, and their messages with them. An administrator then declares the gap.
 
-The partition goes on in another broker group. Consumer groups wait at the lost segment until its gap is declared. Then
-they are told of the gap and read on. Only messages of the lost segment may be missing.
+The partition continues in another broker group. Consumer groups wait at the lost segment until its gap is declared.
+Then they are notified of the gap and read on. Only messages of the lost segment may be missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lost_with(snapshot: Snapshot, brokers: tuple[str, ...]) -> dict[tuple[int, i
 class BothDisksLost(Fault):
     """Both members of a group are killed, and their directories are emptied.
 
-    Their slots get new disks. Before or after that, a person declares a gap for the lost messages.
+    Their slots get new disks. Before or after that, an administrator declares a gap for the lost messages.
     """
 
     reads_all: ClassVar[bool] = True
@@ -75,7 +75,7 @@ class BothDisksLost(Fault):
         return ", ".join(f"segment {no} of partition {partition} ({state})" for (partition, no), state in lost.items())
 
     async def hold(self, scene: Scene) -> None:
-        """Check that messages are accepted, that readers wait at lost segments, and that no reader is told of a gap
+        """Check that messages are accepted, that readers wait at lost segments, and that no reader is informed of a gap
         yet.
         """
         await super().hold(scene)
@@ -83,12 +83,12 @@ class BothDisksLost(Fault):
         waiting = {partition: no for (partition, no), state in self._lost.items() if state == UNSETTLED}
         passed = [reader for reader in now.readers if reader.segment > waiting.get(reader.partition, reader.segment)]
         if passed or scene.load.gaps:
-            raise NotStruckError(f"readers did not wait: {passed}, told of {sorted(scene.load.gaps)}")
+            raise NotStruckError(f"readers did not wait: {passed}, notified of {sorted(scene.load.gaps)}")
 
     async def heal(self, scene: Scene) -> None:
         """Declare the gaps, and give the slots new disks, in either order.
 
-        Then wait until readers were told of the gaps.
+        Then wait until readers were notified of the gaps.
         """
         if not self._struck:
             return
@@ -104,7 +104,7 @@ class BothDisksLost(Fault):
             await scene.load.begin_reader(LATE_GROUP)
 
     async def _declare(self, scene: Scene) -> None:
-        """Declare the gaps, as a person does. A broker refuses until it knows that the old disks are gone."""
+        """Declare the gaps, as an administrator does. A broker refuses until it knows that the old disks are gone."""
         until = time.monotonic() + DECLARE_DEADLINE_S
         for partition, no in self._lost:
             while True:
@@ -119,13 +119,13 @@ class BothDisksLost(Fault):
             await scene.person.declare_lost(self._struck, ISSUER)
 
     async def confirm(self, scene: Scene) -> None:
-        """Check that a group which begins afterwards is told of all lost segments, and that no reader is told of
-        another gap.
+        """Check that a group which begins afterwards is notified of all lost segments, and that no reader is informed
+        of another gap.
         """
         await scene.load.told_of({(LATE_GROUP, *where) for where in self._lost})
         unsaid = sorted(gap for gap in scene.load.gaps if gap[1:] not in self._lost)
         if unsaid:
-            raise NotStruckError(f"readers were told of gaps that were not declared: {unsaid}")
+            raise NotStruckError(f"readers were notified of gaps that were not declared: {unsaid}")
         now = await scene.load.observer.look()
         states = {(chain.partition, segment.no): segment.state for chain in now.chains for segment in chain.segments}
         if any(states.get(where) != LOST for where in self._lost):

@@ -75,7 +75,7 @@ class FreezeBrokers(Fault):
 
 
 class KillCoordinator(Fault):
-    """`kill -9` of the coordinator. The data path goes on without it."""
+    """`kill -9` of the coordinator. The data path continues without it."""
 
     def __init__(self, kind: Literal["embedded", "etcd"] = "embedded") -> None:
         self.name = "kill coordinator" if kind == "embedded" else "kill etcd"
@@ -109,7 +109,7 @@ class FreezeCoordinator(Fault):
         await scene.load.accepts()
 
     async def heal(self, scene: Scene) -> None:
-        """Let the coordinator go on, and check that the lost leases alone moved nothing."""
+        """Let the coordinator continue, and check that the lost leases alone moved nothing."""
         await scene.cluster.thaw("coordinator")
         await scene.load.accepts()
         assert self._open_segment is not None
@@ -130,12 +130,12 @@ class KillClient(Fault):
         await scene.load.kill(self._role)
 
     async def heal(self, scene: Scene) -> None:
-        """Start a new process that goes on."""
+        """Start a new process that continues."""
         await scene.load.start_again(self._role)
 
 
 class FreezeClient(Fault):
-    """SIGSTOP of a client's process: its connections fill up. Then it goes on with what it had."""
+    """SIGSTOP of a client's process: its connections fill up. Then it continues with what it had."""
 
     def __init__(self, role: Role) -> None:
         self.name = f"freeze {role}"

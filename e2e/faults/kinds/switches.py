@@ -78,7 +78,7 @@ class SwitchDuringSwitch(Fault):
         scene.note(f"{(await scene.open_segment()).no - first} segments")
 
     async def heal(self, scene: Scene) -> None:
-        """Let the last frozen broker go on."""
+        """Let the last frozen broker continue."""
         if self._frozen:
             await scene.cluster.thaw(self._frozen)
 

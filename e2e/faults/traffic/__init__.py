@@ -8,5 +8,5 @@ The suite starts these programs and tells them what to do. The programs do not k
     keyed_worker     a process with such consumers
     publications     publications beside the load
     publisher        the program that publishes
-    features         what people use on a topic of its own
+    features         what users use on a topic of its own
 """

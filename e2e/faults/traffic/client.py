@@ -166,7 +166,7 @@ class Sending:
     async def _report(self, history: HistoryWriter) -> None:
         while True:
             self._say_progress()
-            history.flush()  # so that the history has about what was told, if this process is killed
+            history.flush()  # so that the history has about what was reported, if this process is killed
             await asyncio.sleep(SAY_S)
 
     def _say_progress(self) -> None:

@@ -1,8 +1,9 @@
-"""Features beside the load of a case (FEATURES=1): a person uses them on a topic of its own while the fault lasts.
+"""Features beside the load of a case (FEATURES=1): an administrator uses them on a topic of its own while the fault
+lasts.
 
 The topic has one producer and three consumer groups: one reads in order, one by key, and one by key with dead letters.
-What these clients and the person do is in a history of its own, which the history checker judges. Histories do not have
-range reads, and do not say which messages a rewind must bring again. So this module judges these.
+What these clients and the administrator do is in a history of its own, which the history checker judges. Histories do
+not have range reads, and do not say which messages a rewind must bring again. So this module judges these.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ FEATURES: Final = (
     "skip",
 )  # fmt: skip
 ACTS: Final = (1, 3)
-"""A case has so many of the features."""
+"""A case has this many of the features."""
 
 DECLARED_LOSS: Final = "declared loss"
-"""A feature that is not drawn: the person declares lost what a fault has destroyed of the topic."""
+"""A feature that is not drawn: the administrator declares lost what a fault has destroyed of the topic."""
 
 AFTER_S: Final = (0.0, 0.3)
 LASTS_S: Final = (0.3, 1.0)
@@ -112,7 +113,7 @@ class Act:
     Attributes:
         feature: One of `FEATURES`.
         group: The consumer group. It has a meaning only for absence, pause, rewind, skip and declared loss.
-        after_s: How long the person waits before it, in seconds.
+        after_s: How long the administrator waits before it, in seconds.
         lasts_s: How long a pause, an absence, another mode, or the absence of the dead-letter topic lasts, in seconds.
     """
 
@@ -187,8 +188,8 @@ class Features:
         self.problems: list[str] = []
         self.has_gaps = loses or any(act.feature == "retention" for act in self.acts)
         self._loses = loses
-        # A person who rewinds wants the messages without a flag. The rebuild does not know what was given in a mode
-        # after whose end no consumer came.
+        # An administrator who rewinds wants the messages without a flag. The rebuild does not know what was given in a
+        # mode after whose end no consumer came.
         self._flags_repeats = not forgets and not any(
             (act.feature, act.group) == ("rewind", IN_ORDER) for act in self.acts
         )
@@ -206,7 +207,7 @@ class Features:
         self._is_by_key = {IN_ORDER: False, BY_KEY: True, LETTERS: True}
         self._skipped: dict[str, int] = {}  # the group need not see lower numbers than this
         self._is_published = False
-        self._gone: set[tuple[int, int, int]] = set()  # (partition, start, end): what range reads were told
+        self._gone: set[tuple[int, int, int]] = set()  # (partition, start, end): what range reads were reported
         self._number = FIRST
         self._is_over = asyncio.Event()
         self._readers: dict[str, asyncio.Task[None]] = {}
@@ -222,7 +223,7 @@ class Features:
 
     @property
     def summary(self) -> str:
-        """What was done, for people."""
+        """What was done, for humans."""
         count = sum(map(len, self._acknowledged.values()))
         gone = f"; {len(self._gone)} ranges gone" if self._gone else ""
         return (
@@ -236,7 +237,7 @@ class Features:
         return self._client.admin()
 
     async def begin(self) -> None:
-        """Make the topic and its groups, and let messages flow. Then the person acts.
+        """Make the topic and its groups, and let messages flow. Then the administrator acts.
 
         Raises:
             SeriatimError: The topic or a group could not be made, or a client did not begin.
@@ -258,7 +259,7 @@ class Features:
             await self._admin.create_group(self.topic, group, settings=settings[group])
             self._come(group)
         self._sending = asyncio.create_task(self._send(client), name="messages beside features")
-        self._acting = asyncio.create_task(self._act(), name="person who uses features")
+        self._acting = asyncio.create_task(self._act(), name="administrator who uses features")
 
     async def finish(self) -> list[str]:
         """Wait until all acts are done and the groups have read everything. Return what is wrong.
@@ -387,7 +388,7 @@ class Features:
             return not self._loses  # a dead letter may be lost too, and then nothing lists it
         return attempt == 1
 
-    # ---- the person ----
+    # ---- the administrator ----
 
     async def _act(self) -> None:
         for act in self.acts:
@@ -507,8 +508,8 @@ class Features:
     async def _without_dead_letter_topic(self, act: Act) -> None:
         """Delete the dead-letter topic, and make it again after a while.
 
-        Before that the person pauses the group until nothing is on its way, and lists the letters. So the history has
-        the letters that are deleted.
+        Before that the administrator pauses the group until nothing is on its way, and lists the letters. So the
+        history has the letters that are deleted.
         """
         topic = dead_letter_topic_of(self.topic, LETTERS)
 
@@ -550,7 +551,7 @@ class Features:
 
     async def _declare_lost(self, brokers: Collection[str], issuer: str) -> str:
         for topic in (self.topic, dead_letter_topic_of(self.topic, LETTERS)):
-            with suppress(UnknownTopicError):  # the person has deleted the dead-letter topic
+            with suppress(UnknownTopicError):  # the administrator has deleted the dead-letter topic
                 for chain in (await self._admin.describe_topic(topic)).chains:
                     for segment in chain.segments:
                         if segment.state == "LOST" or not set(segment.members) <= set(brokers):
@@ -591,7 +592,7 @@ class Features:
     def _judge_seen(self, group: str) -> None:
         """All messages came since the last rewind, except those that were skipped or may have been dropped."""
         if self.has_gaps:
-            return  # the checker judges by the gaps of which consumers were told
+            return  # the checker judges by the gaps of which consumers were notified
         numbers: Collection[int] = [number for found in self._acknowledged.values() for number in found]
         if self._is_published:
             numbers = [*numbers, *range(PUBLISHED, PUBLISHED + ROWS)]

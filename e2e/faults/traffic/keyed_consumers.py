@@ -1,8 +1,8 @@
 """A group of workers beside the load of a case: consumers by key, whose handlers fail and whose processes are killed.
 
-The suite is also the person of this group: it releases and skips parked keys, or replays dead letters, while the fault
-lasts. At the end no message fails any more, and each must be acknowledged, or be a dead letter, or have been skipped.
-The checker judges all of it by the histories of the workers and of the person.
+The suite is also the administrator of this group: it releases and skips parked keys, or replays dead letters, while the
+fault lasts. At the end no message fails any more, and each must be acknowledged, or be a dead letter, or have been
+skipped. The checker judges all of it by the histories of the workers and of the administrator.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ LOOK_S: Final = 0.5
 """The time between two looks at the keys and dead letters."""
 
 KILLED_AFTER_S: Final = (0.8, 2.5)
-"""A process is killed after so many seconds, and replaced. Then the next one is."""
+"""A process is killed after this many seconds, and replaced. Then the next one is."""
 
 KILLS_MAX: Final = 2
-"""So many processes end in a case at most, those that a handler ends included: a new one takes a second to start."""
+"""This many processes end in a case at most, those that a handler ends included: a new one takes a second to start."""
 
 CRASH_AFTER: Final = (50, 300)
 """A handler ends the first process when it was called so often, from when all consumers have joined."""
@@ -140,7 +140,7 @@ class Crew:
 
     @property
     def summary(self) -> str:
-        """What happened, for people."""
+        """What happened, for humans."""
         acts = ", ".join(f"{count} {name}" for name, count in self._acts.items() if count)
         return (
             f"workers by key ({self._policy.exhausted}): {self.kill_count} killed, {self.crash_count} crashed; "
@@ -148,7 +148,7 @@ class Crew:
         )
 
     async def begin(self) -> None:
-        """Make the group, and let the workers work. Then the kills begin, and the person acts.
+        """Make the group, and let the workers work. Then the kills begin, and the administrator acts.
 
         Raises:
             SeriatimError, WorkerError: The group could not be made, or a worker did not begin.
@@ -166,7 +166,7 @@ class Crew:
         (await self._workers.get(0)).tell(do="crash", case=self._case, after=self._dice.randint(*CRASH_AFTER))
         self._tasks = [
             asyncio.create_task(self._kill(), name="kills of workers"),
-            asyncio.create_task(self._be_the_person(), name="person of the workers"),
+            asyncio.create_task(self._be_the_person(), name="administrator of the workers"),
         ]
 
     async def _begin(self, number: int) -> None:
@@ -210,14 +210,14 @@ class Crew:
 
     async def _be_the_person(self) -> None:
         while not self._is_over.is_set():
-            with suppress(SeriatimError):  # a broker is away: the next look tells
+            with suppress(SeriatimError):  # a broker is away: the next look reports
                 await self._act()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._is_over.wait()
 
     async def _act(self) -> None:
-        """Do what a person does: release parked keys, skip the first messages of some, replay dead letters."""
+        """Do what an administrator does: release parked keys, skip the first messages of some, replay dead letters."""
         assert self._admin is not None
         keys = [key async for key in self._admin.group_keys(self._topic, GROUP, states=["parked"])]
         skipped = [] if self._is_mended else [key for key in keys if self._dice.random() < SKIPPED_SHARE]
@@ -268,7 +268,7 @@ class Crew:
                 await asyncio.sleep(LOOK_S / 2)
 
     async def _what_waits(self) -> str:
-        """Say what the group is not done with, as a text for people; empty if it is done with all."""
+        """Say what the group is not done with, as human-readable text; empty if it is done with all."""
         assert self._admin is not None
         if self._policy.exhausted == "dead_letter":
             topic = dead_letter_topic_of(self._topic, GROUP)
@@ -298,7 +298,7 @@ class Crew:
 
 
 def what_waits(rows: Sequence[GroupPartition]) -> str:
-    """Say what a consumer group is not done with, as a text for people; empty if it is done with all."""
+    """Say what a consumer group is not done with, as human-readable text; empty if it is done with all."""
     for row in rows:
         if row.error is not None or row.end_is_at_least or row.position is None:
             return f"partition {row.partition}: {row.error or 'its end is not known'}"

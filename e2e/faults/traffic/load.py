@@ -154,7 +154,9 @@ class Load:
         self.acks = Silences()  # from one acknowledgement of a partition to the next
         self.clock_shifts_ms: list[int] = []
         self.groups: list[str] = []
-        self.gaps: set[tuple[str, int, int]] = set()  # (group, partition, segment) of each gap that a group was told of
+        self.gaps: set[tuple[str, int, int]] = (
+            set()
+        )  # (group, partition, segment) of each gap that a group was notified of
         self._begun_at = time.monotonic()
         self._clients = clients
         self._admin = admin
@@ -319,7 +321,7 @@ class Load:
             self._delivered = {}
 
     async def start_again(self, role: Role) -> None:
-        """Start a new process for a role, and let it go on."""
+        """Start a new process for a role, and let it continue."""
         await self._clients.start(role)
         if role == "producer":
             await self.begin_producer()
@@ -376,12 +378,12 @@ class Load:
         return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
 
     async def told_of(self, gaps: Set[tuple[str, int, int]]) -> None:
-        """Wait until readers were told of these gaps: group, partition, segment.
+        """Wait until readers were notified of these gaps: group, partition, segment.
 
         Raises:
             DeadlineExceededError: They were not within `PROGRESS_DEADLINE_S`.
         """
-        await self._until(lambda: gaps <= self.gaps, f"readers are told of the gaps {sorted(gaps)}")
+        await self._until(lambda: gaps <= self.gaps, f"readers are notified of the gaps {sorted(gaps)}")
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         try:

@@ -23,7 +23,7 @@ from e2e.workers import Worker, start_worker
 PARTITIONS: Final = 4
 LOOK_S: Final = 0.2
 KILLED_AFTER_S: Final = (1.0, 5.0)
-"""The program is killed after so many seconds, and started again. The last run lives to its end."""
+"""The program is killed after this many seconds, and started again. The last run lives to its end."""
 
 
 class Publishing:
@@ -107,7 +107,7 @@ class Publishing:
         ]
         if found == wanted:
             return ""
-        if self.lost_count and _is_part_of(found, wanted):  # the program was told of the loss
+        if self.lost_count and _is_part_of(found, wanted):  # the program was notified of the loss
             return ""
         at = next((i for i, both in enumerate(zip(found, wanted, strict=False)) if both[0] != both[1]), min(
             len(found), len(wanted)))  # fmt: skip

@@ -1,6 +1,7 @@
-"""A program that publishes while faults go on, one publication after another: `python -m e2e.faults.traffic.publisher`.
+"""A program that publishes while faults continue, one publication after another:
+`python -m e2e.faults.traffic.publisher`.
 
-It goes on after its writer's last publication, so it may be killed at any moment and started again. The number of a
+It continues after its writer's last publication, so it may be killed at any moment and started again. The number of a
 publication determines its rows. It prints `publishing`, then `published` after each publication, and `stopped` after
 the command `stop`.
 """

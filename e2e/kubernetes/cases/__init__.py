@@ -56,7 +56,7 @@ class Case:
     """One case.
 
     Attributes:
-        name: The name for people and for --only.
+        name: The name for humans and for --only.
         run: The function that runs it.
         quick: Whether it is one of the few cases of QUICK=1.
         needs_previous: Whether it begins with the version before this one.
@@ -106,14 +106,14 @@ CASES: Final = (
     Case("disk declared lost", disks.disk_declared_lost),
     Case("node back without disks", disks.node_back_without_disks),
     Case("planned acts", alarms.planned_acts),
-    Case("faults told", alarms.faults_told),
+    Case("faults reported", alarms.faults_told),
     Case("etcd member frozen", etcd.etcd_member_frozen),
     Case("etcd restarted", etcd.etcd_restarted),
     Case("etcd majority away", states.etcd_majority_away),
     Case("etcd slow", etcd.etcd_slow),
     Case("etcd disk lost", etcd.etcd_disk_lost),
     Case("etcd restored", snapshots.etcd_restored),
-    Case("etcd begun anew", snapshots.etcd_begun_anew),
+    Case("etcd started over", snapshots.etcd_begun_anew),
     Case("node gone for good", nodes.node_lost_for_good),
     Case("scaled out and in", changes.scaled_out_and_in),
     Case("helm test", chart.chart_tested),

@@ -38,7 +38,7 @@ class Row:
     Attributes:
         name: The act or the fault.
         struck: It lasts as long as this block.
-        told: Reasons of which one must be told for a fault.
+        told: Reasons of which one must be reported for a fault.
         may: Reasons that may come too.
     """
 
@@ -49,7 +49,7 @@ class Row:
 
 
 async def planned_acts(stage: Stage) -> None:
-    """What the operator does, and what people plan, gives no Warning."""
+    """What the operator does, and what administrators plan, gives no Warning."""
     await _follow(stage, PLANS)
 
 
@@ -66,7 +66,7 @@ async def _follow(stage: Stage, rows: tuple[Row, ...]) -> None:
             async with traffic.struck(row.name, CLUSTER), row.struck(stage):
                 if row.told:
                     await stage.wait_until(f"{row.name}: a Warning", _tells(stage, before[0], row.told), TOLD_S)
-                    stage.figure(f"{row.name}: told after", time.monotonic() - began, limit=TOLD_LIMIT_S)
+                    stage.figure(f"{row.name}: reported after", time.monotonic() - began, limit=TOLD_LIMIT_S)
             await stage.wait_healthy(ACT_S)
             await traffic.has_two_copies()
             new = await _warnings(stage, ours=True) - before[0]
@@ -79,7 +79,7 @@ async def _follow(stage: Stage, rows: tuple[Row, ...]) -> None:
 
 
 Warnings = set[tuple[str, str, str, str, int]]
-"""Kind and name of the object, reason, note, and how often it was told."""
+"""Kind and name of the object, reason, note, and how often it was reported."""
 
 
 async def _warnings(stage: Stage, *, ours: bool) -> Warnings:
@@ -175,7 +175,7 @@ PLANS: Final = (
 
 @asynccontextmanager
 async def _node_lost(stage: Stage) -> AsyncIterator[None]:
-    """The node has no operator, because an operator that is lost tells nothing."""
+    """The node has no operator, because an operator that is lost reports nothing."""
     operators = await stage.place.list("pods", "app.kubernetes.io/component=operator")
     taken = {pod["spec"].get("nodeName") for pod in operators}
     node = next(name for name in sorted({pod["spec"]["nodeName"] for pod in await stage.pods()}) if name not in taken)
@@ -209,7 +209,7 @@ async def _etcd_majority_away(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pod_deleted_and_kept_away(stage: Stage) -> AsyncIterator[None]:
-    """A person deletes a pod of a broker without asking, and its node takes none back for some time."""
+    """An administrator deletes a pod of a broker without asking, and its node takes none back for some time."""
     pod = (await stage.pods())[0]
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     taint = "e2e.seriatim.dev/away"

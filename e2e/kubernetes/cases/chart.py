@@ -29,7 +29,7 @@ async def chart_tested(stage: Stage) -> None:
 
 async def upgraded_and_back(stage: Stage) -> None:
     """Change a broker setting and the operator's log level with `helm upgrade`, then go back with `helm rollback`."""
-    # A rollback restores the values of the release, and not values that a person patched meanwhile.
+    # A rollback restores the values of the release, and not values that an administrator patched meanwhile.
     before = (stage.release.all_values()["cluster"]["spec"].get("settings") or {}).get(SETTING)
     value = "91" if await _setting(stage) != "91" else "92"
     async with stage.traffic() as traffic:
@@ -58,7 +58,7 @@ async def upgraded_and_back(stage: Stage) -> None:
 async def uninstalled(stage: Stage) -> None:
     """Check that `helm uninstall` is refused while topics exist.
 
-    Force it: the brokers go on. Install again: all is found.
+    Force it: the brokers continue. Install again: all is found.
     """
     async with stage.traffic() as traffic:
         async with traffic.struck("helm uninstall", RELEASE):

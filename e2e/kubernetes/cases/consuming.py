@@ -1,4 +1,4 @@
-"""A key-ordered consumer group of an object: a message that fails parks its key, and a person releases it."""
+"""A key-ordered consumer group of an object: a message that fails parks its key, and an administrator releases it."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ async def _park_and_release(stage: Stage, name: str, client: Client, app: Applic
     await stage.wait_until("all other messages are finished", others_are_done, DONE_S)
     began = time.monotonic()
     await stage.wait_until("the object says that a key is parked", lambda: _parks(stage, name, "True"), TOLD_S)
-    stage.figure("told that a key is parked", time.monotonic() - began, limit=TOLD_LIMIT_S)
+    stage.figure("reported that a key is parked", time.monotonic() - began, limit=TOLD_LIMIT_S)
     said = await _events(stage, name)
     if not any(reason == "KeyParked" and "k7" in note and "no price in this order" in note for reason, note in said):
-        stage.problem(f"no event tells of the parked key and its error: {said}")
+        stage.problem(f"no event reports the parked key and its error: {said}")
     stage.note(await place.kubectl("get", "scg", name, "-o", "wide"))
 
     began = time.monotonic()
@@ -122,7 +122,7 @@ async def _park_and_release(stage: Stage, name: str, client: Client, app: Applic
     began = time.monotonic()
     await stage.wait_until("all messages are finished", all_are_done, DONE_S)
     await stage.wait_until("the object says that no key is parked", lambda: _parks(stage, name, "False"), TOLD_S)
-    stage.figure("told that no key is parked", time.monotonic() - began, limit=TOLD_LIMIT_S)
+    stage.figure("reported that no key is parked", time.monotonic() - began, limit=TOLD_LIMIT_S)
     reasons = {reason for reason, _ in await _events(stage, name)}
     if not {"GroupCreated", "GroupConfigured", "KeysReleased"} <= reasons:
         stage.problem(f"events are missing: {sorted(reasons)}")

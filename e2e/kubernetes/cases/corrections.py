@@ -158,9 +158,9 @@ class SmallCluster:
                 and event["reason"] == reason and words in event["message"]
             ])  # fmt: skip
 
-        took_s = await stage.wait_until(f"{reason} is told", told, TOLD_S)
+        took_s = await stage.wait_until(f"{reason} is reported", told, TOLD_S)
         stage.figure(
-            f"{reason} told after", took_s, limit=2 * TOLD_LIMIT_S if reason != "ChildRefused" else TOLD_LIMIT_S
+            f"{reason} reported after", took_s, limit=2 * TOLD_LIMIT_S if reason != "ChildRefused" else TOLD_LIMIT_S
         )
         for command in (DOCTOR, (PLUGIN, "plan")):
             said = " ".join((await output(stage.place, (*command, self.name))).split())  # lines are wrapped anywhere

@@ -1,4 +1,5 @@
-"""Disks that changed (swapped, emptied, older, cloned, another cluster's), and disks that a person declares lost.
+"""Disks that changed (swapped, emptied, older, cloned, another cluster's), and disks that an administrator declares
+lost.
 
 The member names the problem and serves nothing. A disk is not given up while the process on it lives.
 """
@@ -70,7 +71,8 @@ async def disk_emptied(stage: Stage) -> None:
 
 
 async def disk_older(stage: Stage) -> None:
-    """A member starts with a copy of its disk from an earlier member run, as if a person had restored a snapshot."""
+    """A member starts with a copy of its disk from an earlier member run, as if an administrator had restored a
+    snapshot."""
     async with stage.traffic() as traffic:
         name, _ = await _pair(stage)
         disk = await _disk_of(stage, name)
@@ -124,10 +126,10 @@ async def disk_of_others(stage: Stage) -> None:
 
 
 async def disk_declared_lost(stage: Stage) -> None:
-    """A node's kubelet is silent, its pods run on, and a person declares the disk of one of them lost.
+    """A node's kubelet is silent, its pods run on, and an administrator declares the disk of one of them lost.
 
-    While the process lives, its run gets no certificate and its disk is kept, whatever the person writes. When the
-    kubelet is back and the pod is deleted, the declaration takes effect: a certificate is written, the claim is
+    While the process lives, its run gets no certificate and its disk is kept, whatever the administrator writes. When
+    the kubelet is back and the pod is deleted, the declaration takes effect: a certificate is written, the claim is
     deleted, and the slot gets another disk.
     """
     async with stage.traffic() as traffic:
@@ -160,9 +162,9 @@ async def disk_declared_lost(stage: Stage) -> None:
 async def node_back_without_disks(stage: Stage) -> None:
     """A machine is made again under its name, with empty disks. Its Node is Ready, and no volume can be mounted.
 
-    The operator says that the disks are gone, and what to annotate. A person does so for each, and gives etcd's member
-    another disk with the two commands that doctor shows. The Node object is deleted too, as with a new machine. It is
-    back before `nodeLossTimeoutSeconds` proves its loss.
+    The operator says that the disks are gone, and what to annotate. An administrator does so for each, and gives etcd's
+    member another disk with the two commands that doctor shows. The Node object is deleted too, as with a new machine.
+    It is back before `nodeLossTimeoutSeconds` proves its loss.
     """
     async with stage.traffic() as traffic, _late_loss(stage):
         operators = await stage.place.list("pods", "app.kubernetes.io/component=operator")

@@ -43,7 +43,7 @@ async def etcd_member_frozen(stage: Stage) -> None:
 
 
 async def etcd_restarted(stage: Stage) -> None:
-    """All members are deleted at once. The data path goes on without them."""
+    """All members are deleted at once. The data path continues without them."""
     async with stage.traffic() as traffic:
         names = [pod["metadata"]["name"] for pod in await coordinator.members(stage.place)]
         async with traffic.struck("delete etcd", ", ".join(names)):
@@ -74,7 +74,7 @@ async def etcd_slow(stage: Stage) -> None:
 
 @asynccontextmanager
 async def _slow(pids: list[int]) -> AsyncIterator[None]:
-    """Stop processes and let them go on, again and again, for as long as the block lasts."""
+    """Stop processes and let them continue, again and again, for as long as the block lasts."""
 
     async def stop_and_go() -> None:
         while True:

@@ -86,21 +86,21 @@ async def node_lost_for_good(stage: Stage) -> None:
 
 
 async def _spread_mended(stage: Stage) -> None:
-    """Let the operator place one broker group after another anew, until no node has a member of each.
+    """Let the operator move one broker group after another, until no node has a member of each.
 
-    It would wait for an hour between two. A person who removes its record need not.
+    It would wait for an hour between two. An administrator who removes its record need not.
     """
     began, count = time.monotonic(), 0
     await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"spreadMending": "Automatic"}})
     try:
         while count < GROUPS and await _holds_all(stage):
-            await stage.wait_until("a broker group is placed anew", lambda: _is_mending(stage), MENDING_BEGINS_S)
+            await stage.wait_until("a broker group is placed again", lambda: _is_mending(stage), MENDING_BEGINS_S)
             await stage.wait_healthy(MENDED_S)
             await stage.place.patch("brokerclusters", CLUSTER, {"metadata": {"annotations": {MENDED: None}}})
             count += 1
     finally:
         await stage.place.patch("brokerclusters", CLUSTER, {"spec": {"spreadMending": "Manual"}})
-    stage.figure(f"spread mended, {count} broker groups placed anew, after", time.monotonic() - began)
+    stage.figure(f"spread mended, {count} broker groups placed again, after", time.monotonic() - began)
     if not count:
         stage.problem("no node had a member of each broker group, so nothing was shown")
     if holder := await _holds_all(stage):

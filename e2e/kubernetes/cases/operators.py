@@ -96,7 +96,7 @@ async def two_operators(stage: Stage) -> None:
 async def many_topics(stage: Stage) -> None:
     """Apply 2,000 Topics at once.
 
-    Then start an operator anew, and check that it writes nothing while nothing happens.
+    Then start an operator again, and check that it writes nothing while nothing happens.
     """
     path = stage.directory / "topics.json"
     await asyncio.to_thread(path.write_text, _many(stage.place.namespace))

@@ -122,7 +122,7 @@ async def _visit(stage: Stage, files: dict[str, str], way: str, topic: str, allo
     Args:
         stage: The case.
         files: The client's certificate.
-        way: How the client reaches the brokers, for people.
+        way: How the client reaches the brokers, for humans.
         topic: The name of a new topic.
         allowed: The addresses to which the client may connect.
     """

@@ -30,7 +30,7 @@ async def master_pod_deleted(stage: Stage) -> None:
 
 
 async def container_killed(stage: Stage) -> None:
-    """SIGKILL of a master's container: it cannot tell other brokers. The kubelet starts it again on the same disk."""
+    """SIGKILL of a master's container: it cannot notify other brokers. The kubelet starts it again on the same disk."""
     async with stage.traffic() as traffic, stage.recorded():
         victim = await traffic.master()
         before = await stage.pod_of(victim)

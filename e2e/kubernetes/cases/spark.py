@@ -34,14 +34,14 @@ GOES_ON_S: Final = 240.0
 WHOLE_S: Final = 240.0
 SUBMITTED_S: Final = 420.0
 ROWS: Final = 2_000
-"""The stream goes on if the archive has so many new rows."""
+"""The stream continues if the archive has this many new rows."""
 
 DRIVER: Final = "seriatim.dev/pipeline={},spark-role=driver"
 EXECUTOR: Final = "seriatim.dev/pipeline={},spark-role=executor"
 
 
 async def archived(stage: Stage) -> None:
-    """A stream into an archive goes on after it lost its executor, its driver and its node.
+    """A stream into an archive continues after it lost its executor, its driver and its node.
 
     The archive must miss nothing.
     """
@@ -51,15 +51,15 @@ async def archived(stage: Stage) -> None:
             stage.figure("first rows after", await _grows(stage, shared, STARTED_S))
             for what, selector in (("executor", EXECUTOR), ("driver", DRIVER)):
                 await _kill(stage, traffic, what, selector.format("archive"))
-                stage.figure(f"goes on after its {what} was killed", await _grows(stage, shared, GOES_ON_S))
+                stage.figure(f"continues after its {what} was killed", await _grows(stage, shared, GOES_ON_S))
             node = (await _pod(stage.place, DRIVER.format("archive")))["spec"]["nodeName"]
             async with traffic.struck("lose node", node), stage.machines.down(node):
-                stage.figure("goes on after its node was lost", await _grows(stage, shared, GOES_ON_S))
+                stage.figure("continues after its node was lost", await _grows(stage, shared, GOES_ON_S))
             await stage.wait_healthy()
         topic, offsets = await _all_of(stage, traffic.load.topic)
         wanted = sum(len(part) for part in offsets)
         stage.figure(
-            "archive is whole", await stage.place.wait_until(
+            "archive is complete", await stage.place.wait_until(
                 f"the archive has {wanted} rows", lambda: _has(shared, wanted), WHOLE_S, lambda: f"{_rows(shared)} rows"
             )
         )  # fmt: skip

@@ -1,5 +1,5 @@
-"""What people and Prometheus are told while etcd's majority or the operator is away, and whether the pages have all
-metrics that alerts and dashboards name.
+"""What administrators and Prometheus are notified while etcd's majority or the operator is away, and whether the pages
+have all metrics that alerts and dashboards name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ READ_S: Final = 60.0
 
 
 async def etcd_majority_away(stage: Stage) -> None:
-    """Two of three members of etcd are away: messages go on, nothing can fail over, and the BrokerCluster says so."""
+    """Two of three members of etcd are away: messages continue, nothing can fail over, and the BrokerCluster says
+    so."""
     async with stage.traffic() as traffic, stage.recorded():
         await stage.look("before")
         async with traffic.struck("two of three members of etcd away", ETCD):
@@ -67,7 +68,7 @@ async def operator_away(stage: Stage) -> None:
                 before = await stage.pod_of(victim)
                 kill_container(before)
                 stage.figure("gap", await traffic.gap_s(), limit=GAP_LIMIT_S)
-                stage.figure("told as old after", await _says(stage, "no operator acts"), limit=STALE_LIMIT_S)
+                stage.figure("reported as old after", await _says(stage, "no operator acts"), limit=STALE_LIMIT_S)
                 seen = await stage.look("operator-away")
                 _expects(stage, seen, "no operator acts", "SeriatimOperatorDown")
                 if "operator" not in await output(stage.place, DOCTOR):
@@ -82,7 +83,7 @@ OF_THE_MACHINE: Final = frozenset(
     ("SeriatimDiskFilling", "SeriatimEtcdSlow", "SeriatimFlushSlow", "SeriatimLoopLag", "SeriatimOneBrokerBusy",
      "SeriatimStorageSaturated", "SeriatimSwitchSlow")
 )  # fmt: skip
-"""Alerts that tell of the disk and the processors. All nodes share those of this machine with whatever else runs, so
+"""Alerts that report the disk and the processors. All nodes share those of this machine with whatever else runs, so
 these alerts may be right on a healthy cluster. They are noted."""
 
 

@@ -37,7 +37,9 @@ async def name_taken(stage: Stage) -> None:
         async def told() -> bool:
             return condition(await it.manifest(), "Degraded").get("reason") == "NameTaken"
 
-        stage.figure("NameTaken told after", await stage.wait_until("it is told", told, READY_S), limit=TOLD_LIMIT_S)
+        stage.figure(
+            "NameTaken reported after", await stage.wait_until("it is reported", told, READY_S), limit=TOLD_LIMIT_S
+        )
 
         async def ready() -> bool:
             return is_true(await it.manifest(), "Ready")
@@ -82,7 +84,7 @@ async def other_operator(stage: Stage) -> None:
 
         stage.figure(
             "the second says that it leaves the cluster alone after",
-            await stage.wait_until("it is told", told, READY_S),
+            await stage.wait_until("it is reported", told, READY_S),
         )
         await asyncio.sleep(max(0.0, SETTLED_S - (time.monotonic() - began)))  # the time in which they must settle
         first = await _versions(stage)
@@ -121,7 +123,7 @@ async def kind_put_back(stage: Stage) -> None:
     async def is_silent() -> bool:
         return not await ready()
 
-    await stage.wait_until("the topic is told to have no cluster", is_silent, READY_S)
+    await stage.wait_until("the topic is reported to have no cluster", is_silent, READY_S)
     await place.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
     await place.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
     await place.apply({key: cluster[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": kept})

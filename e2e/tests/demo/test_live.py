@@ -88,7 +88,7 @@ def test_lines_without_a_terminal() -> None:
     assert "3 of 6 faults hit" in first
     assert fault.startswith("  10.0 s  kill"), "the lines stand in the order of the times that they begin with"
     assert "struck at 2.0 s, gap 120 ms" in fault
-    assert last == first, "it tells how it was at the end"
+    assert last == first, "it reports how it was at the end"
     assert "does not count" in fault_line(DemoFault("freeze", "g0-1", "none", 1.0, 2.0, False, None), 3.0)
 
 

@@ -46,7 +46,7 @@ ACKNOWLEDGED = {FIRST + index: place(index) for index in range(4)}
 
 
 def person(tmp_path: Path) -> Features:
-    """A person with ten acknowledged messages, all of which came to all groups."""
+    """An administrator with ten acknowledged messages, all of which came to all groups."""
     made = Features(("nowhere:1",), 3, random.Random(2), tmp_path / "features")
     made.has_gaps = False
     made._acknowledged = {0: {FIRST + index: place(index) for index in range(10)}}

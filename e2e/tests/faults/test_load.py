@@ -40,6 +40,6 @@ async def test_a_gap_waits_for_what_the_producer_has_not_told_yet(load: Load) ->
     await asyncio.sleep(0)
     told(load, (0, now - 2.0, 1), (1, now - 2.9, 1), (0, now + 60.0, 1))
     await asyncio.sleep(0)
-    assert not asked.done(), "partition 1 has not been told of since"
+    assert not asked.done(), "partition 1 has not been notified of since"
     told(load, (1, now - 1.9, 1), (0, now + 60.5, 1), (1, now + 60.0, 1))
     assert await asked == pytest.approx(62.0), "of partition 0, from two seconds before to a minute after"

@@ -22,7 +22,7 @@ def history(
 ) -> Report:
     """Judge a history: these messages were sent, settled with these outcomes (empty: without one), and delivered.
 
-    The reader was told of the gap `gap`.
+    The reader was notified of the gap `gap`.
     """
     clock = iter(range(1, 1_000_000))
     events: list[dict[str, object]] = []
@@ -77,7 +77,7 @@ def test_a_gap_excuses_what_lies_in_it_where_one_was_declared() -> None:
     told = history(ok(100), list(range(40, 100)), gap=(0, 40))
     assert judge(told, producer_killed=False, declares_gaps=True)["problems"] == ()
     assert judge(told, producer_killed=False, declares_gaps=True)["given_up"] == 40
-    assert problems(told) == ("readers were told of 1 gaps, and none was declared",)
+    assert problems(told) == ("readers were notified of 1 gaps, and none was declared",)
     more = history(ok(100), list(range(41, 100)), gap=(0, 40))
     assert judge(more, producer_killed=False, declares_gaps=True)["problems"] == ("1 lost",)
 

@@ -1,4 +1,4 @@
-"""A person who asks a program for help gets it, and no run begins."""
+"""An administrator who asks a program for help gets it, and no run begins."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _COMMAND = re.compile(r"pip install ((?:[\"']?(?:\./)?[A-Za-z][^\s`#)]*[\"']?\s?
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Each `pip install` in a page or in a text of the code, with the words behind it."""
+    """Each `pip install` in a page or in a text of the code, with the words after it."""
     suffixes = (".md", ".py")
     tops = [ROOT / "README.md", ROOT / "docs", *(ROOT / directory for directory, _ in PROJECTS.values())]
     paths = [path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])]

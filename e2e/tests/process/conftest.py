@@ -23,7 +23,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(running: LocalCluster) -> AsyncIterator[LocalCluster]:
-    """Check that the cluster is whole before and after each test. So a test that leaves it broken fails itself."""
+    """Check that the cluster is complete before and after each test. So a test that leaves it broken fails itself."""
     await running.wait_ready()
     yield running
     await running.heal()

@@ -1,7 +1,7 @@
 """A small program that publishes, for tests that kill it: `python -m e2e.tests.process.publishing_program`.
 
 It stages rows for all partitions of a topic and publishes them as one publication. It writes its progress to stdout,
-and goes on when it gets a line on stdin.
+and continues when it gets a line on stdin.
 """
 
 from __future__ import annotations

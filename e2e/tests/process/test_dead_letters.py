@@ -36,7 +36,7 @@ class Application:
             self._progress.notify_all()
 
     async def until(self, count: int) -> None:
-        """Wait until so many different messages are finished."""
+        """Wait until this many different messages are finished."""
         async with asyncio.timeout(DEADLINE_S), self._progress:
             await self._progress.wait_for(lambda: len(self._values) >= count)
 
@@ -108,7 +108,7 @@ async def test_while_the_dead_letter_topic_is_gone_only_those_keys_wait_and_noth
         async with client.producer(topic) as producer:
             for number in range(100):
                 await producer.send(b"%d" % number, key=b"k%d" % (number % 25))
-        await app.until(96)  # behind 0 wait 25, 50 and 75
+        await app.until(96)  # after 0 wait 25, 50 and 75
         async with asyncio.timeout(DEADLINE_S):
             while not (keys := [key async for key in admin.group_keys(topic, "billing", states=["forwarding"])]):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Clients outside the brokers' network: they are told only external addresses, and go on when a broker dies.
+"""Clients outside the brokers' network: they are sent only external addresses, and continue when a broker dies.
 
 The brokers' network is 127.0.0.x, where the local cluster puts them. Each broker has a second port on 127.0.2.x.
 """
@@ -153,7 +153,7 @@ async def test_tls_over_the_outer_port_needs_a_certificate_that_names_the_outer_
         text = raised.value.message
         assert outer(unnamed) in text
         assert "for other names" in text
-        assert host not in text.partition("for other names")[2], "the names that it has are told, and this is none"
+        assert host not in text.partition("for other names")[2], "the names that it has are reported, and this is none"
         assert "\n" not in text
         # Without the CA, or with plain text, there is no answer either.
         stranger = local_tls.make(tmp_path / "stranger", ["127.0.0.1"]).client

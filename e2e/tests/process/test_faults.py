@@ -1,4 +1,4 @@
-"""Brokers are killed, frozen, cut off and stopped. Users must see that all goes on, and that no message is out of
+"""Brokers are killed, frozen, cut off and stopped. Users must see that all continues, and that no message is out of
 order.
 
 Each test has a topic of its own, with steady traffic. When its block ends, the history of all sent and delivered

@@ -76,7 +76,7 @@ async def test_a_group_is_moved_under_its_running_consumer(cluster: LocalCluster
         await reader.until_it_has(MESSAGE_COUNT - 1)
         assert reader.epochs[-1] == list(range(100, MESSAGE_COUNT))
         changes = [change for change in reader.changes if change != "moved"]
-        # A consumer that was looking for its new server during a rewind may be told `moved` for it.
+        # A consumer that was looking for its new server during a rewind may be notified `moved` for it.
         assert set(changes[:-4]) <= {"rewind"}
         assert changes[-4:] == ["pause", "rewind", "skip", "resume"]
         reading.cancel()

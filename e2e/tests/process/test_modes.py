@@ -31,7 +31,7 @@ async def kill_the_master(client: Client, cluster: LocalCluster, topic: str) -> 
 
 
 async def receive_until(consumer: KeyedConsumer, seen: Counter[int], count: int) -> None:
-    """Ask for messages and acknowledge them, until so many different ones were there."""
+    """Ask for messages and acknowledge them, until this many different ones were there."""
     async with asyncio.timeout(DEADLINE_S):
         while len(seen) < count:
             for item in await consumer.receive(100, 0.5):

@@ -135,7 +135,7 @@ async def test_a_plain_program_publishes_all_rows_once_however_often_it_runs(clu
         assert [topic.name for topic in await admin.list_topics() if topic.name.startswith("_")] == []
         with pytest.raises(errors.IllegalNameError):
             await client.producer("_stage")
-        # Operators see the stage topic. If they declare a gap in it, a publication that waits for lost rows goes on.
+        # Operators see the stage topic. If they declare a gap in it, a publication that waits for lost rows continues.
         assert (await admin.describe_topic("_stage")).topic.name == "_stage"
         chain = await admin.describe_chain("_stage", 0)
         with pytest.raises(errors.PreconditionError, match="no certificate says"):

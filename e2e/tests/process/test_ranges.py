@@ -262,7 +262,7 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
         offsets = [offset for offset, _ in found]
         assert offsets == sorted(set(offsets))
         assert losses, "the reader was in the middle of what was dropped"
-        for left, right in pairwise(offsets):  # a hole is a loss that the reader was told of, or a segment's end
+        for left, right in pairwise(offsets):  # a hole is a loss that the reader was notified of, or a segment's end
             told_here = [loss for loss in losses if left < loss.start < right or loss.start == left + 1]
             assert right == left + 1 or told_here or split_offset(right)[1] == 0, (left, right)
         async with Client.connect(cluster.bootstrap) as client:

@@ -1,4 +1,5 @@
-"""Retention on real brokers: messages beyond the limit are dropped on all disks, and every kind of reader is told."""
+"""Retention on real brokers: messages beyond the limit are dropped on all disks, and every kind of reader is
+notified."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Readers:
         return [row.active_consumer for row in sorted(described.partitions, key=lambda row: row.partition)]
 
     async def until_shared(self, *names: str, count: int = PARTITIONS) -> None:
-        """Wait until each of these consumers, and no other one, reads its share of so many partitions."""
+        """Wait until each of these consumers, and no other one, reads its share of this many partitions."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 found = await self.shares()

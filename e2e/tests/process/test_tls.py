@@ -38,7 +38,7 @@ older dial is under way: a dial takes a second at most, as long as its peer answ
 
 PATIENCE_MS: Final = 60_000
 """Longer than any pause of a process or of a disk on a busy machine. A test that looks for broken connections waits for
-silent brokers so long. Otherwise a master that got no processor for 0.4 s looks to the test like a broken connection:
+silent brokers this long. Otherwise a master that got no processor for 0.4 s looks to the test like a broken connection:
 
 1. Its client has waited 250 ms for an answer, and asks another broker.
 2. The other broker does not hear the master for 150 ms, and switches. All connections stand.
@@ -119,12 +119,12 @@ async def until_all(cluster: LocalCluster, tls: Tls, *, accepted: bool) -> None:
 
 
 def events_of(cluster: LocalCluster, *names: str) -> list[dict[str, Any]]:
-    """The lines of all brokers' logs that tell of one of these events. Each names its broker."""
+    """The lines of all brokers' logs that report one of these events. Each names its broker."""
     wanted = [f'"event": "{name}"' for name in names]
     events: list[dict[str, Any]] = []
     for broker in cluster.broker_names:
         for line in cluster.log_file(broker).read_text().splitlines(keepends=True):
-            if line.endswith("\n") and any(name in line for name in wanted):  # the last one may not be whole yet
+            if line.endswith("\n") and any(name in line for name in wanted):  # the last one may not be complete yet
                 events.append({**json.loads(line), "broker": broker})
     return events
 
@@ -132,7 +132,7 @@ def events_of(cluster: LocalCluster, *names: str) -> list[dict[str, Any]]:
 def links_of(cluster: LocalCluster) -> dict[tuple[str, str], tuple[int, datetime]]:
     """The links of all brokers by broker and peer: the number of the connection, and when the broker took it.
 
-    A broker gives each connection that it takes a higher number. So two equal answers prove that no link was made anew.
+    A broker gives each connection that it takes a higher number. So two equal answers prove that no link was recreated.
     """
     links: dict[tuple[str, str], tuple[int, datetime]] = {}
     for event in events_of(cluster, "link_up", "link_down"):
@@ -231,7 +231,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
         put("ca.crt", (new / "ca.crt").read_bytes())
         await until_all(patient, client_of(old, new / "ca.crt"), accepted=False)
         await running.goes_on()
-        assert links_of(patient) == links, "no link was made anew"
+        assert links_of(patient) == links, "no link was recreated"
         now = [chain.open_segment.no for chain in (await running.look()).chains]
         assert now == segments, f"nothing was switched: {events_of(patient, 'switched')}"
         # Connections that break now are made again with the new certificates: links, streams, and those to the

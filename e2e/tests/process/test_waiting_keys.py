@@ -1,4 +1,5 @@
-"""People and a failing key, on processes: settings, parked keys, release and skip, with brokers that are killed."""
+"""Administrators and a failing key, on processes: settings, parked keys, release and skip, with brokers that are
+killed."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ class Application:
             self._progress.notify_all()
 
     async def until(self, count: int) -> None:
-        """Wait until so many messages are finished."""
+        """Wait until this many messages are finished."""
         async with asyncio.timeout(30), self._progress:
             await self._progress.wait_for(lambda: len(self.finished) >= count)
 
 
 async def parked(client: Client, topic: str, count: int) -> list[GroupKey]:
-    """The parked keys, when there are so many."""
+    """The parked keys, when there are this many."""
     async with asyncio.timeout(30):
         while True:
             keys = [key async for key in client.admin().group_keys(topic, "g", states=["parked"])]

@@ -53,7 +53,7 @@ class Traffic:
         return (await self.look()).chains[partition].open_segment.members[0]
 
     async def moved_past(self, segment_no: int, partition: int = 0) -> Segment:
-        """Wait until a segment after that one is open. Other partitions may go on meanwhile."""
+        """Wait until a segment after that one is open. Other partitions may continue meanwhile."""
         await self.observer.wait_until(
             lambda now: now.chains[partition].open_segment.no > segment_no,
             "the partition has moved",

@@ -85,7 +85,7 @@ class BrokerStatus:
             `x` if both.
         delays: The delays of its links, for example `clients 25ms`. The ends have the marks of cuts. `all 25ms` means
             that all its links have this delay, in both directions.
-        troubles: Its troubles that need a person, each with what to do: see `seriatim_api.troubles`.
+        troubles: Its troubles that need an administrator, each with what to do: see `seriatim_api.troubles`.
     """
 
     name: str
@@ -114,7 +114,7 @@ class ClusterStatus:
         certificates_pending: Death certificates that are not in the coordinator yet.
         proxy_bytes: Bytes that the proxy has forwarded; None if there is no proxy.
         brokers: The brokers, in order.
-        unserved: The partitions on which messages wait and no consumer reads; None: no broker told.
+        unserved: The partitions on which messages wait and no consumer reads; None: no broker reported.
     """
 
     cluster: str
@@ -137,7 +137,7 @@ class LocalCluster:
 
     Args:
         directory: The directory for data, logs and the state file. It is made if it does not exist. If it has the data
-            of an earlier cluster, this cluster goes on with them, at the same ports.
+            of an earlier cluster, this cluster continues with them, at the same ports.
         groups: The number of broker groups.
         members: The number of members in each broker group.
         proxy: Whether links go through the forwarding proxy. Without it, nothing can be cut or delayed, and links are
@@ -274,7 +274,7 @@ class LocalCluster:
             raise
 
     async def stop(self) -> None:
-        """Heal all cuts, let the brokers end in order (frozen ones too), then end the other processes.
+        """Heal all cuts, let the brokers end cleanly (frozen ones too), then end the other processes.
 
         A process that does not end by itself is killed after `STOP_GRACE_S` (10 s). A second call waits for the first.
         """
@@ -528,7 +528,7 @@ class LocalCluster:
         return tuple(records)
 
     async def thaw(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Let frozen victims go on (SIGCONT). Victims that are not frozen are skipped."""
+        """Let frozen victims continue (SIGCONT). Victims that are not frozen are skipped."""
         records = []
         for name, process in self._all_running(victims):
             if process in self._frozen or process.state == "frozen":  # another program may have frozen it
@@ -557,7 +557,7 @@ class LocalCluster:
     ) -> tuple[FaultRecord, ...]:
         """Cut the links between two ends; with `one_way` only the direction from `source` to `destination`.
 
-        Connections stay open and carry nothing, as behind a cut cable. With `reset` they are broken instead.
+        Connections stay open and carry nothing, as after a cut cable. With `reset` they are broken instead.
 
         Raises:
             BadRequestError: An end has no meaning here, or there is no link between the two.
@@ -689,7 +689,7 @@ class LocalCluster:
         """Have all open segments and copies leave a broker group, and wait until it has none.
 
         Raises:
-            DeadlineExceededError: Segments are left after `deadline_s` seconds. The drain goes on.
+            DeadlineExceededError: Segments are left after `deadline_s` seconds. The drain continues.
             PreconditionError: No broker of another broker group runs, or the cluster uses TLS.
         """
         await broker_groups.drain(self._asked_about(group), group, deadline_s=deadline_s)

@@ -146,7 +146,7 @@ def up(
     detach: bool,
     broker_options: tuple[str, ...],
 ) -> None:
-    """Start a cluster. If the directory has the data of an earlier one, it goes on with them."""
+    """Start a cluster. If the directory has the data of an earlier one, it continues with them."""
     import asyncio
 
     from seriatim_local import runner  # imports gRPC
@@ -338,7 +338,7 @@ def freeze(directory: Path, **hit: tuple[str, ...]) -> None:
 @_directory
 @_victims
 def thaw(directory: Path, victims: tuple[str, ...]) -> None:
-    """Let frozen processes go on (SIGCONT)."""
+    """Let frozen processes continue (SIGCONT)."""
     _print_faults(_ask(directory, "thaw", victims=victims))
 
 
@@ -429,7 +429,7 @@ class _DelayType(_ParamType):
     type=_DelayType(),
     default="0ms",
     show_default=True,
-    help="5 % of the chunks arrive up to so much later still. Those behind them wait.",
+    help="5 % of the chunks arrive up to so much later still. Those after them wait.",
 )
 @click.option("--one-way", is_flag=True, help="Delay only the direction from the first end to the second.")
 def lag(directory: Path, ends: tuple[str, ...], delay_s: float, jitter_s: float, one_way: bool) -> None:
@@ -510,7 +510,7 @@ def _print_faults(records: Iterable[dict[str, Any]], *, nothing: str = "nothing 
 
 
 def clock_time(at: float) -> str:
-    """The local time of a moment, for people. Records and JSON have seconds of the monotonic clock, as histories do."""
+    """The local time of a moment, for humans. Records and JSON have seconds of the monotonic clock, as histories do."""
     moment = datetime.now().astimezone() - timedelta(seconds=time.monotonic() - at)
     return moment.strftime("%H:%M:%S.%f")[:-3]
 

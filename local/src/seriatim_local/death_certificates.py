@@ -35,7 +35,7 @@ class Certificate:
 
     Attributes:
         run: The member run.
-        evidence: How the runner knows, in words for people.
+        evidence: How the runner knows, in words for humans.
         issued_at_ms: When the runner reaped the process, in milliseconds since 1970 UTC.
     """
 

@@ -22,7 +22,7 @@ class FaultRecord:
         victim: A process; for a cut or a lag the two ends as they were named, `a>b` for one way and `a-b` for both.
         phase: `inject` or `heal`, as in histories.
         at: Seconds of the machine's monotonic clock, which all processes share, read just before the fault.
-        details: More, in words for people.
+        details: More, in words for humans.
     """
 
     kind: FaultKind

@@ -29,7 +29,7 @@ def crds(output: Path | None, check: bool) -> None:
     elif check:
         stale = stale_definitions(output)
         if stale:
-            raise click.ClickException(f"not current in {output}: {', '.join(stale)}; `make crds` writes them anew")
+            raise click.ClickException(f"not current in {output}: {', '.join(stale)}; `make crds` rewrites them")
     else:
         for path in write_definitions(output):
             click.echo(path)
@@ -49,7 +49,7 @@ def run() -> None:
 @click.option("--force", is_flag=True, help="Allow the uninstall although clusters are there.")
 @click.option("--takes-etcd", is_flag=True, help="The release contains the clusters' etcd.")
 @click.option("--release", default="RELEASE", help="Name of the release, for the advice.")
-@click.option("--revision", default="REVISION", help="Revision of the release, if Helm's records do not tell it.")
+@click.option("--revision", default="REVISION", help="Revision of the release, if Helm's records do not report it.")
 @click.option("--namespace", default="", help="Namespace of the release, with Helm's records of it.")
 def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str, namespace: str) -> None:
     """Check whether the operator may be uninstalled, for the chart's hook. Exit status 1 while clusters need it."""
@@ -103,7 +103,7 @@ def etcd_member(
 @click.option("--namespace", required=True, help="Namespace of the release.")
 @click.option("--members", required=True, type=int, help="How many members it has.")
 def remove_stranded_etcd(name: str, namespace: str, members: int) -> None:
-    """Remove an etcd of the chart that never got a volume, before an upgrade makes it anew in another class."""
+    """Remove an etcd of the chart that never got a volume, before an upgrade recreates it in another class."""
     from .etcd.removing import remove_stranded_etcd  # as above
 
     remove_stranded_etcd(namespace, name, members)

@@ -192,7 +192,7 @@ class Operator:
                 await asyncio.sleep(LIST_AGAIN_S)
 
     async def _served(self) -> tuple[Kind, ...]:
-        """The kinds that the API server serves now. If it does not tell, they are those that it served before."""
+        """The kinds that the API server serves now. If it does not report, they are those that it served before."""
         try:
             served = await self._kube.served(API_VERSION)
         except KubeError as exc:
@@ -277,7 +277,7 @@ class Operator:
     # ---- working ----
 
     def _etcd_changed(self) -> None:
-        """A member of the release's etcd came or went: look at all clusters, whose statuses tell it."""
+        """A member of the release's etcd came or went: look at all clusters, whose statuses report it."""
         for manifest in self.cache.of(BROKER_CLUSTER.kind):
             metadata = manifest["metadata"]
             self.queue.add(ClusterKey(str(metadata["namespace"]), metadata["name"]))

@@ -1,8 +1,8 @@
 """Metrics and health of the operator's process, over HTTP.
 
-`/healthz` also fails when the process runs but its work does not go on: a pass takes more than 300 s, or the Lease was
-not renewed in time. `/metrics` has the page of `metrics`, among others the time at which each pass under way began. So
-an alert can distinguish one pass that is stuck from many that are quick.
+`/healthz` also fails when the process runs but its work does not continue: a pass takes more than 300 s, or the Lease
+was not renewed in time. `/metrics` has the page of `metrics`, among others the time at which each pass under way began.
+So an alert can distinguish one pass that is stuck from many that are quick.
 """
 
 from __future__ import annotations

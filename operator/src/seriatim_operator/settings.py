@@ -26,7 +26,7 @@ class OperatorSettings(BaseSettings):
         metrics_listen: `host:port` of metrics and health; empty for none.
         log_level: The least severe level that is logged.
         cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
-        certificate_settle_s: Seconds that a kubelet may take to bring a changed Secret into a pod, with a margin. So
+        certificate_settle_s: Seconds that a kubelet may take to bring a changed Secret into a pod, with a margin. This
             long the steps of replacing a certificate authority are apart.
         etcd_name: Name of the StatefulSet of the release's etcd; empty if it has none.
         etcd_members: How many members that etcd has.

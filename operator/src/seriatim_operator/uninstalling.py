@@ -18,7 +18,7 @@ def before_uninstall(*, force: bool, takes_etcd: bool, release: str, revision: s
         force: Allow the removal although clusters are there.
         takes_etcd: The release contains the clusters' etcd.
         release: Name of the release, for the advice.
-        revision: Revision for the advice, if Helm's records do not tell the right one.
+        revision: Revision for the advice, if Helm's records do not report the right one.
         namespace: Namespace of the release, with Helm's records of it; empty: do not look at them.
 
     Returns:

@@ -23,7 +23,7 @@ PATHS = (("operator", "broker"), ("broker", "operator"))
 
 
 class Admin(broker_pb2_grpc.AdminServicer):
-    """Tells one topic, and then says that it is there as long as it is not frozen."""
+    """Reports one topic, and then says that it is there as long as it is not frozen."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -96,7 +96,7 @@ async def test_a_quiet_stream_goes_on_and_a_frozen_broker_is_left(monkeypatch: p
                 told.extend([summary.topic.name for summary in response.changed] or ["still there"])
                 one.is_frozen = told.count("still there") >= 30
 
-        with pytest.raises(UnavailableError, match="has told nothing"):
+        with pytest.raises(UnavailableError, match="has reported nothing"):
             await follow()
         assert told[0] == "one"
         async for response in brokers.watch_topics():
@@ -191,7 +191,7 @@ class SilentOperations(operations_pb2_grpc.OperationsServicer):
 async def test_two_brokers_are_asked_for_the_members_before_they_count_as_silent(
     limit: str, with_counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert module.MEMBERS_S <= 4.0  # people are told within 10 s that etcd is silent
+    assert module.MEMBERS_S <= 4.0  # administrators are notified within 10 s that etcd is silent
     for name in ("MEMBERS_S", "CALL_S"):
         monkeypatch.setattr(module, name, 0.4 if name == limit else 60.0)
     silent = [SilentOperations() for _ in range(3)]

@@ -38,7 +38,7 @@ class Patience:
         self._deadline = time.monotonic() + START_S
 
     def __call__(self, _seconds: float) -> None:
-        """Instead of sleeping for so long."""
+        """Instead of sleeping for this long."""
         assert time.monotonic() < self._deadline
         time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""What the operator tells of the etcd of its release: members, quorum, disks, and the newest snapshot."""
+"""What the operator reports the etcd of its release: members, quorum, disks, and the newest snapshot."""
 
 from __future__ import annotations
 

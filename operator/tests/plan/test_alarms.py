@@ -1,4 +1,5 @@
-"""Alarms mean something: no Warning for what the operator does or a person plans, and one for each fault, soon."""
+"""Alarms mean something: no Warning for what the operator does or an administrator plans, and one for each fault,
+soon."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from .world import World, new_world
 SETTINGS = TopicSettings(flush=1, retention_ms=0, batch_size_bytes_max=1, message_size_bytes_max=1, chain_width=0)
 
 TOLD_S = 10
-"""Seconds in which a fault must be told."""
+"""Seconds in which a fault must be reported."""
 
 
 @dataclass
 class Watched:
-    """A world whose cluster serves a topic with one partition on each broker group, and what was told of it."""
+    """A world whose cluster serves a topic with one partition on each broker group, and what is known of it."""
 
     world: World
     topic: Topic
@@ -175,7 +176,7 @@ def drain_and_back_at_once(it: Watched) -> None:
 
 
 def etcd_returns(it: Watched) -> None:
-    """No broker tells who runs for 20 s. Then members are unheard for some seconds, though none has ended."""
+    """No broker reports who runs for 20 s. Then members are unheard for some seconds, though none has ended."""
     it.world.brokers_answer = False
     for _ in range(20):
         it.second()

@@ -17,7 +17,7 @@ from .world import World, annotated, begun_once, new_world
 
 NOWHERE, BROKEN, BETTER = (f"seriatim.dev/broker:{word}" for word in ("nowhere", "broken", "better"))
 HEALED_PASSES = 30
-"""Passes of one second each: so long may it take until all serve after a correction."""
+"""Passes of one second each: this long may it take until all serve after a correction."""
 
 
 def _world(**spec: object) -> World:
@@ -169,7 +169,7 @@ def test_a_corrected_image_needs_an_approval_only_where_a_member_served() -> Non
     assert _ready(world) == 5
     world.edit(image=BETTER)
     _passes(world, 10)
-    assert _ready(world) == 5, "another change, which no person approved yet"
+    assert _ready(world) == 5, "another change, which no administrator approved yet"
     assert ANNOTATION_APPROVE in world.cluster.status.blocked_by
 
 
@@ -267,7 +267,7 @@ def test_two_wrong_fields_are_corrected_one_after_the_other(first: str) -> None:
     fields: dict[str, dict[str, object]] = {"image": {"image": BETTER}, "selector": {"podTemplate": {}}}
     world.edit(**fields.pop(first))
     _passes(world, 10)
-    assert world.cluster.status.is_true("Degraded"), "the other one is still told"
+    assert world.cluster.status.is_true("Degraded"), "the other one is still reported"
     world.edit(**fields.popitem()[1])
     _passes(world, HEALED_PASSES)
     assert _ready(world) == 6

@@ -331,11 +331,11 @@ def test_a_rolling_change_restarts_one_member_at_a_time_behind_the_gate() -> Non
 
 def test_a_rolling_change_waits_while_the_brokers_say_no() -> None:
     world = started()
-    world.unsafe = dict.fromkeys(world.members, "the other copy is not whole")
+    world.unsafe = dict.fromkeys(world.members, "the other copy is not complete")
     world.edit(image="seriatim.dev/broker:next")
     _passes(world, 20)
     assert not deleted(world, DeletePod)
-    assert "the other copy is not whole" in world.cluster.status.blocked_by
+    assert "the other copy is not complete" in world.cluster.status.blocked_by
 
 
 def test_a_template_that_does_not_work_stops_the_change_at_its_first_member() -> None:
@@ -484,7 +484,7 @@ def test_a_new_value_of_the_restart_annotation_restarts_each_broker_once() -> No
 
 
 def _follow(world: World) -> str:
-    """Do what the condition advises. Returns the broker group that is placed anew; empty if it advises nothing."""
+    """Do what the condition advises. Returns the broker group that is placed again; empty if it advises nothing."""
     found = world.degraded()
     advice = re.search(r"kubectl -n shop annotate sgroup (orders-(g\d)) (\S+)=true", found.message)
     if advice is None:
@@ -495,7 +495,7 @@ def _follow(world: World) -> str:
 
 
 def _ask_anew(world: World, name: str, *, is_asked: bool = True) -> None:
-    """A person annotates a BrokerGroup, or takes the annotation away."""
+    """An administrator annotates a BrokerGroup, or takes the annotation away."""
     world.groups[name] = annotated(world.groups[name], {ANNOTATION_PLACE_ANEW: "true"} if is_asked else {})
 
 
@@ -532,7 +532,7 @@ def test_the_spread_after_a_replacement_is_mended_as_the_condition_advises() -> 
 
 
 def _pass_for(world: World, seconds: float) -> list[PlaceAnew]:
-    """Let time go by, and return what the operator placed anew meanwhile."""
+    """Let time go by, and return what the operator placed again meanwhile."""
     before, until_s = len(world.done), world.now_s + seconds
     while world.now_s < until_s:
         world.a_pass()
@@ -730,7 +730,7 @@ def test_a_group_that_is_placed_anew_keeps_its_disks_until_it_is_empty() -> None
     assert world.segments[group]
     _ask_anew(world, f"orders-{group}", is_asked=False)
     world.a_pass()
-    assert world.intents[group] == "ACTIVE", "a person may call it off"
+    assert world.intents[group] == "ACTIVE", "an administrator may call it off"
 
 
 def test_two_groups_are_not_placed_anew_at_once() -> None:

@@ -250,7 +250,7 @@ def test_an_etcd_that_is_silent_while_brokers_serve_is_a_condition() -> None:
     assert found is not None
     assert (found.status, found.reason) == ("True", "EtcdSilent")
     assert found.reason in CLUSTER["Degraded"]
-    assert "messages go on, and nothing can fail over" in found.message
+    assert "messages continue, and nothing can fail over" in found.message
     whole = broker_group_status(observed, world.groups["orders-g0"]).condition("Whole")
     assert whole is not None
     assert (whole.status, whole.reason, whole.message) == ("Unknown", "NotTold", "etcd does not answer the brokers")

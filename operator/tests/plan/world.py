@@ -2,7 +2,7 @@
 
 It keeps to what Kubernetes and the brokers promise: a pod is scheduled on a node that no member of its group is on and
 that its bound disk can be reached from; a claim is bound where its first pod is; a broker joins with a new incarnation
-on an empty disk, and is refused if the slot has another disk and no person allowed to replace that one.
+on an empty disk, and is refused if the slot has another disk and no administrator allowed to replace that one.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class World:
     # ---- Kubernetes and the brokers, between two passes ----
 
     def settle(self, seconds: float = 1.0) -> None:
-        """Time goes on: pods are scheduled and start, groups move their heads, drains go forward."""
+        """Time continues: pods are scheduled and start, groups move their heads, drains go forward."""
         self.now_s += seconds
         for name, pod in list(self.pods.items()):
             if not pod.is_scheduled:
@@ -406,7 +406,7 @@ class World:
         self.pods[name] = replace(pod, is_running=True, is_ready=True, waiting="", ip="10.0.0.1")
         self.heads.setdefault(pod.group, 0)
 
-    # ---- faults and people ----
+    # ---- faults and administrators ----
 
     def lose_node(self, name: str) -> None:
         """Power off: its pods are not ready any more, and the API says no more."""
@@ -438,13 +438,13 @@ class World:
                 self.members[broker] = replace(self.members[broker], is_live=self.members[broker].run == run)
 
     def degraded(self) -> Condition:
-        """What the cluster says to people."""
+        """What the cluster says to administrators."""
         found = self.cluster.status.condition("Degraded")
         assert found is not None
         return found
 
     def annotate(self, name: str, value: str | None = None) -> None:
-        """A person says that the disk of a Broker is lost, by its identity or in these words."""
+        """An administrator says that the disk of a Broker is lost, by its identity or in these words."""
         broker = self.brokers[name]
         said = broker.status.incarnation if value is None else value
         metadata = broker.metadata.model_copy(update={"annotations": {"seriatim.dev/disk-lost": said}})
@@ -459,7 +459,7 @@ class World:
                 del self.pods[pod.name]
 
     def edit(self, **spec: object) -> None:
-        """A person changes the cluster's spec (camelCase)."""
+        """An administrator changes the cluster's spec (camelCase)."""
         manifest = self.cluster.to_manifest()
         manifest["spec"].update(spec)
         manifest["metadata"]["generation"] = manifest["metadata"].get("generation", 1) + 1

@@ -55,7 +55,7 @@ def patch_status(server: ApiServer, kind: str, name: str, status: dict[str, Any]
 
 @pytest.fixture
 def run(server: ApiServer) -> Run:
-    """Runs a command as a person would, with the server's kubeconfig."""
+    """Runs a command as an administrator would, with the server's kubeconfig."""
 
     def call(*arguments: str, kubeconfig: Path = server.kubeconfig, answer: str | None = None) -> Result:
         flags = ["--kubeconfig", str(kubeconfig), "-n", NAMESPACE]

@@ -1,4 +1,4 @@
-"""Conditions that are not as they should be: doctor tells each, also of objects that no pass has looked at yet."""
+"""Conditions that are not as they should be: doctor reports each, also of objects that no pass has looked at yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn: the facts that a person looks for are at their expected places."""
+"""What is drawn: the facts that an administrator looks for are at their expected places."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_status_shows_what_is_not_well() -> None:
 
 
 def test_status_says_what_a_group_that_leaves_waits_for() -> None:
-    stuck = condition("Drained", "False", "HeldUp", "head orders/3: no whole group can take it")
+    stuck = condition("Drained", "False", "HeldUp", "head orders/3: no complete group can take it")
     slow = condition("Drained", "False", "HoldsData", "4 segments")
     look = healthy(groups=(group("g0", "Draining", conditions=[slow]), group("g1", "Draining", conditions=[stuck])))
     lines = drawn(draw_status(look))
-    assert "g1 cannot leave: head orders/3: no whole group can take it" in lines
+    assert "g1 cannot leave: head orders/3: no complete group can take it" in lines
     assert not any(line.startswith("g0 cannot leave") for line in lines)
 
 

@@ -14,7 +14,7 @@ DATA = 0
 
 
 class PodSide:
-    """Answers what it is told in capitals; ends the connection at `bye`."""
+    """Answers what it is sent in capitals; ends the connection at `bye`."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -58,7 +58,7 @@ def test_a_claim_that_a_pod_uses_is_kept() -> None:
 
 def test_a_former_disk_may_be_deleted_if_all_that_proves_it_is_quoted() -> None:
     finding = about(check_disks(kept()), "claim orders-g0-0-bbbb")
-    assert "accept the disk orders-g0-0-aaaa as g0-0, broker group g0 is whole" in finding.text
+    assert "accept the disk orders-g0-0-aaaa as g0-0, broker group g0 is complete" in finding.text
     assert "all topics have their copies on other disks" in finding.text
     assert finding.remedy.startswith("kubectl -n shop delete pvc orders-g0-0-bbbb")
 
@@ -68,7 +68,7 @@ LACKING: dict[str, Callable[[], Look]] = {
         brokers=(broker("g0", 0, conditions=[condition("DiskHealthy", "Unknown", "NotJoined")]),)
     ),
     "does not serve": lambda: with_pod(healthy(), "orders-g0-0-aaaa", conditions=NOT_READY),
-    "not whole": lambda: healthy(groups=(group("g0", whole=False),)),
+    "not complete": lambda: healthy(groups=(group("g0", whole=False),)),
     "degraded": lambda: healthy(cluster=cluster(status=DEGRADED)),
     "no operator": lambda: healthy(cluster=cluster(status=TOLD_LONG_AGO)),
     "events is not healthy": lambda: healthy(topics=(topic("events", "CatchingUp"),)),

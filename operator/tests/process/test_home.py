@@ -1,4 +1,4 @@
-"""The whole operator on a real API server, in its own namespace: a watch tells a deletion, and the topic goes."""
+"""The whole operator on a real API server, in its own namespace: a watch reports a deletion, and the topic goes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def home(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
 
 
 class _Watched(Operator):
-    """Remembers of which kinds the watches told: what happens before a watch has begun is told by none."""
+    """Remembers of which kinds the watches told: what happens before a watch has begun is reported by none."""
 
     def __init__(self, settings: OperatorSettings) -> None:
         super().__init__(settings)
@@ -112,5 +112,5 @@ async def test_what_the_watch_tells_is_followed_and_what_it_missed_is_not(home: 
         def told() -> str:
             return home.kubectl("-n", HOME, "get", "events", "--field-selector", "reason=TopicUnclaimed", "-o", "name")
 
-        await until("what was left is told", told)
+        await until("what was left is reported", told)
         assert list(brokers.topics) == ["events"]

@@ -1,4 +1,4 @@
-"""The operator as a process on a real API server: it leads, reconciles, stops in order, and ends without its Lease."""
+"""The operator as a process on a real API server: it leads, reconciles, stops cleanly, and ends without its Lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart refuses an operator that would watch the namespaces of another one, as a real API server tells it."""
+"""The chart refuses an operator that would watch the namespaces of another one, as a real API server reports it."""
 
 from __future__ import annotations
 

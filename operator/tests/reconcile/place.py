@@ -65,7 +65,7 @@ class Place:
         return made, cache
 
     def refresh(self, cache: Cache) -> None:
-        """What the watches tell."""
+        """What the watches report."""
         for kind in WATCHED:
             there = {(m["metadata"].get("namespace") or "", m["metadata"]["name"]) for m in self.kube.of(kind)}
             for manifest in list(cache.of(kind)):
@@ -76,7 +76,7 @@ class Place:
                 cache.put(kind, manifest)
 
     async def a_pass(self, reconciler: ClusterReconciler, cache: Cache) -> float | None:
-        """The operator hears what the watches tell, and looks after the cluster once."""
+        """The operator hears what the watches report, and looks after the cluster once."""
         self.refresh(cache)
         return await reconciler.reconcile(NAMESPACE, "orders")
 
@@ -120,7 +120,7 @@ class Place:
         return conditions.get("Stable") == "True" and status["observedGeneration"] == cluster["metadata"]["generation"]
 
     def edit(self, **spec: object) -> None:
-        """A person changes the spec."""
+        """An administrator changes the spec."""
         self.kube.change("BrokerCluster", "orders", **spec)
 
     def pods(self) -> list[str]:

@@ -80,4 +80,4 @@ async def test_the_secret_for_etcd_is_looked_at_until_it_is_whole() -> None:
     asked: list[tuple[str, str]] = []
     place.kube.refuse = lambda call, kind: asked.append((call, kind.kind))  # type: ignore[func-returns-value]
     assert "etcd-tls" not in await told()
-    assert ("get", "Secret") not in asked, "a whole one is not read in each pass"
+    assert ("get", "Secret") not in asked, "a complete one is not read in each pass"

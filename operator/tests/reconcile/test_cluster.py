@@ -243,7 +243,7 @@ async def test_another_domain_takes_an_authority_that_may_name_it_and_nobody_is_
     old, trusted, names = await look("cluster.local")
     assert (trusted, names) == ({old}, before)
     inside = frozenset(name for name in after if not name.endswith("corp.example"))
-    assert await look("corp.example") == (old, {old}, inside), "an authority is replaced only if a person says so"
+    assert await look("corp.example") == (old, {old}, inside), "an authority is replaced only if an administrator asks"
     degraded = place.condition("Degraded")
     assert degraded["reason"] == "CertificateInvalid"
     assert f"{ANNOTATION_REPLACE_AUTHORITY}={authority_id(old)}" in degraded["message"]

@@ -1,4 +1,4 @@
-"""Two things that go wrong at once: each is told, what is right goes on, and both heal when they are mended."""
+"""Two things that go wrong at once: each is reported, what is right continues, and both heal when they are mended."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_wrong_image_and_a_refused_service_are_both_told_and_corrected()
     message = it.place.condition("Degraded")["message"]
     assert "nodePort: Invalid value: 80" in message
     images = {pod["spec"]["containers"][0]["image"] for pod in it.place.kube.of("Pod")}
-    assert images == {"seriatim.dev/broker:next"}, "the change goes on all the same"
+    assert images == {"seriatim.dev/broker:next"}, "the change continues all the same"
     it.refuse_nothing()
     it.place.edit(external={"type": "NodePort"})
     await it.passes(6, each_s=10.0)

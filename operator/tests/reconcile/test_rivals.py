@@ -46,7 +46,7 @@ class Two:
         return str(annotations.get(ANNOTATION_OPERATOR, ""))
 
     async def look(self, rivals: Rivals, *, for_s: float, renewing: str = "") -> list[bool]:
-        """What an operator is told every second."""
+        """What is reported to an operator every second."""
         told = []
         for _ in range(int(for_s)):
             self.now_s += 1.0

@@ -1,4 +1,4 @@
-"""Objects of others that have the names of children: they are told, and neither written nor deleted."""
+"""Objects of others that have the names of children: they are reported, and neither written nor deleted."""
 
 from __future__ import annotations
 
@@ -138,4 +138,4 @@ def test_objects_say_to_whom_they_belong() -> None:
         assert not belongs_to(manifest, cluster)
         assert tell_owner(manifest) == text
     group = {"apiVersion": "seriatim.dev/v1alpha1", "metadata": {}, "spec": {"cluster": "orders"}}
-    assert belongs_to(group, cluster), "people may make it without labels"
+    assert belongs_to(group, cluster), "administrators may make it without labels"

@@ -1,4 +1,4 @@
-"""Objects that an older definition let in: they are told so, keep what their status remembers, and are left alone."""
+"""Objects that an older definition let in: they are notified, keep what their status remembers, and are left alone."""
 
 from __future__ import annotations
 
@@ -166,5 +166,5 @@ async def test_where_the_api_takes_no_status_an_event_says_it_and_the_queue_goes
 
 
 async def _events_on(kube: Kube, name: str) -> list[dict[str, Any]]:
-    """What was told of an object; an API server tells of its own too."""
+    """What was reported of an object; an API server reports its own too."""
     return [event for event in await kube.list(EVENT, "default") if event["involvedObject"]["name"] == name]

@@ -1,4 +1,4 @@
-"""A broker's pod: what it may do, where it may be, what it is told, and when it has to be made anew."""
+"""A broker's pod: what it may do, where it may be, what it is given, and when it has to be recreated."""
 
 from __future__ import annotations
 

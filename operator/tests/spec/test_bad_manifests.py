@@ -1,7 +1,7 @@
-"""Manifests as people write them, with one mistake each: the API server answers with one error, which says what to do.
+"""Manifests as users write them, with one mistake each: the API server answers with one error, which says what to do.
 
-`test_validation` spoils one field after another. These are whole files, and the answer is all that a person sees. What
-only the operator can see (an object that is not there) is in `reconcile/test_bad_specs.py`.
+`test_validation` spoils one field after another. These are whole files, and the answer is all that an administrator
+sees. What only the operator can see (an object that is not there) is in `reconcile/test_bad_specs.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the API server refuses, and whether it says what to do.
 
 One line for each way in which a field can be wrong: the path, the value, a part of the message. `kubectl` shows the
-message behind the field's path, so a message need not repeat that.
+message after the field's path, so a message need not repeat that.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 
 
 class MemoryBrokers:
-    """Brokers of one cluster that keep topics and groups as real ones do, and tell of them on a stream."""
+    """Brokers of one cluster that keep topics and groups as real ones do, and report them on a stream."""
 
     def __init__(self) -> None:
         self.topics: dict[str, broker_pb2.TopicSummary] = {}
@@ -154,7 +154,7 @@ class MemoryBrokers:
             raise UnknownGroupError(f"no group {group!r}", group=group)
         return self.groups[topic, group]
 
-    # ---- what happens behind the operator ----
+    # ---- what happens after the operator ----
 
     def put(
         self, name: str, partitions: int, settings: records_pb2.TopicSettings | None = None, incarnation: str = ""
@@ -186,7 +186,7 @@ class MemoryBrokers:
         self.tell(name)
 
     def tell(self, name: str) -> None:
-        """Have the watchers told of a topic as it is now."""
+        """Have the watchers notified of a topic as it is now."""
         self._send(broker_pb2.WatchTopicsResponse(changed=[self.topics[name]]))
 
     def silence(self, *, are_silent: bool) -> None:
@@ -205,7 +205,7 @@ class MemoryBrokers:
         if summary is None:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         if incarnation not in ("", summary.topic.incarnation):
-            raise PreconditionError(f"topic {name!r} was deleted and made anew")
+            raise PreconditionError(f"topic {name!r} was deleted and recreated")
         return summary
 
     def _grow(self, summary: broker_pb2.TopicSummary, partitions: int) -> None:

@@ -1,4 +1,5 @@
-"""Objects of the operator's own namespace: none is held, and what a watch told of their end is followed afterwards."""
+"""Objects of the operator's own namespace: none is held, and what a watch reported of their end is followed
+afterwards."""
 
 from __future__ import annotations
 
@@ -249,7 +250,7 @@ async def test_what_nobody_told_this_operator_stays(home: World) -> None:
 
 
 async def test_an_object_that_was_held_to_the_last_was_let_go_by_somebody(home: World) -> None:
-    """So it is with every object of another namespace, and with one whose finalizer a person took off."""
+    """So it is with every object of another namespace, and with one whose finalizer an administrator took off."""
     last = await a_topic(home)
     home.hears_deletions = False
     home.api.remove("Topic", "events")
@@ -261,7 +262,7 @@ async def test_an_object_that_was_held_to_the_last_was_let_go_by_somebody(home: 
 
 async def test_elsewhere_only_the_finalizer_counts(world: World) -> None:
     last = await a_topic(world)
-    await world.reconciler.close()  # no operator looks, and a person takes the finalizer off
+    await world.reconciler.close()  # no operator looks, and an administrator takes the finalizer off
     world.api.objects[EVENTS]["metadata"]["finalizers"] = []
     world.api.remove("Topic", "events")
     await world.restart()

@@ -1,4 +1,4 @@
-"""Two thousand Topics on a real API server: every status is written once, and none by an operator that starts anew."""
+"""Two thousand Topics on a real API server: every status is written once, and none by an operator that starts over."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_many_topics_are_made_with_one_write_each_and_a_cold_start_writes_
 
 
 def is_at_rest(reconciler: TopicsReconciler) -> bool:
-    """Whether all objects were looked at with brokers that have told everything."""
+    """Whether all objects were looked at with brokers that have reported everything."""
     cluster = reconciler._clusters.get((NAMESPACE, "orders"))
     if cluster is None or cluster.part(TopicsKey(NAMESPACE, "orders"))._before != (Surroundings.HERE, False):
         return False

@@ -194,7 +194,7 @@ async def test_the_finalizer_follows_the_policy(world: World) -> None:
 
 
 async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
-    """The object and its topic go while no operator looks. Then another person makes a topic of that name."""
+    """The object and its topic go while no operator looks. Then another administrator makes a topic of that name."""
     await world.with_topic(deletionPolicy="Delete")
     await world.reconciler.close()
     world.brokers.drop("events")
@@ -208,7 +208,7 @@ async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
 
 
 async def test_nothing_is_deleted_if_the_api_does_not_say_so_any_more(world: World) -> None:
-    """The cache is behind: the object was made anew, and only its predecessor was deleted."""
+    """The cache is behind: the object was recreated, and only its predecessor was deleted."""
     await world.with_topic(deletionPolicy="Delete")
     key = ("Topic", "default", "events")
     stale = {**world.api.objects[key]}
@@ -353,7 +353,7 @@ async def test_a_topic_that_could_not_be_read_for_a_while_is_still_the_one_it_wa
     world.api.change("Topic", "events", partitions=3)
     await world.settle()
     assert world.reasons()["Ready"] == ("True", "Accepting")
-    assert world.told() == ["TopicCreated", "TopicUpdated"], "and not adopted anew"
+    assert world.told() == ["TopicCreated", "TopicUpdated"], "and not adopted again"
 
 
 @pytest.mark.parametrize("status", [0, 409, 500])
@@ -409,7 +409,7 @@ async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
     await world.settle()
     assert world.the_topic().status.state == state
     assert world.reasons()["ChainHealthy"] == reason
-    assert world.reasons()["Ready"] == ("True", "Accepting"), "it goes on accepting"
+    assert world.reasons()["Ready"] == ("True", "Accepting"), "it keeps accepting"
     setattr(chain, count, 0)
     world.brokers.tell("events")
     await world.settle()
@@ -417,7 +417,7 @@ async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
 
 
 def copies(world: World, *brokers: tuple[str, ...], whole: tuple[str, ...] = ()) -> None:
-    """The first partition's segments are on these brokers; the first one is whole only on those of `whole`."""
+    """The first partition's segments are on these brokers; the first one is complete only on those of `whole`."""
     chain = world.brokers.topics["events"].chains[0]
     del chain.copies[:]
     for number, names in enumerate(brokers):

@@ -1,4 +1,4 @@
-"""Topics that were made for objects and have no object now: told once, and only those."""
+"""Topics that were made for objects and have no object now: reported once, and only those."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import World
 
 
 def unclaimed(world: World) -> list[str]:
-    """What was told of such topics."""
+    """What was reported of such topics."""
     return [note for *about, note in world.api.events if about == ["orders", "Warning", "TopicUnclaimed"]]
 
 

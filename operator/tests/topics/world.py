@@ -67,7 +67,7 @@ class World:
         self.reconciler = self._new_reconciler()
 
     async def settle(self, for_s: float = 5.0) -> None:
-        """Run passes for so long, as the work queue would."""
+        """Run passes for this long, as the work queue would."""
         end_s = self.now_s + for_s
         keys = (TopicsKey("default", "orders"), ConsumerGroupsKey("default", "orders"))
         for key in keys:

@@ -36,7 +36,7 @@ def topic(name: str, *finalizers: str) -> dict[str, Any]:
 
 
 def said(found: Survey, *, takes_etcd: bool) -> str:
-    """What a person reads."""
+    """What an administrator reads."""
     return refusal(found, takes_etcd=takes_etcd, release="seriatim", revision="3", namespace="apart")
 
 

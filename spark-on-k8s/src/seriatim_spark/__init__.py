@@ -13,7 +13,7 @@ decide (options, offsets, plans) can be used and tested without Spark. Rooms:
     audits       are rows complete, in order and without repeats?
     pipelines    the applications
 
-What stands outside the rooms:
+Outside the rooms:
 
     source      the data source as Spark sees it
     progress    reports to the cluster how far queries are

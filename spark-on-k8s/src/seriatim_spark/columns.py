@@ -47,12 +47,12 @@ COLUMNS: Final = {
 DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.default)
 
 ROWS_WANTED: Final = 8_192
-"""Small batches are put together until they have so many rows, because each batch costs as much time as some hundred
+"""Small batches are put together until they have this many rows, because each batch costs as much time as some hundred
 rows.
 """
 
 BYTES_WANTED: Final = 1 << 20
-"""Or until they have so many bytes. Only batches that are put together are copied. The copy costs less than it saves:
+"""Or until they have this many bytes. Only batches that are put together are copied. The copy costs less than it saves:
 with messages of 512 B, tasks take 1.40 processor seconds for a million messages. With groups of 128 KiB they take 1.63.
 """
 

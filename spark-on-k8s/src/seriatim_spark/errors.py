@@ -50,7 +50,8 @@ class DataLossError(SourceError):
 
 
 class UnsettledError(SourceError):
-    """No member of a segment answers. The query can read its messages, and those behind, when one member is back."""
+    """No member of a segment answers. The query can read its messages, and those that follow, when one member is
+    back."""
 
 
 class ReadOrderError(SourceError):
@@ -94,7 +95,7 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
         ) from exc
     except errors.MessagesGoneError as exc:
         raise DataLossError(
-            f"{exc.message.split(';')[0]}. Spark used no row of this task. Set failOnDataLoss=false to go on behind "
+            f"{exc.message.split(';')[0]}. Spark used no row of this task. Set failOnDataLoss=false to continue after "
             "them (each such gap is logged and counted), or keep messages for longer."
         ) from exc
     except errors.TlsHandshakeError as exc:
@@ -158,7 +159,7 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
             "equal rows) was run again after a failure, or the checkpoint was restored or belongs to another writer. "
             "The rows of the first time are in the topic, once. After a restored checkpoint use a new writer and a "
             "new checkpoint. Only if both times the same rows were read: onReplayMismatch=accept keeps the first ones "
-            "and goes on."
+            "and continues."
         ) from exc
     except errors.PublishedWithLossError as exc:
         raise DataLossError(f"{exc.message}. All other rows are published.") from exc

@@ -67,7 +67,7 @@ class ReadOptions:
         fail_on_data_loss: Whether the query fails if messages that it needs are gone.
         read_timeout_s: Seconds for which a task or a request tries again if no broker answers.
         max_rows, max_bytes: The most that one micro-batch reads; None: no limit.
-        min_rows: A micro-batch waits until there are so many messages; 0: it does not wait.
+        min_rows: A micro-batch waits until there are this many messages; 0: it does not wait.
         trigger_delay_s: Seconds after which it waits no longer for `min_rows`.
     """
 

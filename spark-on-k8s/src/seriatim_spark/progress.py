@@ -2,7 +2,7 @@
 
 A listener in the driver gets the end of each micro-batch from Spark, also of the last one of a query. It reports this
 end as an external group. A lost report does no harm, because the next one replaces it, and because Spark's checkpoint
-decides where a query goes on.
+decides where a query continues.
 """
 
 from __future__ import annotations

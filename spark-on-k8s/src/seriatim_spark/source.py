@@ -6,7 +6,7 @@ The sink is in `writing.sink`.
 
 Spark pickles objects of these classes, runs planners in processes of their own, and runs tasks in forked workers. So
 nothing here connects before Spark calls a planner or a task. Options are checked in `schema`, because Spark hides an
-error of `streamReader` behind its own.
+error of `streamReader` after its own.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _TaskReader:
         """Read the rows of a task, in their order.
 
         Raises:
-            SourceError: The range could not be read whole. Spark uses none of its rows.
+            SourceError: The range could not be read in full. Spark uses none of its rows.
         """
         from seriatim_spark.reading.task import read_units
 

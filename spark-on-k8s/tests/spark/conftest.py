@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 START_DEADLINE_S = 60.0
 TEST_DEADLINE_S = 400.0
-"""Some tests start JVMs. And a test that is cut off leaves Spark's connection unusable for those behind it."""
+"""Some tests start JVMs. And a test that is cut off leaves Spark's connection unusable for those after it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -116,7 +116,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")
         .config("spark.python.authenticate.socketTimeout", "60s")  # for a worker to answer, on a busy machine
-        .config("spark.task.maxDirectResultSize", "1k")  # what tasks tell the driver goes as if it were large
+        .config("spark.task.maxDirectResultSize", "1k")  # what tasks send the driver goes as if it were large
         .getOrCreate()
     )
     yield found

@@ -22,7 +22,7 @@ class Filled:
         self.values: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
 
     def send(self, counts: Iterable[int], size: int = 0, headers: bool = False) -> None:
-        """So many more to each partition."""
+        """This many more to each partition."""
         with self.client.producer(self.name) as producer:
             for partition, count in enumerate(counts):
                 sent = self.values.setdefault(partition, [])

@@ -79,7 +79,7 @@ def test_without_order_ranges_are_cut(spark: SparkSession, client: sync.Client, 
     ("options", "told"),
     [
         ({"topik": "x"}, "did you mean topic?"),
-        ({"startingOffsets": '{"wrong": {"0": "9:0"}}'}, "lies behind the end of wrong/0"),
+        ({"startingOffsets": '{"wrong": {"0": "9:0"}}'}, "lies after the end of wrong/0"),
         ({"topic": "nowhere"}, "there is no topic 'nowhere'"),
         ({"tlsCa": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
     ],

@@ -154,7 +154,7 @@ def test_a_mirror_is_its_source_and_maps_its_offsets(client: sync.Client, broker
             assert found[1] is not None
             assert (found[0].value, found[0].headers) == (found[1].value, found[1].headers)
 
-    # The driver was killed behind publishing: the micro-batch runs again, is there once, and is noted.
+    # The driver was killed after publishing: the micro-batch runs again, is there once, and is noted.
     for left in (tmp_path / "map" / "entries" / "000000000003.json", *tmp_path.glob("checkpoint/commits/*3*")):
         left.unlink()
     run(*mirror, *offsets)

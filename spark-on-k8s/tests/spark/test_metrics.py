@@ -1,4 +1,4 @@
-"""The dashboard of pipelines asks for metrics that a driver with the chart's properties tells."""
+"""The dashboard of pipelines asks for metrics that a driver with the chart's properties reports."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ for key, value in json.loads(sys.argv[1]).items():
 session = builder.getOrCreate()
 stream = session.readStream.format("rate").load().writeStream.queryName("archive").foreachBatch(lambda rows, no: None)
 query = stream.start()
-while wanted:  # executors tell some with their next heartbeat
+while wanted:  # executors report some with their next heartbeat
     for path in ("/metrics/prometheus", "/metrics/executors/prometheus"):
         with urllib.request.urlopen(session.sparkContext.uiWebUrl + path, timeout=30) as answer:
             wanted -= {line.split("{")[0] for line in answer.read().decode().splitlines()}
-    print("not told:", sorted(wanted), file=sys.stderr, flush=True)
+    print("not reported:", sorted(wanted), file=sys.stderr, flush=True)
     time.sleep(0.5)
 query.stop()
 session.stop()
@@ -41,7 +41,7 @@ session.stop()
 
 
 def _properties() -> dict[str, str]:
-    """What the chart tells each driver, except what comes from its values."""
+    """What the chart notifies each driver, except what comes from its values."""
     template = (ROOT / "templates" / "spark" / "_pipeline.tpl").read_text()
     lines = template.split('define "seriatim.spark.properties"')[1].split("{{- end }}")[0].splitlines()
     return dict(line.split(" ", 1) for line in lines if line.startswith("spark.") and "{{" not in line)

@@ -1,4 +1,4 @@
-"""Pipelines on real topics: an archive is whole, an audit says so, and says when it is not."""
+"""Pipelines on real topics: an archive is complete, an audit says so, and says when it is not."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_segment_that_is_missing_is_found(client: sync.Client, brokers: Broker
 def test_nothing_is_left_out_unsaid_while_a_segment_is_unsettled(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
-    """Both members of the first segment are gone: what was acknowledged there and behind cannot be read."""
+    """Both members of the first segment are gone: what was acknowledged there and after cannot be read."""
     topic = Filled(client, brokers.bootstrap, "unsettled")
     topic.send([100])
     members = client.admin().describe_chain("unsettled", 0).segments[-1].members

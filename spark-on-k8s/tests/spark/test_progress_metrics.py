@@ -1,4 +1,5 @@
-"""A pipeline that goes on tells Prometheus what it has read and written, and how much waits, while it does nothing."""
+"""A pipeline that continues tells Prometheus what it has read and written, and how much waits, while it does
+nothing."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_brokers_killed_while_a_stream_writes_cost_nothing(
 def test_a_zombie_driver_publishes_nothing(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
-    """Two drivers of one checkpoint: the one that opened the writer last goes on, the other one ends."""
+    """Two drivers of one checkpoint: the one that opened the writer last continues, the other one ends."""
     topic = Filled(client, brokers.bootstrap, "from-zombie", 1)
     topic.send([400])
     options = target(client, brokers, "to-zombie", 1)

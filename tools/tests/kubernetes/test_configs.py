@@ -1,4 +1,4 @@
-"""What the cluster's programs are told: nodes that share a host must share nothing else."""
+"""What the cluster's programs are configured with: nodes that share a host must share nothing else."""
 
 from __future__ import annotations
 

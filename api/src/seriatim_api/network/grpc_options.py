@@ -2,8 +2,8 @@
 
 The time for an attempt to connect, and the time until the next one, differ. They are in the modules that open channels.
 
-*Silence.* A firewall or a NAT may forget a connection: its packets vanish, and neither side is told. gRPC would use it
-for ever. So each channel sends a ping of HTTP/2 when nothing came for `PING_AFTER_MS`, also without a call. If no
+*Silence.* A firewall or a NAT may forget a connection: its packets vanish, and neither side is notified. gRPC would use
+it for ever. So each channel sends a ping of HTTP/2 when nothing came for `PING_AFTER_MS`, also without a call. If no
 answer comes for `PONG_WITHIN_MS`, it ends the connection, and the next call dials. The kernel does the same when sent
 bytes are not confirmed for `PONG_WITHIN_MS`, because gRPC then sets TCP_USER_TIMEOUT.
 """

@@ -26,7 +26,7 @@ class HostLookup:
     async def addresses(self, host: str) -> list[str]:
         """The addresses of a host, in the order in which they are tried. An address stands for itself.
 
-        If the call is cancelled, the lookup goes on in its thread, and its answer is not used.
+        If the call is cancelled, the lookup continues in its thread, and its answer is not used.
 
         Raises:
             OSError: The host has no address (`socket.gaierror`), or too many lookups have no answer.

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Final
 
 WAY_KEY: Final = "seriatim-way-ms"
-"""Metadata of a call: its answer leaves at least so many milliseconds before the deadline."""
+"""Metadata of a call: its answer leaves at least this many milliseconds before the deadline."""
 
 WAY_S_MAX: Final = 10.0
 """The most seconds for the way, whatever was measured or a caller says."""
@@ -31,7 +31,7 @@ LATE_S: Final = 0.1
 """Seconds for event loops that are late, in addition to the way."""
 
 TRIPS: Final = 4
-"""The way has room for so many round trips: one for the question and its answer, up to three for a new connection."""
+"""The way has room for this many round trips: one for the question and its answer, up to three for a new connection."""
 
 DOUBLINGS_MAX: Final = 2
 """The way is doubled for each late answer in a row, but not more often than this."""
@@ -48,7 +48,7 @@ class RoundTrips:
         self._late: dict[str, int] = {}  # answers in a row that did not come in time
 
     def took(self, address: str, took_s: float) -> None:
-        """The broker answered at once, and the answer was here after so many seconds."""
+        """The broker answered at once, and the answer was here after this many seconds."""
         if address not in self._measured:
             self._measured[address] = deque(maxlen=KEPT)
             if len(self._measured) > ADDRESSES_MAX:

@@ -40,7 +40,7 @@ _CAUSES: Final = (
     ("WRONG_VERSION_NUMBER", "the other side does not speak TLS on this port"),
     ("handshake failed", "the two sides could not agree on TLS"),
 )
-"""Words in gRPC's details, and their meaning for people. The first that fits is used."""
+"""Words in gRPC's details, and their meaning for humans. The first that fits is used."""
 
 Fingerprint = tuple[tuple[int, int, int], ...]
 """Modification time in nanoseconds, size and inode of each file."""

@@ -18,13 +18,13 @@ _CAUSES: Final = (
     ("CERTIFICATE_VERIFY_FAILED", "the other side's certificate was not issued by the CA that was given"),
     ("WRONG_VERSION_NUMBER", "the other side does not speak TLS on this port"),
 )
-"""Words in an error of ssl, and their meaning for people. The first that fits is used."""
+"""Words in an error of ssl, and their meaning for humans. The first that fits is used."""
 
 _ALERTS: Final = ("ALERT", "alert")
 
 
 class TlsContexts:
-    """Makes the contexts of handshakes, anew when the files have changed.
+    """Makes the contexts of handshakes, again when the files have changed.
 
     Args:
         source: Has the certificates.
@@ -46,7 +46,7 @@ class TlsContexts:
         return self._accepting.current()
 
     def explain(self, error: BaseException | None) -> str:
-        """Why a connection ended before its hello, for people.
+        """Why a connection ended before its hello, for humans.
 
         Args:
             error: What ended it; None: the other side closed it.
@@ -64,7 +64,7 @@ class TlsContexts:
 
 
 class RenewedContext:
-    """A context, made anew when the certificates have changed.
+    """A context, recreated when the certificates have changed.
 
     Args:
         source: Has the certificates.

@@ -1,4 +1,4 @@
-"""Asks a person a question on the terminal. The commands `seriatim` and `kubectl seriatim` share it.
+"""Asks an administrator a question on the terminal. The commands `seriatim` and `kubectl seriatim` share it.
 
 It waits for the answer on the event loop and not in a thread. A thread that reads the terminal cannot be interrupted,
 so Ctrl-C would end the command only after the next Enter.
@@ -12,13 +12,13 @@ import sys
 from typing import Final
 
 ANSWER_BYTES_MAX: Final = 4096
-"""A terminal gives at most so many bytes of a line."""
+"""A terminal gives at most this many bytes of a line."""
 
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
 class NoTerminalError(Exception):
-    """stdin is no terminal, so no person can answer."""
+    """stdin is no terminal, so no administrator can answer."""
 
 
 async def ask(question: str) -> bool:
@@ -38,7 +38,7 @@ async def ask(question: str) -> bool:
     while True:
         _say(f"{question} [y/N]: ")
         answer = await _line(descriptor)
-        if not answer:  # Ctrl-D leaves the cursor behind the question
+        if not answer:  # Ctrl-D leaves the cursor after the question
             _say("\n")
         found = _ANSWERS.get(answer.strip().lower())
         if found is not None:

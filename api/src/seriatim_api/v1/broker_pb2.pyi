@@ -75,7 +75,7 @@ class _KeyStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyState.Val
     KEY_STATE_DELAYED: _KeyState.ValueType  # 1
     """waits for its next attempt"""
     KEY_STATE_PARKED: _KeyState.ValueType  # 2
-    """waits for a person"""
+    """waits for an administrator"""
     KEY_STATE_FORWARDING: _KeyState.ValueType  # 3
     """its first message is on its way to the dead-letter topic"""
 
@@ -85,7 +85,7 @@ KEY_STATE_UNSPECIFIED: KeyState.ValueType  # 0
 KEY_STATE_DELAYED: KeyState.ValueType  # 1
 """waits for its next attempt"""
 KEY_STATE_PARKED: KeyState.ValueType  # 2
-"""waits for a person"""
+"""waits for an administrator"""
 KEY_STATE_FORWARDING: KeyState.ValueType  # 3
 """its first message is on its way to the dead-letter topic"""
 Global___KeyState: _TypeAlias = KeyState  # noqa: Y015
@@ -98,21 +98,21 @@ class _KeyOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyOpera
     DESCRIPTOR: _descriptor.EnumDescriptor
     KEY_OPERATION_UNSPECIFIED: _KeyOperation.ValueType  # 0
     KEY_OPERATION_RELEASE: _KeyOperation.ValueType  # 1
-    """the key goes on, with all its attempts"""
+    """the key continues, with all its attempts"""
     KEY_OPERATION_SKIP: _KeyOperation.ValueType  # 2
-    """its first message counts as done, and the key goes on"""
+    """its first message counts as done, and the key continues"""
     KEY_OPERATION_DEAD_LETTER: _KeyOperation.ValueType  # 3
-    """its first message goes to the dead-letter topic, and the key goes on"""
+    """its first message goes to the dead-letter topic, and the key continues"""
 
 class KeyOperation(_KeyOperation, metaclass=_KeyOperationEnumTypeWrapper): ...
 
 KEY_OPERATION_UNSPECIFIED: KeyOperation.ValueType  # 0
 KEY_OPERATION_RELEASE: KeyOperation.ValueType  # 1
-"""the key goes on, with all its attempts"""
+"""the key continues, with all its attempts"""
 KEY_OPERATION_SKIP: KeyOperation.ValueType  # 2
-"""its first message counts as done, and the key goes on"""
+"""its first message counts as done, and the key continues"""
 KEY_OPERATION_DEAD_LETTER: KeyOperation.ValueType  # 3
-"""its first message goes to the dead-letter topic, and the key goes on"""
+"""its first message goes to the dead-letter topic, and the key continues"""
 Global___KeyOperation: _TypeAlias = KeyOperation  # noqa: Y015
 
 @_typing.final
@@ -446,13 +446,13 @@ class Join(_message.Message):
     was_active: _builtins.bool
     """this consumer was the active one in the segment before"""
     in_flight_max: _builtins.int
-    """Not in exclusive mode: at most so many messages are granted to the subscription and not ended. 0: 1,000."""
+    """Not in exclusive mode: maximum number of messages that are granted to the subscription and not ended. 0: 1,000."""
     run_max: _builtins.int
-    """at most so many messages of a key in one grant; 0: as many as the broker likes"""
+    """at most this many messages of a key in one grant; 0: as many as the broker likes"""
     on_demand: _builtins.bool
     """not in exclusive mode: nothing is granted before the first Demand"""
     spread_over: _builtins.int
-    """In exclusive mode: the consumer reads all partitions of the topic, so many as it knows of. 0: it does not. Then no
+    """In exclusive mode: the consumer reads all partitions of the topic, as many as it knows of. 0: it does not. Then no
     partition is given to it that another consumer reads.
     """
     partition: _builtins.int
@@ -587,7 +587,7 @@ class Ack(_message.Message):
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def started(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens of grants. The application has begun to work on the message that is next in each of them behind what this
+        """Tokens of grants. The application has begun to work on the message that is next in each of them after what this
         request acknowledges. Other messages of the grant are not begun.
         """
 
@@ -630,7 +630,7 @@ class Nack(_message.Message):
     delay_ms: _builtins.int
     """until it comes again; not set: as the group's retry policy says"""
     reason: _builtins.str
-    """the last error, for people: at most 200 bytes of it are kept"""
+    """the last error, for humans: at most 200 bytes of it are kept"""
     is_last: _builtins.bool
     """no more attempts: do what the policy says of exhausted messages"""
     def __init__(
@@ -687,8 +687,8 @@ Global___Extend: _TypeAlias = Extend  # noqa: Y015
 
 @_typing.final
 class Demand(_message.Message):
-    """Only for a subscription that joined `on_demand`. So many more messages may be granted to it, from now on: what was left
-    of an earlier demand does not count any more. 0: none, until the next Demand.
+    """Only for a subscription that joined `on_demand`. This many more messages may be granted to it, from now on: what was
+    left of an earlier demand does not count any more. 0: none, until the next Demand.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -736,7 +736,9 @@ Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
 class Ping(_message.Message):
-    """A heartbeat of the consumer, for all its subscriptions on the stream. Answered by a Pong behind all that was said before."""
+    """A heartbeat of the consumer, for all its subscriptions on the stream. Answered by a Pong after all that was said
+    before.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -969,7 +971,7 @@ class YieldAsked(_message.Message):
     number: _builtins.int
     """grows with each attempt"""
     is_over: _builtins.bool
-    """the attempt has ended: the consumer goes on"""
+    """the attempt has ended: the consumer continues"""
     def __init__(
         self,
         *,
@@ -1145,7 +1147,7 @@ Global___TokensVoid: _TypeAlias = TokensVoid  # noqa: Y015
 
 @_typing.final
 class Skip(_message.Message):
-    """[from_index, to_index) of the segment is a repeat of what stands earlier in the order, or is not for consumers."""
+    """[from_index, to_index) of the segment repeats something earlier in the order, or is not for consumers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1247,7 +1249,7 @@ class Dropped(_message.Message):
     segment: _builtins.int
     to_index: _builtins.int
     messages: _builtins.int
-    """at most so many; repeats that readers skip count too; 0: not known"""
+    """an upper bound; repeats that readers skip count too; 0: not known"""
     def __init__(
         self,
         *,
@@ -1423,10 +1425,10 @@ class GetTopicRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     known_partition_count: _builtins.int
-    """The caller knows so many partitions: if there are no more the answer is empty, and may be a second old."""
+    """The caller knows this many partitions: if there are no more the answer is empty, and may be a second old."""
     known_incarnation: _builtins.str
     """Of the topic that the caller knows. With `wait_ms`: the broker answers when the topic of the name is another one,
-    has more partitions, or is gone, or else with `waited` after so many milliseconds.
+    has more partitions, or is gone, or else with `waited` after this many milliseconds.
     """
     wait_ms: _builtins.int
     def __init__(
@@ -2259,7 +2261,7 @@ class GroupPartition(_message.Message):
     active_consumer: _builtins.str
     group_epoch: _builtins.int
     end_is_at_least: _builtins.bool
-    """the group's server does not hold the open segment: the end lies there or behind"""
+    """the group's server does not hold the open segment: the end lies there or later"""
     paused: _builtins.bool
     begun_by: _records_pb2.GroupOperation.ValueType
     """what began this epoch of the group, if it was a rewind or a skip"""
@@ -2281,14 +2283,14 @@ class GroupPartition(_message.Message):
     forwarding_keys: _builtins.int
     """their first message is on its way to the dead-letter topic"""
     passed_messages: _builtins.int
-    """At or behind `position`: acknowledged one by one, or set aside. So end_position - position - passed_messages +
+    """At or after `position`: acknowledged one by one, or set aside. So end_position - position - passed_messages +
     aside_messages are not acknowledged: that is the lag.
     """
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """no server told where the group is: the rest is what the coordinator knows, and the least"""
+        """no server reported where the group is: the rest is what the coordinator knows, a minimum"""
 
     @_builtins.property
     def settings(self) -> _records_pb2.GroupSettings: ...
@@ -2555,9 +2557,9 @@ class ListGroupKeysRequest(_message.Message):
     partition: _builtins.int
     """number in the topic"""
     after: _builtins.bytes
-    """continue behind this name; empty: from the first"""
+    """continue after this name; empty: from the first"""
     limit: _builtins.int
-    """at most so many; 0: 100, at most 1,000"""
+    """maximum number; 0: 100, at most 1,000"""
     key: _builtins.bytes
     """only this key; not set: all"""
     @_builtins.property
@@ -2923,7 +2925,7 @@ class SwitchPartitionRequest(_message.Message):
     TARGET_MASTER_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     target_group: _builtins.str
-    """where to; not set: the next whole group of the send chain"""
+    """where to; not set: the next complete group of the send chain"""
     target_master: _builtins.str
     """which member of the target group is to be the master; not set: whose turn it is"""
     def __init__(
@@ -3109,7 +3111,7 @@ class ReadQuarantinedResponse(_message.Message):
     BODIES_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     done: _builtins.bool
-    """there is nothing behind what the request named; all else is empty"""
+    """there is nothing after what the request named; all else is empty"""
     partition_id: _builtins.int
     segment: _builtins.int
     sealed_len: _builtins.int

@@ -652,7 +652,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeclareGap(self, request, context):
-        """All disks of a segment are lost for good: consumers go on behind it.
+        """All disks of a segment are lost for good: consumers continue after it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Error(_message.Message):
-    """An error of the catalogue (docs/reference/errors.md). Number and class are contract; the text is for people."""
+    """An error of the catalogue (docs/reference/errors.md). Number and class are contract; the text is for humans."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -32,7 +32,7 @@ class PrepareStagingRequest(_message.Message):
     WRITER_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     topic: _builtins.str
-    """the target of the rows, and the writer that will publish them; empty: not told"""
+    """the target of the rows, and the writer that will publish them; empty: not reported"""
     writer: _builtins.str
     def __init__(
         self,
@@ -64,7 +64,9 @@ class PrepareStagingResponse(_message.Message):
 
     @_builtins.property
     def earlier(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.RowLayout]:
-        """In which the writer's last publication may have been laid out. A client tells the digests of its rows in these too."""
+        """In which the writer's last publication may have been laid out. A client reports the digests of its rows in these
+        too.
+        """
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class _OffsetAtEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OffsetAt.Val
     OFFSET_AT_EARLIEST: _OffsetAt.ValueType  # 1
     """the first message that is kept"""
     OFFSET_AT_END: _OffsetAt.ValueType  # 2
-    """behind the last one that is committed"""
+    """after the last one that is committed"""
     OFFSET_AT_TIME: _OffsetAt.ValueType  # 3
     """the first one with an append time at or after `time_ms`"""
 
@@ -43,7 +43,7 @@ OFFSET_AT_UNSPECIFIED: OffsetAt.ValueType  # 0
 OFFSET_AT_EARLIEST: OffsetAt.ValueType  # 1
 """the first message that is kept"""
 OFFSET_AT_END: OffsetAt.ValueType  # 2
-"""behind the last one that is committed"""
+"""after the last one that is committed"""
 OFFSET_AT_TIME: OffsetAt.ValueType  # 3
 """the first one with an append time at or after `time_ms`"""
 Global___OffsetAt: _TypeAlias = OffsetAt  # noqa: Y015
@@ -141,7 +141,7 @@ class PartitionOffset(_message.Message):
     bytes_before: _builtins.int
     """of batches before it; not set: not known"""
     blocked: _builtins.bool
-    """A segment before the open one is not settled yet. What lies behind has no place in the order, so the end is the
+    """A segment before the open one is not settled yet. What follows has no place in the order, so the end is the
     beginning of that segment; it moves on when a member of it is back.
     """
     found: _builtins.bool
@@ -238,7 +238,7 @@ class PlanRangeRequest(_message.Message):
     epoch: _builtins.int
     """between brokers: of the chain, as the one who asks has read it"""
     cut_bytes: _builtins.int
-    """a piece is cut at the first batch behind so many bytes; 0: only between segments"""
+    """a piece is cut at the first batch after this many bytes; 0: only between segments"""
     def __init__(
         self,
         *,
@@ -419,7 +419,7 @@ class OpenRange(_message.Message):
     credit_bytes: _builtins.int
     """bytes of batches that the broker may send before more credit comes"""
     raw: _builtins.bool
-    """repeats behind unsettled segments are batches, not skips"""
+    """repeats after unsettled segments are batches, not skips"""
     epoch: _builtins.int
     """The newest epoch of the partition's chain that the reader has seen, and in which the range is; 0: it names none. A
     broker that refuses the range does so by a record of this epoch or a later one.
@@ -559,7 +559,7 @@ Global___RangeBatches: _TypeAlias = RangeBatches  # noqa: Y015
 
 @_typing.final
 class RangeSkip(_message.Message):
-    """[from_index, to_index) of the segment is a repeat of what stands earlier in the order."""
+    """[from_index, to_index) of the segment repeats something earlier in the order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -571,7 +571,7 @@ class RangeSkip(_message.Message):
     from_index: _builtins.int
     to_index: _builtins.int
     checksum: _builtins.int
-    """the value of the checksum chain behind it"""
+    """the value of the checksum chain after it"""
     def __init__(
         self,
         *,
@@ -830,7 +830,7 @@ class FindPlacesResponse(_message.Message):
     """`cuts_max` was reached: the last place is where the next page begins"""
     @_builtins.property
     def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundPlace]:
-        """With a time: one place, or none. Else the batch that begins each piece, and behind them the end of the range."""
+        """With a time: one place, or none. Else the batch that begins each piece, and after them the end of the range."""
 
     def __init__(
         self,

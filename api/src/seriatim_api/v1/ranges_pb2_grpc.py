@@ -94,7 +94,7 @@ class RangesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindPlaces(self, request, context):
-        """Between brokers: where batches are in a segment that the broker that is asked has whole.
+        """Between brokers: where batches are in a segment that the broker that is asked has in full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -116,9 +116,9 @@ class _ExhaustedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exhausted.V
     EXHAUSTED_BLOCK: _Exhausted.ValueType  # 1
     """try again for ever, with the last delay"""
     EXHAUSTED_PARK_KEY: _Exhausted.ValueType  # 2
-    """the messages of the key wait for a person, and others go on"""
+    """the messages of the key wait for an administrator, and others continue"""
     EXHAUSTED_DEAD_LETTER: _Exhausted.ValueType  # 3
-    """the message goes to the dead-letter topic, and the key goes on"""
+    """the message goes to the dead-letter topic, and the key continues"""
 
 class Exhausted(_Exhausted, metaclass=_ExhaustedEnumTypeWrapper): ...
 
@@ -127,9 +127,9 @@ EXHAUSTED_UNSPECIFIED: Exhausted.ValueType  # 0
 EXHAUSTED_BLOCK: Exhausted.ValueType  # 1
 """try again for ever, with the last delay"""
 EXHAUSTED_PARK_KEY: Exhausted.ValueType  # 2
-"""the messages of the key wait for a person, and others go on"""
+"""the messages of the key wait for an administrator, and others continue"""
 EXHAUSTED_DEAD_LETTER: Exhausted.ValueType  # 3
-"""the message goes to the dead-letter topic, and the key goes on"""
+"""the message goes to the dead-letter topic, and the key continues"""
 Global___Exhausted: _TypeAlias = Exhausted  # noqa: Y015
 
 class _GroupOperation:
@@ -149,7 +149,7 @@ class _GroupOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupO
     """other settings; another mode only without consumers, in a new group epoch"""
 
 class GroupOperation(_GroupOperation, metaclass=_GroupOperationEnumTypeWrapper):
-    """What a person does to a consumer group's position."""
+    """What an administrator does to a consumer group's position."""
 
 GROUP_OPERATION_UNSPECIFIED: GroupOperation.ValueType  # 0
 GROUP_OPERATION_REWIND: GroupOperation.ValueType  # 1
@@ -193,7 +193,7 @@ class _BrokerGroupIntentEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Bro
     """active"""
     BROKER_GROUP_INTENT_ACTIVE: _BrokerGroupIntent.ValueType  # 1
     BROKER_GROUP_INTENT_CORDONED: _BrokerGroupIntent.ValueType  # 2
-    """no head stands on it while another whole group will do; its data stays"""
+    """no head stands on it while another complete group will do; its data stays"""
     BROKER_GROUP_INTENT_DRAINING: _BrokerGroupIntent.ValueType  # 3
     """cordoned, and its sealed segments are copied to other groups"""
 
@@ -203,7 +203,7 @@ BROKER_GROUP_INTENT_UNSPECIFIED: BrokerGroupIntent.ValueType  # 0
 """active"""
 BROKER_GROUP_INTENT_ACTIVE: BrokerGroupIntent.ValueType  # 1
 BROKER_GROUP_INTENT_CORDONED: BrokerGroupIntent.ValueType  # 2
-"""no head stands on it while another whole group will do; its data stays"""
+"""no head stands on it while another complete group will do; its data stays"""
 BROKER_GROUP_INTENT_DRAINING: BrokerGroupIntent.ValueType  # 3
 """cordoned, and its sealed segments are copied to other groups"""
 Global___BrokerGroupIntent: _TypeAlias = BrokerGroupIntent  # noqa: Y015
@@ -426,7 +426,7 @@ class DeathCertificate(_message.Message):
     EVIDENCE_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     issuer: _builtins.str
-    """runner, operator, later-run, or a person's name"""
+    """runner, operator, later-run, or an administrator's name"""
     issued_at_ms: _builtins.int
     evidence: _builtins.str
     @_builtins.property
@@ -544,7 +544,7 @@ class TopicSettings(_message.Message):
     unread_ms_max: _builtins.int
     """what is older goes all the same; 0: no limit"""
     unread_bytes_max: _builtins.int
-    """likewise, the oldest messages above so many bytes of a partition; 0: no limit"""
+    """likewise, the oldest messages above this many bytes of a partition; 0: no limit"""
     def __init__(
         self,
         *,
@@ -613,7 +613,7 @@ class SegmentRecord(_message.Message):
     append_floor_ms: _builtins.int
     """the newest append time before the segment"""
     folded: _builtins.int
-    """so many numbers right before this one belonged to empty segments that are not kept any more"""
+    """how many numbers right before this one belonged to empty segments that are not kept any more"""
     start: _builtins.int
     """the first index that retention has left; always at the beginning of a batch, or the end"""
     start_checksum: _builtins.int
@@ -623,7 +623,7 @@ class SegmentRecord(_message.Message):
     sealed_bytes: _builtins.int
     """of all batches below sealed_len, those that are gone too"""
     producers_max: _builtins.int
-    """so many producers its table remembers"""
+    """this many producers its table remembers"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -825,7 +825,7 @@ class CursorRecord(_message.Message):
     dropped_from: _builtins.int
     """from this offset up to where the group begins retention dropped messages, and no consumer"""
     dropped_position: _builtins.int
-    """of the group is known to have been told; 0: nothing
+    """of the group is known to have been notified; 0: nothing
     the position of that offset; 0: not known, unless that is 1:0
     """
     external: _builtins.bool
@@ -845,7 +845,7 @@ class CursorRecord(_message.Message):
     """in segments up to this one, each message may have been delivered before; 0: in none"""
     spread: Global___Spread.ValueType
     repeated_index: _builtins.int
-    """the same in the segment behind, for messages below this index"""
+    """the same in the next segment, for messages below this index"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -1064,7 +1064,9 @@ Global___DeletedPartitionsRecord: _TypeAlias = DeletedPartitionsRecord  # noqa: 
 
 @_typing.final
 class LostDiskRecord(_message.Message):
-    """/seriatim/<cluster>/lost-disks/<broker>/<incarnation>: a person declared the disk lost for good; it is never used again."""
+    """/seriatim/<cluster>/lost-disks/<broker>/<incarnation>: an administrator declared the disk lost for good; it is never
+    used again.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -67,13 +67,13 @@ class FrameReader:
         if self._start + frame_bytes > len(self._buffer):
             self._make_room(frame_bytes)
         frame_end = self._start + frame_bytes
-        # The bytes behind a large frame stay in the socket, so that they are not moved when the next frame is large.
+        # The bytes after a large frame stay in the socket, so that they are not moved when the next frame is large.
         # Small frames come in at most `BUFFER_SIZE_BYTES` at a time, also after a large one has made the place large:
         # all that was received is taken in one turn of the event loop, and everything else waits meanwhile.
         return self._buffer[self._end : max(frame_end, self._end + BUFFER_SIZE_BYTES)]
 
     def received(self, count: int) -> None:
-        """So many bytes were written to the beginning of `room`."""
+        """This many bytes were written to the beginning of `room`."""
         self._end += count
         assert self._end <= len(self._buffer)
 

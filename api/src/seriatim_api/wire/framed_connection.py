@@ -21,7 +21,7 @@ WRITE_BUFFER_SIZE_BYTES_MAX: Final = 64 << 10
 overtake them, and they are not in memory twice."""
 
 SLICE_S: Final = 0.004
-"""Frames that have arrived, or parts of a large one, are handled for so many seconds, and then everything else in the
+"""Frames that have arrived, or parts of a large one, are handled for this many seconds, and then everything else in the
 event loop has its turn. One read of the socket can bring thousands of small frames."""
 
 
@@ -196,7 +196,7 @@ class FramedConnection(asyncio.BufferedProtocol, abc.ABC):
 
         After an error nothing more is read, not even in this turn of the event loop:
 
-        1. Garbage arrives over TLS, with many bytes behind it. Its owner will end the connection in its next turn.
+        1. Garbage arrives over TLS, with many bytes after it. Its owner will end the connection in its next turn.
         2. asyncio has decrypted as much as there was room for, and asks for room again before that turn.
         3. The reader has no room: it has not read what it has. Its assertion would end a broker.
         """

@@ -21,7 +21,7 @@ from ..interfaces.bodies import OpenedBody
 _COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
 
 _ROW_BYTES = 32
-"""About so many bytes of a plain body a message takes beside its key and its value: its time, and its end in each
+"""About this many bytes of a plain body a message takes beside its key and its value: its time, and its end in each
 column."""
 
 

@@ -56,7 +56,7 @@ _Call = Callable[[Endpoint, float], Any]
 """Sends one call to an endpoint, with a time-out in seconds, and returns an awaitable."""
 
 PATIENCE_S: Final = 0.15
-"""After so long without an answer a read is also sent to another member of etcd, because a dead one never answers."""
+"""After this long without an answer a read is also sent to another member of etcd, because a dead one never answers."""
 
 _VERSIONS_MIN: Final = {(3, 5): 23, (3, 6): 5}
 """Oldest supported patch version of each minor version. Older ones can renew a lease that was revoked."""
@@ -91,7 +91,7 @@ class EtcdCoordinator:
         self._version_checks: dict[str, asyncio.Task[None]] = {}
 
     async def trouble(self) -> str:
-        """Why TLS prevents a connection, in words for people; empty if TLS does not prevent one."""
+        """Why TLS prevents a connection, in words for humans; empty if TLS does not prevent one."""
         return await self._pool.trouble()
 
     async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:

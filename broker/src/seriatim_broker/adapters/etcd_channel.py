@@ -36,10 +36,10 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     # etcd closes the connection of a client that pings more often than every 5 s.
     ("grpc.keepalive_time_ms", 6_000),
-    # If TCP gets no confirmation of sent bytes for so long, the connection counts as broken (TCP_USER_TIMEOUT).
+    # If TCP gets no confirmation of sent bytes for this long, the connection counts as broken (TCP_USER_TIMEOUT).
     ("grpc.keepalive_timeout_ms", 1_000),
-    # If no answer to a ping comes for so long, the connection is given up. The option above does not say this in gRPC's
-    # present versions, in which the time is 1 min by default.
+    # If no answer to a ping comes for this long, the connection is given up. The option above does not say this in
+    # gRPC's present versions, in which the time is 1 min by default.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Without this gRPC sends a ping after nearly every answer, to find out how much may be under way. Each wakes the
@@ -146,9 +146,9 @@ class EndpointPool:
             self._preferred = (self._endpoints.index(endpoint) + 1) % len(self._endpoints)
 
     async def trouble(self) -> str:
-        """Why TLS prevents connections, in words for people; empty if TLS does not prevent them.
+        """Why TLS prevents connections, in words for humans; empty if TLS does not prevent them.
 
-        A channel does not tell why it is not connected. So this makes a short call, whose error tells it.
+        A channel does not say why it is not connected. So this makes a short call, whose error reports it.
         """
         if self._tls is None:
             return ""

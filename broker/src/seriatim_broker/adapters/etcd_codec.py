@@ -63,7 +63,7 @@ _REFUSING_CODES: Final = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""The coordinator answers, but refuses this write and all later ones until a person acts."""
+"""The coordinator answers, but refuses this write and all later ones until an administrator acts."""
 
 _COMPARATORS: Final = {
     Comparator.EQUAL: rpc_pb2.Compare.EQUAL,
@@ -115,7 +115,7 @@ def decode_items(kvs: Iterable[Message]) -> tuple[KeyValue, ...]:
 
 
 def decode_event(event: Message) -> Event:
-    """The change of a key that a message tells."""
+    """The change of a key that a message reports."""
     kind = EventKind.DELETE if event.type == kv_pb2.Event.DELETE else EventKind.PUT
     return Event(kind, decode_item(event.kv))
 

@@ -16,7 +16,7 @@ from seriatim_api.errors import CoordinatorUnavailableError
 from seriatim_broker.adapters.etcd_channel import Endpoint, EndpointPool
 
 PATIENCE_S: Final = 0.15
-"""After so long without an answer the stream is given up, because a dead member of etcd never answers."""
+"""After this long without an answer the stream is given up, because a dead member of etcd never answers."""
 
 
 class RenewalStream:

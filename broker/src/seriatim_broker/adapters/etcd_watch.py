@@ -1,4 +1,4 @@
-"""A watch that goes on at its place when streams break, etcd restarts or the endpoint changes.
+"""A watch that continues at its place when streams break, etcd restarts or the endpoint changes.
 
 Each watch has its own stream. Its place moves past a revision only when the caller has taken all of that revision's
 events. So a stream that breaks loses nothing. The place moves also when the coordinator says that nothing happened.
@@ -57,7 +57,7 @@ class ResumedWatch:
 
         Raises:
             CompactedError: The coordinator has compacted away changes that were not delivered yet.
-            PreconditionError: The coordinator refuses this watch until a person acts.
+            PreconditionError: The coordinator refuses this watch until an administrator acts.
         """
         while not self._pool.is_closed:
             call = None

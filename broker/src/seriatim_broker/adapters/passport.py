@@ -64,8 +64,8 @@ class Passport:
     Attributes:
         run: The number of the last member run. Each start raises it.
         boot_id: The machine's boot id at the last start.
-        clean_shutdown: Whether the last member run ended in order.
-        suspect_before_run: The member run after the last one that did not end in order; 0: all ended in order. Data
+        clean_shutdown: Whether the last member run ended cleanly.
+        suspect_before_run: The member run after the last one that did not end cleanly; 0: all ended cleanly. Data
             that earlier member runs took without a flush may be gone, also if only the process was killed: until the
             flush the data is in the process's memory (`rocks.writer`) and not in the kernel's.
         storage_made: Whether a start made the database and its watermark, so that later starts refuse a directory
@@ -109,7 +109,7 @@ class DataDirectory:
     Attributes:
         passport: None in an empty directory.
         has_storage: Whether an earlier start made the storage, so that it must be there.
-        ended_badly: Whether the member run before this one did not end in order: its process or its machine went down,
+        ended_badly: Whether the member run before this one did not end cleanly: its process or its machine went down,
             and the data that it had not flushed is gone.
     """
 
@@ -170,7 +170,7 @@ class DataDirectory:
     def raise_run(self) -> int:
         """Begin a member run, and return its number. Blocks.
 
-        When this returns, the passport says durably that this member run has begun and has not ended in order.
+        When this returns, the passport says durably that this member run has begun and has not ended cleanly.
 
         Raises:
             StorageError: The passport cannot be written.
@@ -211,7 +211,7 @@ class DataDirectory:
         self.has_storage = True
 
     def mark_clean(self) -> None:
-        """Note durably that this member run ended in order, with all data written and closed. Blocks."""
+        """Note durably that this member run ended cleanly, with all data written and closed. Blocks."""
         assert self.passport is not None, "no passport yet"
         self._write(clean_shutdown=True)
 

@@ -58,7 +58,7 @@ class BrokerCore(State):
         nonce: 12 random bytes of this member run, for ids.
         checksum: CRC-32C.
         recovered: Everything that the disk has, by partition.
-        suspect_before_run: The member run that followed the last one that did not end in order; 0 if all did. Writes
+        suspect_before_run: The member run that followed the last one that did not end cleanly; 0 if all did. Writes
             of earlier member runs that were not flushed may be missing.
     """
 

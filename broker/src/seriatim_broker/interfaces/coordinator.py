@@ -19,11 +19,12 @@ Each call has a deadline in seconds (`deadline_s`; None: the implementation's de
     BadRequestError               No coordinator would take the request (it puts a key twice in one transaction, or has
                                   more than `OPERATION_COUNT_MAX` operations). Nothing was written.
     CoordinatorRefusedError       The coordinator reads and does not write (its quota is full, or the broker has no
-                                  right). It will refuse the next write too, until a person acts. It is not known
-                                  whether *this* write was carried out, because etcd gives the same answer to the write
-                                  that fills its quota, and keeps that write. It will not be carried out later. The
-                                  caller must read before it does anything else.
-    PreconditionError             The coordinator refuses the call until a person acts (certificates, a wrong address).
+                                  right). It will refuse the next write too, until an administrator acts. It is not
+                                  known whether *this* write was carried out, because etcd gives the same answer to the
+                                  write that fills its quota, and keeps that write. It will not be carried out later.
+                                  The caller must read before it does anything else.
+    PreconditionError             The coordinator refuses the call until an administrator acts (certificates, a wrong
+    address).
 
 If a write is cancelled, its outcome is unknown too.
 """
@@ -173,7 +174,7 @@ def value_is(key: str, value: bytes) -> Compare:
 
 
 def value_begins_with(key: str, beginning: bytes) -> tuple[Compare, Compare]:
-    """The key exists, and its value is longer than `beginning`, begins with it, and goes on with a byte below 255."""
+    """The key exists, and its value is longer than `beginning`, begins with it, and continues with a byte below 255."""
     return (
         Compare(key, Target.VALUE, Comparator.GREATER, beginning),
         Compare(key, Target.VALUE, Comparator.LESS, beginning + b"\xff"),
@@ -330,7 +331,7 @@ class Coordinator(Protocol):
         Args:
             prefix: The empty prefix means all keys.
             after: Only keys above this one.
-            count_max: At most so many keys, at least 1; None: all.
+            count_max: Maximum number of keys, at least 1; None: all.
             limit_per_page: Keys that the implementation asks for in one request.
             deadline_s: Seconds for all pages together.
 
@@ -364,7 +365,7 @@ class Coordinator(Protocol):
         """Make a lease that ends `ttl_s` seconds after its last keep-alive. Its keys end with it.
 
         The caller counts these seconds from before its call, on a monotonic clock. The coordinator may keep the lease
-        for longer (after its restart, or after a change of etcd's leader, it counts anew), but never for less.
+        for longer (after its restart, or after a change of etcd's leader, it counts from zero), but never for less.
         """
         ...
 
@@ -384,7 +385,7 @@ class Coordinator(Protocol):
         """Follow the changes of `key`, or with `prefix` of every key that begins with it.
 
         The watch leaves out, repeats and reorders no change, also when it reconnects or when the coordinator restarts.
-        While the coordinator is away, the watch raises nothing and waits without a limit. Then it goes on after the
+        While the coordinator is away, the watch raises nothing and waits without a limit. Then it continues after the
         last revision that it delivered. Batches are never empty.
 
         Use it under `contextlib.aclosing`: when the iteration ends, the watch at the coordinator ends too.
@@ -398,7 +399,7 @@ class Coordinator(Protocol):
 
         Raises:
             CompactedError: The coordinator has compacted away changes that were not delivered yet.
-            PreconditionError: The coordinator refuses this watch until a person acts.
+            PreconditionError: The coordinator refuses this watch until an administrator acts.
         """
         ...
 

@@ -6,7 +6,7 @@ into Structs. So each class gets a Struct for reading, made once, and the core s
 
 Fields are only appended to a class, with a default. Fields at the end that have their defaults are not written. So
 code without a new field reads all values that do not use it, and refuses those that do: an array that is longer than it
-knows. `docs/contributing/formats.md` tells how a field is added and dropped.
+knows. `docs/contributing/formats.md` says how a field is added and dropped.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Storage(Protocol):
 
         The read gives at least one batch if there is one, then as many as fit into `max_bytes`. It gives none if
         retention has dropped `from_index` (`TrimLog`), although dropped messages that are still on the disk may be
-        read. It verifies bodies and the checksum chain. It takes batches from memory if they are there. Behind the end
+        read. It verifies bodies and the checksum chain. It takes batches from memory if they are there. After the end
         of the log it takes batches of tail copies. If a batch cannot be read, the read gives the good batches before
         it. A read that begins at the bad batch fails.
 

@@ -51,7 +51,7 @@ def _end(der: bytes) -> float:
     certificate = next(_elements(der))[1]
     fields = list(_elements(next(_elements(certificate))[1]))
     has_version = fields[0][0] == _VERSION
-    validity = fields[4 if has_version else 3][1]  # behind serial number, algorithm and issuer
+    validity = fields[4 if has_version else 3][1]  # after serial number, algorithm and issuer
     kind, value = list(_elements(validity))[1]
     written = value.decode("ascii")
     if kind == _UTC_TIME:  # two digits of the year: 50 to 99 are those of the century before

@@ -26,7 +26,7 @@ LOOK_S: Final = 1.0
 """Between two checks whether this broker is the controller, while the page is read."""
 
 UNREAD_S: Final = 300.0
-"""If the page was not read for so long, the cluster is not followed any more."""
+"""If the page was not read for this long, the cluster is not followed any more."""
 
 _GAUGES: Final = {
     "topics": "Topics of the cluster",
@@ -65,7 +65,7 @@ class ClusterMeter:
         members: The brokers of the cluster.
         is_there: Whether a member is admitted and runs, as far as this broker knows.
         is_controller: Whether this broker is the controller.
-        clock: Tells how long the page was not read.
+        clock: Says how long the page was not read.
     """
 
     _broker: str

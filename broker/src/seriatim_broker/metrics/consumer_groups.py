@@ -132,11 +132,11 @@ _GAUGES: Final = (
     ("lag_messages", "Messages that are not acknowledged, of partitions that this broker serves to consumers"),
     (
         "unread_messages",
-        "Messages behind the place of the consumer group, of partitions that this broker leads, with consumers or not",
+        "Messages after the place of the consumer group, of partitions that this broker leads, with consumers or not",
     ),
     ("in_flight_messages", "Messages that consumers have and have not acknowledged"),
     ("aside_messages", "Messages in lists of keys that are parked, delayed, or were so before"),
-    ("parked_keys", "Keys that wait for a person"),
+    ("parked_keys", "Keys that wait for an administrator"),
     ("delayed_keys", "Keys that wait for their next attempt"),
     ("forwarding_keys", "Keys whose first message is on its way to the dead-letter topic"),
     ("full_lists", "Partitions on which the lists of keys are full, so that no more messages are read"),

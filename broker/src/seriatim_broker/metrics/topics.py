@@ -27,7 +27,7 @@ MEASURE_S_MIN: Final = 5.0
 """The least time between two measurements, however often the page is read."""
 
 PARTITIONS_PER_TURN: Final = 200
-"""After so many partitions the rest of the broker has its turn."""
+"""After this many partitions the rest of the broker has its turn."""
 
 KEEPS_SERIES: Final = 2
 """Another topic takes over series if it took this many times the bytes."""

@@ -4,7 +4,7 @@ It serves Prometheus, a kubelet and curl. It never asks a client for a certifica
 
 /metrics   the counters, in Prometheus' text format
 /healthz   200 while the event loop turns; 503 when the disk has hung for `disk_hang_dead_s`
-/readyz    200 if the broker is admitted and serving, with a line for each thing that a person must look at;
+/readyz    200 if the broker is admitted and serving, with a line for each thing that an administrator must look at;
            otherwise 503 with the reason
 """
 
@@ -34,10 +34,10 @@ class AdminPort:
     Args:
         metrics: Makes the metrics page.
         not_ready: Says why the broker is not ready; empty if it is ready.
-        not_alive: Says why a supervisor should end the process; empty if the process should go on.
+        not_alive: Says why a supervisor should end the process; empty if the process should continue.
         tls: Context for HTTPS; None: plain HTTP.
-        warnings: Says what a person should look at although the broker is ready, one line for each thing; empty if
-            there is nothing.
+        warnings: Says what an administrator should look at although the broker is ready, one line for each thing; empty
+            if there is nothing.
     """
 
     _metrics: Callable[[], bytes]

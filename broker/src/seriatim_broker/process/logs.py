@@ -1,4 +1,4 @@
-"""Logs on stderr: one JSON object in each line, or lines for people if stderr is a terminal.
+"""Logs on stderr: one JSON object in each line, or lines for humans if stderr is a terminal.
 
 A broker works on if stderr takes nothing, because its disk is full, or because the program at the other end of the pipe
 does not read. Without it: 1. A broker logs that a slave is silent. 2. The pipe is full, so the write waits. 3. The
@@ -28,10 +28,10 @@ REPEATED_S: Final = 1.0
 does not answer, and each of them would say so."""
 
 LINES_MAX: Final = 1_000
-"""At most so many lines wait for stderr to take them. The oldest ones are dropped then, and counted."""
+"""Maximum number of lines that wait for stderr to take them. The oldest ones are dropped then, and counted."""
 
 LINE_BYTES_MAX: Final = 4_096
-"""A pipe that is ready takes so many bytes at once without a wait. A longer line is written in parts."""
+"""A pipe that is ready takes this many bytes at once without a wait. A longer line is written in parts."""
 
 
 def name_partitions(name_of: Callable[[int], str | None]) -> None:
@@ -40,7 +40,7 @@ def name_partitions(name_of: Callable[[int], str | None]) -> None:
 
 
 def named(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Give the partitions of a line their names for people: `topic/number`. An id without a name is called an id."""
+    """Give the partitions of a line their names for humans: `topic/number`. An id without a name is called an id."""
     for field in _NAMED:
         if isinstance(id_ := event.get(field), int):
             name = next(filter(None, (name_of(id_) for name_of in _name_of)), None)
@@ -79,7 +79,7 @@ class LogFile:
 
     def flush(self) -> None:
         """Write what waits, as far as the file takes it now."""
-        # If it raises, the disk is full, or the reader has gone: nothing can be told, and the work goes on.
+        # If it raises, the disk is full, or the reader has gone: nothing can be reported, and the work continues.
         with suppress(OSError):
             while (self._rest or self._waiting or self.dropped) and self._is_ready():
                 if not self._rest and self.dropped:
@@ -108,7 +108,7 @@ class _AnyFile:
 
 
 def say(text: str) -> None:
-    """Tell a person something on stderr, if it takes anything."""
+    """Send an administrator something on stderr, if it takes anything."""
     _stderr().write(f"{text}\n")
 
 

@@ -95,8 +95,8 @@ async def _carry_out(client: EtcdCoordinator, plan: Plan, *, write: bool) -> int
 def _show(plan: Plan) -> None:
     for title, lines in (
         ("would write", [step.text for step in plan.steps]),
-        ("left alone, a person must decide", plan.conflicts),
-        ("did not tell", plan.silent),
+        ("left alone, an administrator must decide", plan.conflicts),
+        ("did not report", plan.silent),
         ("cannot be known", plan.unknown),
         ("refused", plan.refusals),
     ):
@@ -124,7 +124,7 @@ async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
 
 
 async def _ask(name: str, address: str, transport: Transport) -> Told | UnavailableError:
-    """What the broker told, or why it did not answer.
+    """What the broker reported, or why it did not answer.
 
     Raises:
         SeriatimError: The process at the address is another broker.

@@ -45,12 +45,12 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     """What a broker remembers of producers.
 
     Attributes:
-        producers_remembered: How many producers a partition remembers, to find batches that are sent again. The record
-            of each segment that this broker opens has the number.
-        producer_protect_s: A new producer pushes out only one that was silent for so long. If there is none, a
+        producers_remembered: Number of producers that a partition remembers, to find batches that are sent again. The
+            record of each segment that this broker opens has the number.
+        producer_protect_s: A new producer pushes out only one that was silent for this long. If there is none, a
             partition remembers a quarter more, and refuses others. Clients try to deliver a batch for at most 600 s.
-        producer_tables_size_bytes_max: Memory for what the open segments of this broker remember of producers. Above
-            it, new producers are refused, and none is forgotten.
+        producer_tables_size_bytes_max: Maximum memory for what the open segments of this broker remember of producers.
+            Above it, new producers are refused, and none is forgotten.
     """
 
     producers_remembered: Annotated[int, Meta(ge=2_000, le=PRODUCERS_MAX)] = PRODUCERS_DEFAULT
@@ -70,7 +70,7 @@ class BrokerSettings(ProducerSettings, frozen=True, kw_only=True):
         advertise: `host:port` at which clients reach this broker, and other brokers too unless their `peers` names
             it. Default: `listen`.
         external_listen: `host:port` of a second port, for clients outside the network of the brokers. Over it, a client
-            is told only the external addresses of brokers. Default: this port is not opened.
+            is sent only the external addresses of brokers. Default: this port is not opened.
         external_advertise: `host:port` at which clients outside reach `external_listen`.
         external_advertise_file: The same, in a file that the broker reads again every second, if an address is
             known only after the start. An empty file or none: there is no address yet. Give this or
@@ -95,48 +95,50 @@ class BrokerSettings(ProducerSettings, frozen=True, kw_only=True):
         coordinator_tls_cert, coordinator_tls_key: The certificate that the broker shows to the coordinator, and its
             key. Give both or none.
         status_file: The file in which this process writes its member run and why it ended. Default: no file.
-        replace_disk: This empty directory takes the slot of a disk that is lost for good. The person who sets this
-            vouches that the old process has ended.
+        replace_disk: This empty directory takes the slot of a disk that is lost for good. The administrator who sets
+            this vouches that the old process has ended.
         replace_disk_of: The same, but only if the slot's disk is this incarnation. If the slot has another one, the
             broker does not start.
         heal_after_s: The controller has a member's sealed segments copied to other brokers when the member has been
-            away for so many seconds.
-        deleted_kept_s: For so many seconds the coordinator keeps the cursors of a deleted consumer group and the
+            away for this many seconds.
+        deleted_kept_s: For this many seconds the coordinator keeps the cursors of a deleted consumer group and the
             tombstones of a deleted topic. Then the controller replaces them by records of bounded size that prove the
             same.
         retention_look_s: Seconds between two scans for messages that retention may drop, in the partitions whose open
             segment this broker leads. A topic that keeps less than six times this is scanned more often.
-        segment_age_s_max: The broker ends an open segment of a topic with retention when it is so many seconds old.
-        segment_size_bytes_max: The same, when the segment has so many bytes.
+        segment_age_s_max: Maximum age of an open segment of a topic with retention. Then the broker ends the segment.
+        segment_size_bytes_max: Maximum size of such a segment, likewise.
         join_deadline_s: Seconds for which a start waits for the coordinator.
         stop_deadline_s: Seconds that a graceful stop may take to hand over open segments.
-        batch_size_bytes_max: Largest body of a batch.
-        in_flight_size_bytes_max: Limit for batches that the broker took and has not answered, over all streams.
-        head_cache_size_bytes_max: Memory for the newest batches of open segments, from which consumers read.
-        forwarding_size_bytes_max: Memory for messages on their way to dead-letter topics, over all consumer groups.
-            Above it, others wait on the disk until these are stored.
-        retry_cache_size_bytes_max: Memory for messages on which consumers failed, and that come again, over all
-            consumer groups. Above it, each attempt reads its message from the disk.
-        balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
-        balance_moves_per_s: Most open segments that the controller moves in a second.
+        batch_size_bytes_max: Maximum size of the body of a batch.
+        in_flight_size_bytes_max: Maximum size of the batches that the broker took and has not answered, over all
+            streams.
+        head_cache_size_bytes_max: Maximum memory for the newest batches of open segments, from which consumers read.
+        forwarding_size_bytes_max: Maximum memory for messages on their way to dead-letter topics, over all consumer
+            groups. Above it, others wait on the disk until these are stored.
+        retry_cache_size_bytes_max: Maximum memory for messages on which consumers failed, and that come again, over
+            all consumer groups. Above it, each attempt reads its message from the disk.
+        balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when an administrator
+            asks.
+        balance_moves_per_s: Maximum number of open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
             mean, as a ratio.
         balance_floor_bytes_per_s: If the mean traffic of a broker group is below this, the controller moves nothing.
             Each batch counts as 64 KiB more than its bytes.
-        balance_steady_s: The controller moves nothing from or to a broker group for so many seconds after a change in
+        balance_steady_s: The controller moves nothing from or to a broker group for this many seconds after a change in
             it.
-        balance_move_again_s: The controller does not move an open segment again for so many seconds.
-        group_series_max: So many consumer groups have metrics of their own on each broker, those with the most
-            unacknowledged messages. The others are added up.
-        topic_series_max: So many topics have metrics of their own on each broker, those that took the most bytes
-            lately. The others are added up.
+        balance_move_again_s: The controller does not move an open segment again for this many seconds.
+        group_series_max: Maximum number of consumer groups that have metrics of their own on each broker: those with
+            the most unacknowledged messages. The others are added up.
+        topic_series_max: Maximum number of topics that have metrics of their own on each broker: those that took the
+            most bytes lately. The others are added up.
         log_level: The least severe level that is written.
         disk_reserve_percent: The part of the disk that is kept free of new messages.
-        disk_reserve_size_bytes_min: At least so much is kept free, but at most a fifth of the disk.
-        disk_hang_ms: The disk *hangs* if it has completed no write for so long, although a write waits. Then this
-            broker is not ready, and the other members go on without it. Set it above the longest pause of a disk that
-            works.
-        disk_hang_dead_s: When the disk has hung for so many seconds, /healthz answers 503, so that a supervisor ends
+        disk_reserve_size_bytes_min: Minimum space that is kept free, but at most a fifth of the disk.
+        disk_hang_ms: The disk *hangs* if it has completed no write for this long, although a write waits. Then this
+            broker is not ready, and the other members continue without it. Set it above the longest pause of a disk
+            that works.
+        disk_hang_dead_s: When the disk has hung for this many seconds, /healthz answers 503, so that a supervisor ends
             the process. 0: never.
         heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.values.config`.
     """

@@ -21,7 +21,7 @@ def _prepare_grpc() -> None:
     older way, still in the same build, does both in one thread. With the event engine off, the round trip of a stream
     was measured at 125 us instead of 225 us. While all streams went over gRPC, and a single message crossed four of
     them, the latency of a replicated message was a tenth lower, and throughput was the same. If a later build of gRPC
-    does not know these experiments, it says so on stderr and goes on.
+    does not know these experiments, it says so on stderr and continues.
 
     gRPC writes a line for each failed TLS handshake and for a port that is taken, between our lines and not as JSON. A
     scan of ports would fill the log with them. `GRPC_VERBOSITY=INFO` brings these lines back: only they say why a

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StatusFile:
-    """Writes the file when the broker joins and when it fails. If it cannot write, it logs a warning and goes on.
+    """Writes the file when the broker joins and when it fails. If it cannot write, it logs a warning and continues.
 
     Args:
         path: The file; None: write nothing.

@@ -62,7 +62,7 @@ GROUP_LOOK_S = 0.5
 """Between two checks of the links to the members of the own broker group."""
 
 UNLINKED_S = 5.0
-"""A link that has been missing for so long is reported in the live key. This is longer than a live key outlives its
+"""A link that has been missing for this long is reported in the live key. This is longer than a live key outlives its
 process, so the end of a member is not reported as a missing link."""
 
 _log = structlog.get_logger(__name__)
@@ -233,7 +233,8 @@ class Runtime:
         """Keep links to the own broker group, and report in the live key which of them have been missing for long.
 
         Rule `unlinked-member` (I12): a member to which no other member has a link cannot take a copy of anything. So
-        its broker group is not whole, whatever its process says. If the two share no segment, only this loop dials it.
+        its broker group is not complete, whatever its process says. If the two share no segment, only this loop dials
+        it.
         """
         since_us: dict[RunId, int] = {}
         while True:

@@ -54,7 +54,7 @@ WRITERS_PER_STEP = 50
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one broker told."""
+    """What one broker reported."""
 
     name: str
     cluster: str
@@ -81,7 +81,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record that is to be written, and the text about it for people."""
+    """One record that is to be written, and the text about it for humans."""
 
     text: str
     compares: tuple[Compare, ...]
@@ -95,8 +95,8 @@ class Plan:
     Attributes:
         now_ms: The time of the wall clock at which it was made.
         steps: In the order in which they are written.
-        conflicts: What it does not write, because brokers contradict each other. A person must decide.
-        silent: Which known brokers did not tell anything, why, and what that may cost.
+        conflicts: What it does not write, because brokers contradict each other. An administrator must decide.
+        silent: Which known brokers did not report anything, why, and what that may cost.
         unknown: What was perhaps lost, and cannot be known.
         refusals: Why the plan must not be written.
     """
@@ -112,7 +112,7 @@ class Plan:
 async def make_plan(
     coordinator: Coordinator, keys: Keys, answers: Answers, now_ms: int, without_groups: Collection[str] = ()
 ) -> Plan:
-    """Compare what the coordinator has with what the brokers told.
+    """Compare what the coordinator has with what the brokers reported.
 
     Args:
         coordinator: The one that lost decisions.
@@ -256,8 +256,8 @@ def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: To
             return
         if found.run >= mine.run:
             return
-        mine.CopyFrom(found)  # what the broker does not tell stays, also fields of a newer version
-        # What is empty is told too, and merging takes only what is not empty.
+        mine.CopyFrom(found)  # what the broker does not report stays, also fields of a newer version
+        # What is empty is reported too, and merging takes only what is not empty.
         mine.link_address, mine.stream_port = "", 0
         mine.MergeFrom(told.member)
         mine.admitted, mine.clean_shutdown = True, False
@@ -498,7 +498,7 @@ def _tell_silence(
 
         1. Segment 2 is open on B, and messages are acknowledged there, when the coordinator goes back to segment 1.
         2. No other broker has learned of segment 2, and B does not answer. The rebuild finds nothing to write.
-        3. The partition goes on from segment 1 with another segment 2 (I7). Readers never get the messages on B (I1).
+        3. The partition continues from segment 1 with another segment 2 (I7). Readers never get the messages on B (I1).
     """
     speakers = {one.name for one in answers.told}
     without_answer = {group: names for group, names in sorted(groups.items()) if not names & speakers}
@@ -560,11 +560,11 @@ def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
         )
         plan.unknown.append(
             "writers: whether all partitions have the last publication of each. So a program that opens its writer is "
-            "told the sequence below the last one, and publishes the last one again, which repeats no row"
+            "reported the sequence below the last one, and publishes the last one again, which repeats no row"
         )
         plan.unknown.append(
-            "writers that the partitions have forgotten, because many others published since: their programs are told "
-            "that nothing was published, and would publish everything again. Do not run them before you know their "
-            "last sequences"
+            "writers that the partitions have forgotten, because many others published since: their programs "
+            "are told that nothing was published, and would publish everything again. Do not run them before you know "
+            "their last sequences"
         )
         plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

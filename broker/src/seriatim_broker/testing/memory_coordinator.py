@@ -126,7 +126,7 @@ class MemoryStore:
         self._wake()
 
     def restart(self) -> None:
-        """Restart the coordinator's process: leases count anew."""
+        """Restart the coordinator's process: leases count from zero."""
         for lease in self.leases.values():
             lease.ends_s = self._now_s() + lease.ttl_s
         self._wake()

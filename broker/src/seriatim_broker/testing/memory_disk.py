@@ -207,7 +207,7 @@ class DiskImage:
         image = partition.segments.get(header.segment)
         assert image is not None, f"a batch of segment {header.segment}, whose record is not on the disk"
         place = f"{header.segment}:{header.base_index}"
-        assert header.base_index == image.tail, f"a hole: {place} behind {image.tail}"
+        assert header.base_index == image.tail, f"a hole: {place} after {image.tail}"
         assert header.previous_checksum == image.tail_checksum, f"a broken chain at {place}"
         image.batches.append(write.batch)
         image.commit = max(image.commit, write.commit)
@@ -313,7 +313,7 @@ class MemoryDisk:
     ) -> list[Batch]:
         """Batches with indexes of [from_index, until_index), beginning with the one that contains `from_index`.
 
-        Behind the end of the log, it gives batches of the segment's tail copies, also of those that came with a
+        After the end of the log, it gives batches of the segment's tail copies, also of those that came with a
         preparation of the next segment.
         """
         image = self.visible.partitions.get(partition)

@@ -6,7 +6,7 @@ lane, as in the real network. There is no order between lanes or between connect
 A cut holds messages, like packets that are sent again until they arrive. When a connection breaks, its two ends notice
 it at different times. If the machine of one end goes down, the other end does not notice. Only when the machine is back
 and gets a message, it answers that it does not know the connection. A stalled lane loses the messages of its sender,
-and the other lane goes on.
+and the other lane continues.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class MemoryNetwork(Paths):
                 end.peer_at = to if end.peer_at == address else end.peer_at
 
     def ended(self, broker: str, *, silent: bool) -> None:
-        """End the process at an address. With `silent` its machine goes down too, so that its peers are not told."""
+        """End the process at an address. With `silent` its machine goes down too, so that its peers are not
+        reported."""
         self._posts.pop(broker, None)
         self._refuses[broker] = not silent
         for dialer in [dialer for dialer in self._dialers if dialer.at == broker]:
@@ -247,7 +248,7 @@ class MemoryNetwork(Paths):
             bundles[-1].messages.append(message)
             return
         arrivals = end.arrivals
-        # A probe draws no random latency, so that worlds go on as they would without the probe.
+        # A probe draws no random latency, so that worlds continue as they would without the probe.
         arrival = now + (PROBE_US if isinstance(message, LaneProbe) else self.latency_us())
         if lane == URGENT:  # it may overtake others, and no later message overtakes it
             arrival = max(arrival, arrivals[URGENT])

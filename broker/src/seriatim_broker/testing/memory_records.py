@@ -63,7 +63,7 @@ class MemoryRecords:
     def restore(self, snapshot: tuple[dict[Any, Any], ...] | None) -> None:
         """Go back to a snapshot; None: to no records.
 
-        Revisions go on above the highest, as after a restore of etcd with a bumped revision.
+        Revisions continue above the highest, as after a restore of etcd with a bumped revision.
         """
         self._chains, self._cursors, self._certificates = map(dict, ({}, {}, {}) if snapshot is None else snapshot)
         self.revision += 1_000

@@ -12,7 +12,7 @@ from ..core.values.log import Batch
 from ..interfaces.bodies import OpenedBody
 
 KEYS = 6
-"""So many keys there are. About one message in ten has none."""
+"""How many keys there are. About one message in ten has none."""
 
 
 def key_of(message: int) -> bytes | None:

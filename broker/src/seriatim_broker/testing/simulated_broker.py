@@ -136,7 +136,7 @@ class SimulatedBroker:
         return self._machine.directory.member
 
     async def stop(self) -> None:
-        """End in order, as the real broker does after it has handed over. The caller then cancels `run`."""
+        """End cleanly, as the real broker does after it has handed over. The caller then cancels `run`."""
         machine, runtime = self._machine, self.runtime
         assert runtime is not None
         self.is_serving = False

@@ -3,7 +3,7 @@
 One `CoordinatorServer` has a `MemoryStore`, and makes the faults on the way to it. Each process has a client of it, a
 `SimulatedCoordinator`. The records are linearizable. A request may be lost, and its answer may be lost. A write may be
 carried out after its sender was told that the outcome is unknown. A broker cannot know whether the coordinator is down
-or the broker itself is cut off. Watches go on at their place, unless it was compacted away.
+or the broker itself is cut off. Watches continue at their place, unless it was compacted away.
 """
 
 from __future__ import annotations
@@ -114,15 +114,15 @@ class CoordinatorServer:
     def _back(self) -> None:
         """Come back after an outage.
 
-        Either the process restarted, so that leases count anew. Or it only stalled, and all leases whose time is up end
-        at once.
+        Either the process restarted, so that leases count from zero. Or it only stalled, and all leases whose time is
+        up end at once.
         """
         if self._chance.random() < 0.7:
             self.restart()
         self._timers.after(1, self._expire)
 
     def restart(self) -> None:
-        """Go on as another process: leases count anew, and each client resumes its watches."""
+        """Continue as another process: leases count from zero, and each client resumes its watches."""
         self.store.restart()
         for lease in self.store.leases.values():
             self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
@@ -131,13 +131,13 @@ class CoordinatorServer:
             watch.loop.call_soon(watch.arrived.set)
 
     def restore(self, copy: StoreCopy) -> None:
-        """Replace the store by an older copy, and go on as another process."""
+        """Replace the store by an older copy, and continue as another process."""
         self._restore_count += 1
         self.store.restore(copy)
         self.restart()
 
     def resume(self, watch: _Watch) -> None:
-        """Let a watch whose connection was lost go on at its place."""
+        """Let a watch whose connection was lost continue at its place."""
         watch.is_lost = False
         watch.is_due = True
         self._plan(watch)
@@ -350,7 +350,7 @@ class _Watch:
 class SimulatedCoordinator(MemoryCoordinator):
     """A process's client, as an `interfaces.coordinator.Coordinator`.
 
-    If the process is killed, its requests go on, and their answers go nowhere.
+    If the process is killed, its requests continue, and their answers go nowhere.
     """
 
     def __init__(self, server: CoordinatorServer, name: str) -> None:

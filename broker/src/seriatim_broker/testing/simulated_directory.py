@@ -23,8 +23,8 @@ class SimulatedDirectory:
         next_incarnation: The incarnation that an empty directory gets when a process takes it.
         incarnation: The incarnation; empty for an empty directory.
         run: The number of the last member run.
-        clean: Whether the last member run ended in order.
-        suspect_before_run: The member run after the last one that did not end in order; 0: all ended in order.
+        clean: Whether the last member run ended cleanly.
+        suspect_before_run: The member run after the last one that did not end cleanly; 0: all ended cleanly.
         boot_now: The number of the machine's boot.
         has_data: Whether a member run has opened its storage here.
         seen: What the passport keeps about the coordinator.

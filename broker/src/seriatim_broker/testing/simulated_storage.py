@@ -25,7 +25,7 @@ class SimulatedStorage:
 
     Args:
         disk: The disk.
-        timers: The time of the disk, which goes on while the process is frozen.
+        timers: The time of the disk, which continues while the process is frozen.
         flush_us: Draws the duration of the next flush, in microseconds.
         read_us: Draws the duration of the next read, in microseconds.
 

@@ -191,7 +191,7 @@ class ProcessClock:
         chance: Draws the duration of steps while `stalls_us_max` is not 0.
 
     Attributes:
-        stalls_us_max: If it is not 0, at most so many microseconds pass between two readings of the clock in the same
+        stalls_us_max: If it is not 0, at most this many microseconds pass between two readings of the clock in the same
             callback. After that callback the process does nothing until this time has come.
         ahead_us: The microseconds that have passed in this way in the present callback.
     """
@@ -390,7 +390,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self.waiting = []
 
     def thaw(self) -> None:
-        """Let a frozen process go on. Callbacks that came in the meantime run in order."""
+        """Let a frozen process continue. Callbacks that came in the meantime run in order."""
         self._is_frozen = False
         self._go_on()
 

@@ -70,7 +70,8 @@ SCRUB_DEADLINE_S: Final = 30.0
 LIST_PAGE: Final = 500
 
 DEAD_LETTERS_KEPT_MS: Final = 30 * 86_400_000
-"""How long a dead-letter topic that a call makes keeps its messages: 30 days, so that people have time to look."""
+"""How long a dead-letter topic that a call makes keeps its messages: 30 days, so that administrators have time to
+look."""
 
 PARTITION_COUNT_MAX: Final = 100_000
 
@@ -229,7 +230,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         """The chain record now, and again after each change, until the program leaves the iteration.
 
         Raises:
-            SeriatimError: The stream from the broker broke. Call again to go on.
+            SeriatimError: The stream from the broker broke. Call again to continue.
         """
         check_whole("partition", partition, 0, NUMBER_MAX)
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
@@ -295,7 +296,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
 
         Another retry policy counts at once. Keys that wait keep the time of their next attempt, and attempts count on.
         Another mode, and the beginning or end of at-most-once delivery, need that the group has no consumers. A new
-        group epoch begins at the first message that is not acknowledged. So messages behind it that were acknowledged
+        group epoch begins at the first message that is not acknowledged. So messages after it that were acknowledged
         one by one come again.
 
         If the call is cancelled, the settings may have been changed on any of the partitions.
@@ -380,7 +381,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         return replace(retry, dead_letter_topic=name)
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Delete the cursors of a consumer group. If a consumer joins it later, it begins anew.
+        """Delete the cursors of a consumer group. If a consumer joins it later, it starts over.
 
         Raises:
             UnknownGroupError: The topic has no such consumer group.
@@ -436,9 +437,9 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Args:
             broker: The broker's name.
             run: The number of the member run that has ended.
-            issuer: The person or program that says so.
+            issuer: The administrator or program that says so.
             incarnation: The incarnation of the disk. None: the one that has the broker's slot.
-            evidence: How the issuer knows it, as a text for people.
+            evidence: How the issuer knows it, as human-readable text.
 
         Raises:
             RunAliveError: The member run still answers. Nothing was written.
@@ -453,7 +454,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
     async def scrub(self, broker: str) -> AsyncIterator[ScrubProgress]:
         """Have a broker read everything on its disk: one part with each step of the iteration.
 
-        The broker begins to write damaged parts anew, from the other members. Its log says when that has ended. Scrub
+        The broker begins to rewrite damaged parts, from the other members. Its log says when that has ended. Scrub
         again afterwards to see whether everything is repaired. If the program leaves the iteration, the scrub ends.
 
         Raises:
@@ -503,7 +504,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             request.index = answer.next_index
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """Declare that all disks of a segment are lost for good. Readers go on behind it without its messages.
+        """Declare that all disks of a segment are lost for good. Readers continue after it without its messages.
 
         If one of these disks returns later, brokers refuse it. The declaration cannot be taken back. To repeat it does
         no harm.
@@ -512,7 +513,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             topic: The topic's name.
             partition: The partition's number in the topic.
             segment: The segment's number in the chain. It is not the open segment.
-            issuer: The person or program that says so.
+            issuer: The administrator or program that says so.
 
         Raises:
             PreconditionError: The segment is open, a member of it runs, or a member run of it has no death certificate.

@@ -63,14 +63,14 @@ class BrokerGroup:
 
     Attributes:
         name: Its name.
-        intent: `active`. Or `cordoned`: it has no open segments while another whole broker group can take them. Or
+        intent: `active`. Or `cordoned`: it has no open segments while another complete broker group can take them. Or
             `draining`: as cordoned, and its copies leave it too.
         weight: Its share of new partitions, in proportion to the weights of the others.
         members: Its members, by slot.
         heads: The number of open segments on it; None: not counted.
         segments: The number of segments of which a broker of it has a copy or a part; None: not counted.
-        waits_for: The obstacle that holds up its drain, as a text for people. Empty if there is none, or if nothing was
-            counted.
+        waits_for: The obstacle that holds up its drain, as human-readable text. Empty if there is none, or if nothing
+            was counted.
     """
 
     name: str
@@ -88,7 +88,7 @@ class RestartCheck:
 
     Attributes:
         verdict: `safe`, or why it is not safe.
-        reason: The same as a text for people.
+        reason: The same as human-readable text.
         partition_id: The partition of the segment that decided the verdict; 0: no single segment did.
         segment: The number of this segment.
         index: The index up to which the other copy is complete.

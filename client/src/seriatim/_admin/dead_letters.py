@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from seriatim._values.records import Message
 
 RESOLVED_MAX: Final = 1_000_000
-"""At most so many dead letters of a partition that are done with are remembered while it is listed: about 60 MB."""
+"""Maximum number of dead letters of a partition that are done with and remembered while it is listed: about 60
+MB."""
 
 REPLAY_COUNT_MAX: Final = 256
 REPLAY_BYTES: Final = 4 << 20
-"""A call replays at most so many dead letters, and so many bytes if it has more than one."""
+"""Maximum number of dead letters, and of bytes if there is more than one, that a call replays."""
 
 DROP_COUNT_MAX: Final = 10_000
 
@@ -41,7 +42,7 @@ REPLAY_DEADLINE_S: Final = 30.0
 """Seconds for one such call."""
 
 KEY_COUNT_MAX: Final = 100_000
-"""A call of `replay_dead_letters` or `drop_dead_letters` takes at most so many dead letters."""
+"""Maximum number of dead letters in a call of `replay_dead_letters` or `drop_dead_letters`."""
 
 
 class DeadLetterAdmin(GroupOperations):
@@ -80,7 +81,7 @@ class DeadLetterAdmin(GroupOperations):
             group: Only those of this consumer group; None: all.
             partition: Only those of this partition; None: all.
             key: Only those of this key; None: all.
-            after: Only those behind this offset. With `partition`.
+            after: Only those after this offset. With `partition`.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -117,7 +118,7 @@ class DeadLetterAdmin(GroupOperations):
                 letter = _letter_of(topic, message)
                 if letter is None:
                     continue
-                # Behind an unsettled segment the same dead letter can be there twice. The first one counts.
+                # After an unsettled segment the same dead letter can be there twice. The first one counts.
                 place = (letter.origin_topic, letter.origin_partition, letter.origin_offset)
                 same = (letter.group, *place, letter.failed_at_ms, letter.attempts)
                 if letter.offset in resolved:
@@ -133,13 +134,13 @@ class DeadLetterAdmin(GroupOperations):
         """Copy dead letters to the ends of the partitions from which they came, for their consumer groups only.
 
         Earlier dead letters of the same consumer group, partition and key are replayed before a chosen one, so that the
-        key keeps its order. A copy is behind all messages of its key that are in the partition by then. Other consumer
+        key keeps its order. A copy is after all messages of its key that are in the partition by then. Other consumer
         groups, and programs that read ranges, pass over it. A dead letter is replayed once, also if the call is
         repeated within an hour.
 
         Args:
             topic: The dead-letter topic.
-            letters: Dead letters as `dead_letters` told them; at most 100,000.
+            letters: Dead letters as `dead_letters` reported them; at most 100,000.
             into_new_topic: Also replay dead letters of a topic that was deleted, into the topic that has its name now.
                 Without it, such a dead letter is refused, and is not replayed before a chosen one of its key.
 
@@ -227,7 +228,7 @@ class DeadLetterAdmin(GroupOperations):
 
         Args:
             topic: The dead-letter topic.
-            letters: Dead letters as `dead_letters` told them; at most 100,000.
+            letters: Dead letters as `dead_letters` reported them; at most 100,000.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -308,8 +309,8 @@ def _is_of_deleted(letter: DeadLetter, made: Mapping[str, int]) -> bool:
 def _check_origin(letter: DeadLetter, made: Mapping[str, int]) -> None:
     """Check that the topic of a dead letter is still there.
 
-    Without it: 1. Topic orders is deleted, and made again for other messages. 2. A person replays what is left in its
-    dead-letter topic. 3. The consumer group gets messages of the deleted topic among those of the new one.
+    Without it: 1. Topic orders is deleted, and made again for other messages. 2. An administrator replays what is left
+    in its dead-letter topic. 3. The consumer group gets messages of the deleted topic among those of the new one.
 
     Raises:
         PreconditionError: It was deleted, and another one has its name.

@@ -106,9 +106,9 @@ class GroupPartition:
     """The place of a consumer group in a partition. `lag` is in messages; None: not known.
 
     The lag is the number of messages that are committed and not acknowledged. Messages that were set aside count, for
-    example those of parked keys: they are behind the place of the group in some cases, and before it in others.
+    example those of parked keys: they are after the place of the group in some cases, and before it in others.
 
-    `error` (with its number in the error catalogue) means that no broker could tell the consumer group's place. Then
+    `error` (with its number in the error catalogue) means that no broker knows the consumer group's place. Then
     `segment`, `acked_index` and `position` are lower bounds, and `end_position` means nothing.
 
     The server of an older segment may not know how long the open segment is. Then the end and the lag are lower bounds
@@ -121,11 +121,11 @@ class GroupPartition:
         in_flight_messages: Messages that consumers have and have not acknowledged. Here and below: 0 unless the mode is
             key_ordered or shared.
         aside_messages: Messages that were set aside, in the lists of keys that wait.
-        parked_keys: Keys that wait for a person.
+        parked_keys: Keys that wait for an administrator.
         delayed_keys: Keys that wait for their next attempt.
         forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
         consumers: The consumers that are given messages.
-        passed_messages: Messages behind the place of the group that were acknowledged one by one, or set aside.
+        passed_messages: Messages after the place of the group that were acknowledged one by one, or set aside.
 
     An `external` group has no consumers and no server. Its program reads ranges, and reported this place at
     `reported_at_ms` (ms since 1970).

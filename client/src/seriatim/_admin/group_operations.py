@@ -67,7 +67,7 @@ class GroupOperations(BrokerGroupAdmin):
         return list((await self._caller.admin("ListConsumerGroups", request, DEADLINE_S)).groups)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """The place of a consumer group in each partition. If no broker could tell it, the partition has an `error`.
+        """The place of a consumer group in each partition. If no broker could report it, the partition has an `error`.
 
         Raises:
             UnknownGroupError: The topic has no such consumer group.
@@ -128,8 +128,8 @@ class GroupOperations(BrokerGroupAdmin):
         """Carry out a plan of `plan_move`.
 
         On each partition the consumer group begins at the planned offset, in a new group epoch. Its earlier
-        acknowledgements there do not count any more. Running consumers go on: `on_group_change` tells each of them
-        before it gets the first message. They can no longer acknowledge messages that they got before.
+        acknowledgements there do not count any more. Running consumers continue: `on_group_change` notifies each of
+        them before it gets the first message. They can no longer acknowledge messages that they got before.
 
         Args:
             plan: A plan in which no row has an error.
@@ -229,7 +229,7 @@ class GroupOperations(BrokerGroupAdmin):
     async def resume_group(
         self, topic: str, group: str, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Let a paused consumer group go on. If it is not paused, nothing changes (`was_done`)."""
+        """Let a paused consumer group continue. If it is not paused, nothing changes (`was_done`)."""
         return await self._hold(topic, group, "resume", partitions)
 
     async def _hold(

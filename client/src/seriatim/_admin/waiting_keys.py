@@ -21,7 +21,7 @@ _ACTS: Final[dict[int, Literal["release", "skip", "dead_letter"]]] = {
     broker_pb2.KEY_OPERATION_SKIP: "skip",
     broker_pb2.KEY_OPERATION_DEAD_LETTER: "dead_letter",
 }
-"""What people do to keys, as a history names it."""
+"""What administrators do to keys, as a history names it."""
 
 
 class ConsumerGroupKeys(GroupOperations):
@@ -38,8 +38,8 @@ class ConsumerGroupKeys(GroupOperations):
     ) -> AsyncIterator[GroupKey]:
         """The keys of a consumer group that wait, by partition and name: those that failed, and those that are parked.
 
-        All that is told is on every copy that may serve the group. Keys that change while they are listed may be told
-        as they were before, or after.
+        All that is reported is on every copy that may serve the group. Keys that change while they are listed may be
+        reported as they were before, or after.
 
         Args:
             topic: The topic's name.
@@ -81,7 +81,7 @@ class ConsumerGroupKeys(GroupOperations):
                 request.after = answer.next
 
     async def release_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
-        """Let keys go on: their first messages are delivered again, with all their attempts.
+        """Let keys continue: their first messages are delivered again, with all their attempts.
 
         The answer comes when this is on every copy that may serve the group. If a key has changed since it was listed,
         it is not released, and its result has an error (also if the group was rewound or skipped since: a
@@ -90,7 +90,7 @@ class ConsumerGroupKeys(GroupOperations):
         Args:
             topic: The topic's name.
             group: The consumer group's name.
-            keys: Keys as `group_keys` told them.
+            keys: Keys as `group_keys` reported them.
 
         Returns:
             A result for each key, in the same order.
@@ -103,7 +103,7 @@ class ConsumerGroupKeys(GroupOperations):
         return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_RELEASE, keys)
 
     async def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
-        """Pass over the first message of each key: it counts as acknowledged, and the key goes on behind it.
+        """Pass over the first message of each key: it counts as acknowledged, and the key continues after it.
 
         See `release_keys` for arguments, results and errors. A request that is repeated passes over one message of a
         key.
@@ -111,7 +111,7 @@ class ConsumerGroupKeys(GroupOperations):
         return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_SKIP, keys)
 
     async def dead_letter_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
-        """Send the first message of each key to the group's dead-letter topic; the key goes on behind it.
+        """Send the first message of each key to the group's dead-letter topic; the key continues after it.
 
         See `release_keys` for arguments, results and errors. The result says that the message is on its way: it cannot
         be released or skipped any more. A group without a dead-letter topic gives an error for each key.

@@ -56,7 +56,7 @@ class WriterAdmin(BrokerGroupAdmin):
         return _described(await self._caller.publications("DescribeWriter", request, DEADLINE_S))
 
     async def delete_writer(self, topic: str, writer: str) -> None:
-        """Delete the record of a writer. If a writer of the same name is opened later, it begins anew, at any sequence.
+        """Delete the record of a writer. If a writer of the same name is opened later, it starts over, at any sequence.
 
         Brokers refuse a program that still publishes under the old record. Publications that are done stay.
 

@@ -184,7 +184,7 @@ def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
     Raises:
         ChecksumMismatchError: The body does not match its checksum, so it is not the one that was sent.
         BatchMismatchError: The body does not have `message_count` messages.
-        UnreadableBodyError: The body is not a whole record batch of `SCHEMA`, or it unpacks to too much.
+        UnreadableBodyError: The body is not a complete record batch of `SCHEMA`, or it unpacks to too much.
     """
     body = bytes(data)
     if google_crc32c.value(body) != crc:

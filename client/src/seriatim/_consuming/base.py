@@ -228,10 +228,10 @@ def _start_of(settings: ConsumerSettings, mode: str) -> Target:
 
 
 def _deleted_error(topic: str, *, made_again: bool = False) -> UnknownTopicError:
-    """The error with which the consumer of a deleted topic ends. It does not go on in a new topic of the same name.
+    """The error with which the consumer of a deleted topic ends. It does not continue in a new topic of the same name.
 
     The new topic has other messages and other partitions, and the consumer group has other cursors there. Only the
-    application can say whether the new messages belong behind those that it has read.
+    application can say whether the new messages belong after those that it has read.
     """
     again = " and made again; this consumer belongs to the deleted one" if made_again else ""
     remedy = "make a new consumer" if made_again else "if it is made again, make a new consumer"

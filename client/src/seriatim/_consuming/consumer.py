@@ -72,7 +72,7 @@ class Consumer(ConsumerBase[Subscription]):
         """Partitions that this consumer reads, and that another one of the group is to read.
 
         It gets nothing more of them. When the program has acknowledged all that it was given of a partition, the other
-        consumer goes on there. If that takes longer than 10 s, this one goes on, and is asked again later.
+        consumer continues there. If that takes longer than 10 s, this one continues, and is asked again later.
         """
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.yielding)
 
@@ -86,7 +86,7 @@ class Consumer(ConsumerBase[Subscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
         """
@@ -114,7 +114,7 @@ class Consumer(ConsumerBase[Subscription]):
             BadRequestError: An argument is beyond its limits.
             SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
                 Messages that were returned before can still be acknowledged.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
@@ -154,7 +154,7 @@ class Consumer(ConsumerBase[Subscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.

@@ -40,7 +40,7 @@ class Retry(Exception):  # noqa: N818 - not an error: the handler asks for anoth
     Args:
         delay_s: Seconds until then, up to 40 days; None: as the consumer group's policy says. The policy counts too if
             no broker could keep the delay.
-        reason: What went wrong, for people.
+        reason: What went wrong, for humans.
     """
 
     def __init__(self, delay_s: float | None = None, reason: str = "") -> None:
@@ -64,7 +64,7 @@ class Failed(NamedTuple):
 
     Attributes:
         delay_s: Seconds until the next attempt; None: as the policy says.
-        reason: What went wrong, for people.
+        reason: What went wrong, for humans.
         is_last: No other attempt can succeed.
     """
 
@@ -185,7 +185,7 @@ def check_handler(handler: object, pool: Executor | None) -> None:
 
 
 def limited(call: Callable[[T], Awaitable[object]], timeout_s: float | None) -> Callable[[T], Awaitable[object]]:
-    """How a handler is called that may take so many seconds; None: as long as it likes."""
+    """How a handler is called that may take this many seconds; None: as long as it likes."""
     if timeout_s is None:
         return call
 
@@ -259,7 +259,7 @@ def ended(error: HandlerEndedError) -> PreconditionError | BadRequestError:
     if error.is_pool:
         return PreconditionError(
             "the pool of the handlers has ended: one of its processes died, or it was shut down. The messages that "
-            "were worked on come again. Call run again with a new pool to go on"
+            "were worked on come again. Call run again with a new pool to continue"
         )
     return BadRequestError(
         "the handler returned a coroutine or a generator, so its work was not done: its message comes again. Pass the "

@@ -58,7 +58,7 @@ class TakesCredit(Protocol):
     """The stream on which a batch came, which gets credit back for it."""
 
     def give_credit(self, size_bytes: int, /) -> None:
-        """Give the broker credit for so many bytes."""
+        """Give the broker credit for this many bytes."""
 
 
 class _Paid:
@@ -274,10 +274,10 @@ class Inbox:
         self._fresh_until_s = subscription.core.lapses_at_us / 1e6
 
     def _read(self, chunk: Chunk, unpack: Callable[[Chunk], T]) -> T | None:
-        """Unpack a batch. If that fails, the error stays, and no message behind the batch is given out.
+        """Unpack a batch. If that fails, the error stays, and no message after the batch is given out.
 
         Without it: 1. A batch cannot be unpacked, and it has left the inbox. 2. The application catches the error and
-        asks again. 3. It gets the messages behind the batch. 4. It acknowledges them, and with them the messages of the
+        asks again. 3. It gets the messages after the batch. 4. It acknowledges them, and with them the messages of the
         batch, which it never got.
         """
         try:

@@ -36,7 +36,7 @@ from seriatim._values.settings import Start
 
 CONCURRENCY_MAX: Final = 10_000
 TURN_US: Final = 1_000
-"""If handlers do not wait for anything, one after another is called for so long, and then others have their turn."""
+"""If handlers do not wait for anything, one after another is called for this long, and then others have their turn."""
 
 RECEIVE_MAX: Final = 1_000
 """The most messages of one `receive`."""
@@ -45,16 +45,16 @@ RECEIVE_S_MAX: Final = 3_600.0
 HOLD_S_MAX: Final = 86_400.0
 
 GATHER_S: Final = 0.005
-"""When the first message of a `receive` is here, those of other partitions have so many seconds to come with it."""
+"""When the first message of a `receive` is here, those of other partitions have this many seconds to come with it."""
 
 ASK_ALL_S: Final = 0.02
-"""If the partitions that a `receive` asked have given nothing after so many seconds, all are asked."""
+"""If the partitions that a `receive` asked have given nothing after this many seconds, all are asked."""
 
 REST_S: Final = 1.0
-"""If no handler, iteration or `receive` has used the consumer for so many seconds, what waits in it goes back."""
+"""If no handler, iteration or `receive` has used the consumer for this many seconds, what waits in it goes back."""
 
 SLOW_S: Final = 60.0
-"""A handler that works on one message for so long is named in the log, because its key waits."""
+"""A handler that works on one message for this long is named in the log, because its key waits."""
 
 _log = guarded()
 
@@ -63,7 +63,7 @@ class KeyedMessage:
     """A message that is being worked on: `async with consumer_message as message`.
 
     If the block ends, the message is acknowledged. If the block raises, the message comes again later, before all later
-    messages of its key, and the exception goes on to the caller.
+    messages of its key, and the exception propagates to the caller.
 
     Or call `ack` or `nack`, once: further calls change nothing.
     """
@@ -135,7 +135,7 @@ class KeyedMessage:
 
         Args:
             delay_s: Seconds; None: as the consumer group's policy says.
-            reason: What went wrong, for people: at most 200 bytes are kept.
+            reason: What went wrong, for humans: at most 200 bytes are kept.
             is_last: No other attempt can succeed.
 
         Raises:
@@ -154,7 +154,7 @@ class KeyedMessage:
             self._run.fail(delay_s, handlers.cut(reason), is_last=is_last)
 
     def extend(self, hold_s: float) -> bool:
-        """Keep the message for so many seconds from now, also if that is less than before.
+        """Keep the message for this many seconds from now, also if that is less than before.
 
         A message of `receive` comes again if it is not acknowledged until then. Messages of an iteration or a handler
         are kept by themselves as long as the event loop runs and the program has this object; use this before work that
@@ -207,7 +207,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
         self._wanted = 0  # messages that calls of `receive` wait for
         self._receivers = 0
         self._partition_demand = Demand()
-        self._pushed = 0  # calls of `run` and iterations that go on
+        self._pushed = 0  # calls of `run` and iterations that continue
         self._rest: asyncio.TimerHandle | None = None
         return self._runs
 
@@ -266,9 +266,9 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
     def _begin_rest(self) -> None:
         """No part of the program takes messages now. Those that wait here would wait for ever, so they go back.
 
-        Without it: 1. `run` ends, because a handler raised `SystemExit` or the call was cancelled. 2. The program goes
-        on with something else, and does not close the consumer. 3. It extends the grants of 4,000 messages for ever,
-        and no other consumer gets their keys.
+        Without it: 1. `run` ends, because a handler raised `SystemExit` or the call was cancelled. 2. The program
+        continues with something else, and does not close the consumer. 3. It extends the grants of 4,000 messages for
+        ever, and no other consumer gets their keys.
         """
         self._rest = None
         self._demand(0)
@@ -294,7 +294,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is used with `receive`.
@@ -328,7 +328,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: An argument is beyond its limits.
@@ -368,7 +368,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
         return []
 
     def _ask(self, more: int) -> None:
-        """Ask the brokers for so many messages more, or fewer: each partition for its share."""
+        """Ask the brokers for this many messages more, or fewer: each partition for its share."""
         self._wanted += more
         for number, share in self._partition_demand.shares(self._wanted, list(self._subscriptions)).items():
             self._subscriptions[number].demand(share, 1)
@@ -451,9 +451,9 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
             self._runs.put_again(run)
 
     def has_failed(self, run: Grant, error: BaseException) -> bool:
-        """The application failed on the next message of a run: give it back. Returns whether the run goes on.
+        """The application failed on the next message of a run: give it back. Returns whether the run continues.
 
-        In an at-most-once group the message is lost, and the run goes on with the next one.
+        In an at-most-once group the message is lost, and the run continues with the next one.
         """
         failed = handlers.failed_by(error)
         if run.is_at_most_once:
@@ -512,13 +512,13 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler
                 cannot be called in the pool.
             PreconditionError: The consumer is used with `receive`. Or the pool has ended, for example because one of
-                its processes died: the messages that were worked on come again; a new call with a new pool goes on.
+                its processes died: the messages that were worked on come again; a new call with a new pool continues.
             BaseException: What a handler raised that is not an `Exception`, such as `KeyboardInterrupt`. Its message
                 comes again, here or at another consumer. A handler that is cancelled has failed, like one that raises.
 
@@ -551,7 +551,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
-            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer goes on trying: call
+            TlsHandshakeError: No broker was reached for some seconds, because of TLS. The consumer keeps trying: call
                 again, or close it.
             ClientFailureError: The consumer has ended because its own code failed.
             BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler is
@@ -582,7 +582,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
         concurrency: int,
         calls: PoolCalls[Any] | None = None,
     ) -> None:
-        """Have so many tasks do the same work, until one of them fails or all are done."""
+        """Have this many tasks do the same work, until one of them fails or all are done."""
         with self._pushing():
             numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
             self._worker_count += concurrency
@@ -834,7 +834,7 @@ class KeyedConsumer(ConsumerBase[KeyedSubscription]):
 
 
 def _counts(frame: GrantFrame) -> bool:
-    """Whether all grants of a batch are held. If one has ended, what is left of it is taken anew."""
+    """Whether all grants of a batch are held. If one has ended, what is left of it is taken again."""
     held = frame.subscription.held()
     return all(token in held for token in frame.tokens)
 

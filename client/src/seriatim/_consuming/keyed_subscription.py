@@ -82,7 +82,7 @@ class Grant:
         return not self._is_given_back and self.subscription.begin(self.token)
 
     def hold(self, hold_s: float | None, *, is_manual: bool) -> bool:
-        """The application needs the grant for so many seconds from now. Returns whether the grant counts.
+        """The application needs the grant for this many seconds from now. Returns whether the grant counts.
 
         Args:
             hold_s: Seconds; None: the deadline stays as it is.
@@ -96,7 +96,7 @@ class Grant:
         """The application does not work on it: others may have its messages now.
 
         Args:
-            is_unseen: The application did not get the next message, nor those behind it.
+            is_unseen: The application did not get the next message, nor those after it.
         """
         if not self.is_over:
             self.subscription.release((self.token,), is_unseen=is_unseen)
@@ -344,7 +344,7 @@ class KeyedBatch:
         Args:
             message: A message of this batch.
             delay_s: Seconds; None: as the consumer group's policy says.
-            reason: What went wrong, for people: at most 200 bytes are kept.
+            reason: What went wrong, for humans: at most 200 bytes are kept.
             is_last: No other attempt can succeed.
 
         Raises:
@@ -370,8 +370,8 @@ class KeyedSubscription(Subscribed):
         partition_id: Its id in the cluster.
         start_at: Where the consumer group begins if it has no cursor.
         config: Times.
-        in_flight_max: At most so many messages are granted and not acknowledged.
-        run_max: At most so many messages are in one grant; 0: as many as the broker likes.
+        in_flight_max: Maximum number of messages that are granted and not acknowledged.
+        run_max: Maximum number of messages that are in one grant; 0: as many as the broker likes.
     """
 
     core: KeyedPartitionConsumer
@@ -487,7 +487,7 @@ class KeyedSubscription(Subscribed):
 
     @entry
     def hold(self, token: int, hold_s: float | None, *, is_manual: bool) -> None:
-        """The application needs a grant for so many seconds from now."""
+        """The application needs a grant for this many seconds from now."""
         self._step(ct.Hold(token, None if hold_s is None else max(round(hold_s * 1000), 1), is_manual))
 
     @entry
@@ -497,7 +497,7 @@ class KeyedSubscription(Subscribed):
 
     @entry
     def demand(self, messages: int, run_max: int = 0) -> None:
-        """The application asks for so many messages from now on."""
+        """The application asks for this many messages from now on."""
         self._step(ct.Demanded(messages, run_max))
 
     def _wake(self) -> None:
@@ -529,7 +529,7 @@ class KeyedSubscription(Subscribed):
     ) -> bool:
         granted = event.granted
         (header, body) = batches[0]
-        # Protobuf makes the numbers of a column anew each time that it is read.
+        # Protobuf makes the numbers of a column again each time that it is read.
         tokens, counts, offsets = list(granted.token), list(granted.count), list(granted.offset)
         if not len(counts) == len(tokens) == len(granted.attempt) == len(granted.maybe_repeated):
             raise BadRequestError("a broker sent grants whose columns have different lengths")

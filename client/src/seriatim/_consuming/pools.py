@@ -132,7 +132,7 @@ class PoolCalls(Generic[T]):
         return True
 
     def close(self) -> None:
-        """No call is waited for any more. Functions that run go on."""
+        """No call is waited for any more. Functions that run continue."""
         if self._look is not None:
             self._look.cancel()
         if self._marks is not None:
@@ -154,7 +154,7 @@ class PoolCalls(Generic[T]):
         self._look_soon()
 
     def is_stuck(self, after_s: float) -> bool:
-        """Whether calls wait for a worker, and no function has begun for so long."""
+        """Whether calls wait for a worker, and no function has begun for this long."""
         return self.waiting > 0 and self._loop.time() - self.begun_at >= after_s
 
     def _submit(self, given: T, mark: tuple[int, int] | None, begun: Callable[[], None]) -> Future[Any]:
@@ -188,7 +188,7 @@ class PoolCalls(Generic[T]):
 def call_in_thread(
     function: Callable[[Any], object], given: Any, loop: asyncio.AbstractEventLoop, begun: Callable[[], None]
 ) -> tuple[float | None, str, bool] | str | None:
-    """Call a function in a thread, and tell the event loop before that it begins."""
+    """Call a function in a thread, and notify the event loop before that it begins."""
     try:
         loop.call_soon_threadsafe(begun)
     except RuntimeError:
@@ -198,7 +198,7 @@ def call_in_thread(
 
 @contextmanager
 def threads(count: int, pool: Executor | None) -> Iterator[Executor]:
-    """The pool, or so many threads until the end of the block. Functions that run then go on to their ends."""
+    """The pool, or this many threads until the end of the block. Functions that run then continue to their ends."""
     if pool is not None:
         yield pool
         return

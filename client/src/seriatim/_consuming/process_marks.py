@@ -1,4 +1,4 @@
-"""How a process of a pool tells that a function has begun: it writes the call's number into a file, at its place.
+"""How a process of a pool shows that a function has begun: it writes the call's number into a file, at its place.
 
 A pool says that a call is given to its processes, also if none of them has started yet. A new process imports the
 program first, which may take seconds.
@@ -21,7 +21,7 @@ class ProcessMarks:
     """The file, in the directory for temporary files, and its places.
 
     Args:
-        count: At most so many functions run at once.
+        count: Maximum number of functions that run at once.
 
     Raises:
         OSError: The file cannot be made.

@@ -39,11 +39,11 @@ class Servers:
     _failed: Callable[[BaseException], Any]
     _mode: records_pb2.ConsumerMode.ValueType = records_pb2.CONSUMER_MODE_EXCLUSIVE
     _questions: set[asyncio.Task[None]] = field(default_factory=set)
-    _untold: dict[int, str] = field(default_factory=dict)  # why brokers could not tell the server, by partition id
+    _untold: dict[int, str] = field(default_factory=dict)  # why brokers could not notify the server, by partition id
     _is_over: bool = False
 
     def why_untold(self, partition_id: int) -> str:
-        """Why the last question about a partition had no answer, for people; empty if it had one."""
+        """Why the last question about a partition had no answer, for humans; empty if it had one."""
         return self._untold.get(partition_id, "")
 
     async def ask(
@@ -78,7 +78,7 @@ class Servers:
             self._untold[partition_id] = exc.message
             # Rule `waits-for-a-rebuild` (I13): a consumer asks again while the coordinator lacks decisions. Without it:
             #   1. The coordinator comes back as an older copy. Brokers answer that it has lost decisions.
-            #   2. A person rebuilds it, as the runbook says. All consumers that asked meanwhile have ended.
+            #   2. An administrator rebuilds it, as the runbook says. All consumers that asked meanwhile have ended.
             if not (exc.retriable or isinstance(exc, CoordinatorBehindError)):
                 self._fail(exc)
             return None

@@ -22,7 +22,7 @@ PING_S: Final = 0.5
 consumer does not have to ask another broker for the server."""
 
 FAR_S: Final = 0.04
-"""A broker whose round trip takes so many seconds is far. A near one that is busy answers sooner."""
+"""A broker whose round trip takes this many seconds is far. A near one that is busy answers sooner."""
 
 SILENCE_S: Final = 1.0
 """If nothing came on a stream for this many seconds, not even an answer to a heartbeat, the client checks the
@@ -107,7 +107,7 @@ class Streams:
         self._stream_count = 0
         self._failed = failed
         self._doubted: set[Subscriber] = set()  # their broker answered that it may not deliver to them now
-        self._behind: dict[Subscriber, Place] = {}  # their consumer groups have gone on, and they were not told so
+        self._behind: dict[Subscriber, Place] = {}  # their consumer groups have continued, and they were not notified
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -265,10 +265,10 @@ class Streams:
     async def _check(self, link: ConsumeLink, subscription: Subscriber) -> None:
         """Ask another broker for the server, and give the stream up if its broker is not the server any more.
 
-        Rule `crossing-is-told` (I13): a broker tells by itself that the consumer group went on
-        to the next segment. It is given up only if it has not told it when it is in doubt once more. Without it:
+        Rule `crossing-is-told` (I13): a broker reports by itself that the consumer group continued to the next segment.
+        The stream is given up only if the broker has not reported it when the stream is in doubt once more. Without it:
         1. A heartbeat's answer says that the broker may not deliver now: it has just begun. The client asks another.
-        2. Meanwhile the consumer group goes on to the next segment. The question's answer names that segment, and the
+        2. Meanwhile the consumer group continues to the next segment. The question's answer names that segment, and the
            broker's own news are on their way: 25 ms.
         3. The client gives the stream up, with all other partitions on it, and complains of a healthy broker.
         """

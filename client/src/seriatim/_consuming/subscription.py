@@ -78,7 +78,7 @@ class Subscribed:
 
     @property
     def waits_for(self) -> str:
-        """What this consumer waits for, and where and why, for people."""
+        """What this consumer waits for, and where and why, for humans."""
         is_resolving = self.core.phase is ConsumerPhase.RESOLVING
         why = (is_resolving and self._shared.servers.why_untold(self.partition_id)) or self._not_opened
         return f"{self.core.waits_for}: {why}" if why else self.core.waits_for
@@ -270,7 +270,7 @@ class Subscribed:
         )
         if effect.what not in ("pause", "resume"):
             _log.warning(
-                "group %s on %s/%d begins anew at %s (%s)",
+                "group %s on %s/%d starts over at %s (%s)",
                 shared.group, shared.topic, self.number, format_offset(change.offset), effect.what,
             )  # fmt: skip
         if shared.on_group_change is not None:
@@ -288,7 +288,7 @@ class Subscribed:
         else:
             _log.warning(
                 "group %s will not get some messages, because they were declared lost or dropped by retention. "
-                "Give the consumer an on_gap to be told in the program. The gap: %s",
+                "Give the consumer an on_gap to be notified in the program. The gap: %s",
                 shared.group,
                 gap,
             )
@@ -355,7 +355,7 @@ class Subscription(Subscribed):
 
     @entry
     def grown(self, partitions: int) -> None:
-        """The topic has so many partitions now, and the consumer reads all of them."""
+        """The topic has this many partitions now, and the consumer reads all of them."""
         self._step(ct.Grown(partitions))
 
     def _join(self, effect: ct.SendJoin) -> broker_pb2.Join:
@@ -444,4 +444,4 @@ def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:
     try:
         call_back(name, callback, told)
     except Exception:
-        _log.exception("the application's %s raised an exception when it got %s; the consumer goes on", name, told)
+        _log.exception("the application's %s raised an exception when it got %s; the consumer continues", name, told)

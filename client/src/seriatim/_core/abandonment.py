@@ -1,12 +1,12 @@
 """Gives a batch up: at the delivery deadline, on an error that no retry can repair, or at the producer's end. Pure.
 
-    failed   if the batch is not doubtful. It and the batches behind it give their sequences back, and the next batch
+    failed   if the batch is not doubtful. It and the batches after it give their sequences back, and the next batch
              gets its number. None of them was ever stored, so under their new numbers they are new batches, with new
              headers.
-    unknown  if the batch is doubtful. The client cannot know which sequence the broker has, so the producer goes on
-             in the next producer epoch, from sequence 0. Doubtful batches behind it are settled as unknown too: the
+    unknown  if the batch is doubtful. The client cannot know which sequence the broker has, so the producer continues
+             in the next producer epoch, from sequence 0. Doubtful batches after it are settled as unknown too: the
              broker may refuse their numbers for ever, and under other numbers they could be stored twice. The other
-             batches behind it are proven not stored. They get new numbers in the new producer epoch, in their order.
+             batches after it are proven not stored. They get new numbers in the new producer epoch, in their order.
 
 Order holds over a change of the producer epoch. If a batch of the old producer epoch arrives after the first batch of
 the new one, the broker refuses it because of its producer epoch. If it arrived before, it is before it in the log.
@@ -28,14 +28,14 @@ def give_up(queue: BatchQueue, batch: Batch, error: ReplyError, effects: list[Ef
     """Settle a batch without an acknowledgement: as failed if it is proven not stored, else as unknown."""
     at = queue.batches.index(batch)
     behind = list(queue.batches)[at + 1 :]
-    # If a batch behind it is stored, so is this one, whatever the broker answered.
+    # If a batch after it is stored, so is this one, whatever the broker answered.
     doubtful = batch.doubtful or any(other.acked for other in behind)
     if doubtful:
         _go_on_in_next_epoch(queue, at, error, effects)
         return
-    assert not any(other.doubtful for other in behind), "what stood behind a refused batch was refused"
+    assert not any(other.doubtful for other in behind), "what stood after a refused batch was refused"
     effects.append(Settled(batch.batch_id, Outcome.FAILED, error=error))
-    # Rule `client-keeps-sequences` (GAP): a failed batch gives its sequence back to those behind it. Without it:
+    # Rule `client-keeps-sequences` (GAP): a failed batch gives its sequence back to those after it. Without it:
     # 1. The master has P's sequence 0. P sends a with sequence 1, and a is failed.
     # 2. P sends b with sequence 2.
     # 3. The master expects sequence 1. It refuses b as a gap, now and for ever.
@@ -61,7 +61,7 @@ def give_up_overdue(queue: BatchQueue, now_us: int, timeout_ms: int, effects: li
         timeout_ms: The delivery time-out, for the error message.
         effects: The list to which the outcomes are added.
     """
-    reason = ""  # of a batch, and of those behind it that were refused because of it
+    reason = ""  # of a batch, and of those after it that were refused because of it
     while queue.batches and queue.batches[0].deadline_us <= now_us:
         batch = queue.batches[0]
         assert not batch.acked
@@ -101,7 +101,7 @@ def _go_on_in_next_epoch(queue: BatchQueue, at: int, error: ReplyError, effects:
     # 1. P sends a with sequence 5, gets no answer, and gives a up as unknown. The master has stored a.
     # 2. P sends b, which has as many messages as a, with sequence 5 in the same producer epoch.
     # 3. The master takes b for a repeat of a, and answers ok with a's offset. P calls b ok, and b is on no disk.
-    # If b has another number of messages, the master refuses b. If P went on behind a's sequences instead, and no
+    # If b has another number of messages, the master refuses b. If P continued after a's sequences instead, and no
     # broker had a, the master would refuse b as a gap for ever.
     queue.epoch += 1
     queue.producer_run.alive = False

@@ -12,10 +12,10 @@ the latest. Events and effects are in `consumer_types`. The core checks:
 * If a delivery has an older server epoch than the grant, it is dropped, because that server has lost its serving right.
   A delivery with a newer server epoch and without a new `Joined` is a violation.
 * If no heartbeat of a grant was answered for `session_ms`, its deliveries are dropped, and the consumer looks for the
-  server anew. A cut, or a pause of this process, may have held them back while another consumer got the same messages.
+  server again. A cut, or a pause of this process, may have held them back while another consumer got the same messages.
   The age of a heartbeat counts from its sending.
-* A grant in a higher group epoch begins anew, at any place: the consumer group was rewound, or lost its place. The
-  application is told before it gets a message of this grant.
+* A grant in a higher group epoch starts over, at any place: the consumer group was rewound, or lost its place. The
+  application is notified before it gets a message of this grant.
 * If the server asks the consumer to yield the partition to another one, the application gets nothing more under this
   grant until the server says that it need not. So what it has ends at a known index, and the other consumer begins
   there.
@@ -79,7 +79,7 @@ class PartitionConsumer(Joining):
 
     def __init__(self, config: ConsumerConfig, subscription_base: int = 0, spread_over: int = 0) -> None:
         super().__init__(config, subscription_base)
-        self.spread_over = spread_over  # so many partitions of the topic the consumer reads, which are all; else 0
+        self.spread_over = spread_over  # this many partitions of the topic the consumer reads, which are all; else 0
         self.at_most_once = False  # as the server said last: what is delivered is acknowledged
         self.begun_index = 0  # where the grant began
         self.yielding = 0  # the number of the question to yield that is not over; 0: there is none
@@ -172,7 +172,7 @@ class PartitionConsumer(Joining):
             self._told_over = self.spread_over
 
     def _tell_spread(self, effects: list[Effect]) -> None:
-        """Tell the server of more partitions than the join said."""
+        """Notify the server of more partitions than the join said."""
         if self._told_over != self.spread_over and self.phase in HEARD:
             assert self._stream is not None
             self._told_over = self.spread_over
@@ -213,7 +213,7 @@ class PartitionConsumer(Joining):
         # Rule `client-acks-early` (I3, I8): only the application acknowledges, so `_ack_wanted` stays. Without it:
         # 1. The application gets message a. The client acknowledges a at once.
         # 2. The application dies before it has worked on a.
-        # 3. The next consumer begins behind a, and no consumer ever works on a.
+        # 3. The next consumer begins after a, and no consumer ever works on a.
         self.next_index = self._given_below = end
 
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
@@ -229,7 +229,7 @@ class PartitionConsumer(Joining):
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
         if self._is_heard(event.subscription):
             here = event.segment == self.segment
-            # If the gap is in an earlier segment, this segment is whole. If it is in a later one, the consumer group
+            # If the gap is in an earlier segment, this segment is complete. If it is in a later one, the consumer group
             # has left this segment, and the event of its end was lost: the server got no answer when it moved the
             # cursor, and later found it moved.
             self._gap = self._gap or event.segment >= self.segment
@@ -238,7 +238,8 @@ class PartitionConsumer(Joining):
             self._tell_gone(first, end_of_gap(event), event.reason, 0, effects)
 
     def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
-        """Pass over messages that retention dropped, and tell the application. It has nothing to acknowledge there."""
+        """Pass over messages that retention dropped, and notify the application. It has nothing to acknowledge
+        there."""
         if not self._is_heard(event.subscription) or self._is_outdated(event.segment):
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
@@ -269,8 +270,8 @@ class PartitionConsumer(Joining):
         if event.grant != self.grant or self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             return
         assert event.index <= self.next_index, "only what was delivered can be acknowledged"
-        # Rule `acked-with-the-last`: with the last message that the application has, the skip behind it is acknowledged
-        # too. Without it: 1. The application works on the last message of a sealed segment. 2. A skip behind it comes.
+        # Rule `acked-with-the-last`: with the last message that the application has, the skip after it is acknowledged
+        # too. Without it: 1. The application works on the last message of a sealed segment. 2. A skip after it comes.
         # 3. The application acknowledges the message. 4. It has no later message to acknowledge, so the skip is never
         # acknowledged, and the consumer group stays in front of it for ever.
         index = self.next_index if event.index >= self._given_below else event.index
@@ -281,7 +282,7 @@ class PartitionConsumer(Joining):
     def _is_outdated(self, segment: int) -> bool:
         """Whether an outdated server says this, whose answer to the join did not count (`_takes_join`).
 
-        The deadline of the join finds another server, or the server answers anew. Without it: 1. The consumer group is
+        The deadline of the join finds another server, or the server answers again. Without it: 1. The consumer group is
         in segment 3. The coordinator is restored from a copy in which it is in segment 1. 2. The server of segment 1,
         whose server epoch is higher, answers the join. Its answer does not count. 3. Its first delivery ends the
         consumer.

@@ -100,7 +100,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """The topic has more partitions, and this consumer reads all of them: so many."""
+    """The topic has more partitions, and this consumer reads all of them: this many."""
 
     partitions: int
 
@@ -244,7 +244,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The application needs a grant for so long from now. `is_manual`: it is extended only when the application asks.
+    """The application needs a grant for this long from now. `is_manual`: it is extended only when the application asks.
 
     `hold_ms` None: the deadline stays as it is.
     """
@@ -267,7 +267,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Demanded:
-    """The application asks for so many messages from now on, in grants of at most `run_max` messages (0: any)."""
+    """The application asks for this many messages from now on, in grants of at most `run_max` messages (0: any)."""
 
     messages: int
     run_max: int = 0
@@ -372,7 +372,7 @@ class SendYielded:
 
 @dataclass(frozen=True, slots=True)
 class SendSpreadOver:
-    """Tell the server that this consumer reads so many partitions, which are all of the topic."""
+    """Tell the server that this consumer reads this many partitions, which are all of the topic."""
 
     stream: int
     subscription: int
@@ -428,7 +428,7 @@ class SendExtend:
 
 @dataclass(frozen=True, slots=True)
 class SendDemand:
-    """Ask for so many messages, in grants of at most `run_max` messages (0: any)."""
+    """Ask for this many messages, in grants of at most `run_max` messages (0: any)."""
 
     stream: int
     subscription: int
@@ -496,7 +496,7 @@ class Passed:
 class GapFound:
     """A gap, for the application.
 
-    `end_offset`: the first offset behind it; 0: it ends with the segment. `messages`: the most messages that can be
+    `end_offset`: the first offset after it; 0: it ends with the segment. `messages`: the most messages that can be
     missing; 0: not known.
     """
 

@@ -25,7 +25,7 @@ CREDIT_SPAN_US: Final = 30_000
 """The window covers this time at the present rate of reading, besides the round trips. At 500 MB/s that is 15 MB."""
 
 SPAN_TRIPS: Final = 2
-"""And so many round trips: one for the credit and the bytes, another for packets that are late."""
+"""And this many round trips: one for the credit and the bytes, another for packets that are late."""
 
 MEASURED_COUNT: Final = 8
 """The shortest of the newest 8 round trips counts, because an answer may have waited behind other bytes."""

@@ -1,7 +1,7 @@
 """How much a producer may have on its way to a broker: more over a distance, or its rate would fall with it. Pure.
 
 A batch is answered when another member has it too. That member is taken to be as far from the master as the client is,
-so an answer takes two round trips. Twice that is counted, because packets that are late hold up those behind them.
+so an answer takes two round trips. Twice that is counted, because packets that are late hold up those after them.
 
 Without it:
 

@@ -52,7 +52,7 @@ NEVER_US: Final = 1 << 62
 """Later than any time."""
 
 DROPPED: Final = "dropped by retention"
-"""The reason of a gap, for people."""
+"""The reason of a gap, for humans."""
 
 _TOLD_MAX: Final = 3
 """The consumer follows this many referrals from one broker to another without a pause. Then it asks again."""
@@ -77,7 +77,7 @@ _JOINED = (ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 
 
 def end_of_gap(event: GapDeclared) -> int:
-    """The first offset behind a declared gap."""
+    """The first offset after a declared gap."""
     return make_offset(event.segment, event.to_index) if event.to_index else make_offset(event.segment + 1, 0)
 
 
@@ -130,7 +130,7 @@ class Joining(State):
         self._retry_at_us = 0
         self._deadline_us = 0  # for the answer to the join
         self._server_is_outdated = False  # its last answer to the join was older than what is known
-        self._told: tuple[Told, ...] = ()  # what the application was told to be gone
+        self._told: tuple[Told, ...] = ()  # what the application knows to be gone
         self._alive_us = 0  # when the newest heartbeat that the server has answered (or the join) was sent
 
     @property
@@ -140,7 +140,7 @@ class Joining(State):
 
     @property
     def group_epoch(self) -> int:
-        """The group epoch that the server told last; 0: none yet."""
+        """The group epoch that the server reported last; 0: none yet."""
         return self._group_epoch
 
     @property
@@ -150,13 +150,13 @@ class Joining(State):
 
     @property
     def waits_for(self) -> str:
-        """What the consumer waits for, and where, for people."""
+        """What the consumer waits for, and where, for humans."""
         address = self._place.address if self._place is not None else ""
         tries = f" (try {self._failures + 1})" if self._failures else ""
         match self.phase:
             case ConsumerPhase.RESOLVING:
                 than = f", other than the one at {address}, of which it complained" if self._complain else ""
-                return f"brokers to tell its server{than}{tries}"
+                return f"brokers to report its server{than}{tries}"
             case ConsumerPhase.OPENING:
                 return f"a stream to its server at {address}{tries}"
             case ConsumerPhase.JOINING:
@@ -214,7 +214,7 @@ class Joining(State):
             # Rule `client-late-deliveries` (I9, I11): a grant lives as long as its heartbeats are answered. What comes
             # under a lapsed grant is dropped. Without it:
             # 1. A cut holds back deliveries of the server under this grant.
-            # 2. Another server and another consumer take over, and the consumer group goes on.
+            # 2. Another server and another consumer take over, and the consumer group continues.
             # 3. The cut heals. The application gets the old deliveries without a flag, because they were the first when
             #    they were sent.
             self._lapse(now_us, jitter, effects)
@@ -371,21 +371,22 @@ class Joining(State):
         return True
 
     def _begin_anew(self, event: Joined, *, is_next: bool) -> None:
-        """The consumer group reads on from another place. What is gone from there on is told anew.
+        """The consumer group reads on from another place. What is gone from there on is reported again.
 
-        A person who rewinds may also ask for messages that are gone already, before the place where it begins. So all
-        is told anew then, and also if this may have missed a rewind, because `event` is not of the next group epoch.
+        An administrator who rewinds may also ask for messages that are gone already, before the place where it begins.
+        So all is reported again then, and also if this may have missed a rewind, because `event` is not of the next
+        group epoch.
         """
         is_rewound = event.begun_by is not None or not is_next
         self._told = () if is_rewound else told_below(self._told, make_offset(event.segment, event.index))
 
     def _tell_gone(self, first: int, end: int, reason: str, messages: int, effects: list[Effect]) -> None:
-        """Tell the application of a gap, but for what it was told before.
+        """Notify the application of a gap, but for what was reported to it before.
 
-        Rule `told-by-one-server` (TOLD): what another server has told is not told again. Without it:
-          1. Segment 1 is declared lost. The server of segment 2 tells a consumer of it.
-          2. The consumer group goes on to segment 3 before a message is acknowledged. Its server does not know what was
-             told, and tells the consumer of segment 1 again.
+        Rule `told-by-one-server` (reported): what another server has reported is not notified again. Without it:
+          1. Segment 1 is declared lost. The server of segment 2 notifies a consumer of it.
+          2. The consumer group continues to segment 3 before a message is acknowledged. Its server does not know what
+             was reported, and notifies the consumer of segment 1 again.
           3. The application counts each lost message twice.
         """
         self._told, parts = tell(self._told, Told(first, end, messages))
@@ -405,7 +406,7 @@ class Joining(State):
             self.phase = ConsumerPhase.RESOLVING
 
     def _hold(self, paused: bool, index: int, effects: list[Effect]) -> None:
-        """Tell the application if the consumer group was paused or resumed."""
+        """Notify the application if the consumer group was paused or resumed."""
         if paused != self.paused:
             self.paused = paused
             what: Literal["pause", "resume"] = "pause" if paused else "resume"

@@ -6,8 +6,8 @@ A grant has messages of one key, under a token. The application works on them in
 * Only a grant that is held counts: it ends when its messages are acknowledged, when the application fails on one, when
   the server says so, and when the server or the stream is lost.
 * Within a grant, only the next message can be acknowledged.
-* When the consumer group moves on to the next segment, grants go on there under the same tokens. Acknowledgements that
-  were not confirmed are repeated there.
+* When the consumer group moves on to the next segment, grants continue there under the same tokens. Acknowledgements
+  that were not confirmed are repeated there.
 """
 
 from __future__ import annotations
@@ -47,23 +47,24 @@ from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining, end_of_gap
 from .state import State
 
 UNCONFIRMED_MAX: Final = 10_000
-"""At most so many requests with acknowledgements are kept for a repetition. Older ones are not repeated: their messages
-may come again."""
+"""Maximum number of requests with acknowledgements that are kept for a repetition. Older ones are not repeated: their
+messages may come again."""
 
 TOKENS_MAX: Final = 50_000
-"""At most so many tokens are in one request."""
+"""Maximum number of tokens that are in one request."""
 
 ALL_MESSAGES: Final = 100_000
 """A demand for as many messages as the consumer's other limits allow. It is renewed when half of it is used up."""
 
 ROWS_SOON: Final = 1_000
-"""At most so many acknowledgements wait for more. Fewer do if the consumer is given few messages at once: the server
-gives more when a fourth of what the consumer may hold is acknowledged, so nothing is gained by an earlier request."""
+"""Maximum number of acknowledgements that wait for more. Fewer do if the consumer is given few messages at once: the
+server gives more when a fourth of what the consumer may hold is acknowledged, so nothing is gained by an earlier
+request."""
 
 ROWS_SHARE: Final = 4
 
 FAIL_MS: Final = 5
-"""Failures of so many ms are told together, behind what was acknowledged before them. Each on its own would cost a
+"""Failures of this many ms are reported together, after what was acknowledged before them. Each on its own would cost a
 broker as much as some hundred messages."""
 
 RELEASE_MS: Final = 0
@@ -97,7 +98,7 @@ class KeyedPartitionConsumer(Joining):
         config: Times.
         subscription_base: Subscriptions are numbered from there.
         on_demand: It is granted what the application asks for (`Demanded`), and nothing before.
-        in_flight_max: At most so many messages are granted and not acknowledged.
+        in_flight_max: Maximum number of messages that are granted and not acknowledged.
     """
 
     __slots__ = (
@@ -133,10 +134,10 @@ class KeyedPartitionConsumer(Joining):
         self._rows_soon = min(max(in_flight_max // ROWS_SHARE, 1), ROWS_SOON)
         self.on_demand = on_demand
         self.at_most_once = False  # as the server said last: what is granted does not come again
-        self._demand = 0  # so many messages are asked for, and have not come
+        self._demand = 0  # this many messages are asked for, and have not come
         self._run_max = 0
         self._released: dict[bool, list[int]] = {True: [], False: []}
-        """Tokens of grants that were given back, not told to the server yet: of unseen messages, and of others."""
+        """Tokens of grants that were given back, not reported to the server yet: of unseen messages, and of others."""
         self.grants: dict[int, HeldGrant | int] = {}  # by token
         self._tokens: list[int] = []  # of acknowledgements that are not sent,
         self._acked: list[int] = []  # and their offsets
@@ -144,9 +145,9 @@ class KeyedPartitionConsumer(Joining):
         self._send_at_us = 0
         self._number = 0  # of the last request with acknowledgements
         self._unconfirmed: deque[tuple[int, tuple[int, ...], tuple[int, ...]]] = deque()
-        self._failed: list[Fail] = []  # not told to the server yet
+        self._failed: list[Fail] = []  # not reported to the server yet
         self._carries = False  # the consumer group has moved to the next segment, and the grants with it
-        self._claims = False  # the server of the next segment must hear which grants go on
+        self._claims = False  # the server of the next segment must hear which grants continue
         self._grant_ms = 0
         self._extend_at_us = 0
 
@@ -376,7 +377,7 @@ class KeyedPartitionConsumer(Joining):
         del self.grants[event.token]
         self._started.pop(event.token, None)
         effects.append(GrantsEnded((event.token,)))
-        # What fails while the consumer is on its way to the next server is told there.
+        # What fails while the consumer is on its way to the next server is notified there.
         # Without it: 1. The consumer group moves to the next segment, and the grants with it. 2. The application fails
         # on k:5 before the consumer has joined there. 3. The consumer extends the grant for ever.
         self._plan(now_us)
@@ -451,7 +452,7 @@ class KeyedPartitionConsumer(Joining):
             self._send_demand(effects)
 
     def _claim(self, now_us: int, effects: list[Effect]) -> None:
-        """Tell the server of the next segment which grants go on, and repeat what was not confirmed."""
+        """Notify the server of the next segment which grants continue, and repeat what was not confirmed."""
         assert self._stream is not None
         for number, tokens, offsets in self._unconfirmed:
             effects.append(SendAcks(self._stream, self.subscription, number, tokens, offsets, ()))
@@ -482,7 +483,7 @@ class KeyedPartitionConsumer(Joining):
 
     def _end_grant(self, effects: list[Effect]) -> None:
         if self._carries:
-            return  # the grants go on at the server of the next segment, once it is found
+            return  # the grants continue at the server of the next segment, once it is found
         was_active = self.phase is ConsumerPhase.ACTIVE and bool(self.grants or self._tokens)
         self._tokens, self._acked, self._started = [], [], {}
         self._unconfirmed.clear()

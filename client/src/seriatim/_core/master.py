@@ -112,7 +112,7 @@ class Master(State):
             return False
         if known is not None and (route.segment, route.master_broker) == (known.segment, known.master_broker):
             if route.master_address == known.master_address or self.stream is not None:
-                # The same master and segment, as of a later chain epoch. Send attempts that are under way go on.
+                # The same master and segment, as of a later chain epoch. Send attempts that are under way continue.
                 self.route = replace(route, master_address=known.master_address)
                 return False
         elif known is not None and route.epoch == known.epoch:

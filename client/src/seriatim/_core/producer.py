@@ -14,7 +14,7 @@ acknowledgement in `abandonment`, the way to the master in `master`. This module
 them, above all a reply:
 
 *Late answers.* `ok` of any send attempt, in any producer run, settles the batch. An error ends only the send attempt
-that it names. If it proves that this attempt was not stored, it also ends those behind it in the producer run. Only an
+that it names. If it proves that this attempt was not stored, it also ends those after it in the producer run. Only an
 error of the current producer run decides whether a new one is needed. Replies to a number that a batch no longer has
 are ignored: after a batch got a new number, only replies to producer runs from `first_run` on are about it.
 """

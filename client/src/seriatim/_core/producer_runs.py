@@ -46,7 +46,7 @@ class ProducerRun(State):
         self.in_flight_count = 0  # how many of those have no answer in it
         self.in_flight_bytes = 0
         self.reply_due_us = 0  # counted from the oldest batch in flight, or from the last answer
-        self.is_excused = False  # this silence was counted anew once, because the client did not run
+        self.is_excused = False  # this silence was counted again once, because the client did not run
         self.window_batches = window_batches
         self.window_bytes = window_bytes
         self._streams: dict[int, int] = {}  # by producer run; of all that may have open send attempts
@@ -87,7 +87,7 @@ class ProducerRun(State):
         self.epoch = epoch
         # Rule `client-forgets` (GAP, I13): a producer run begins with the oldest batch that is not settled. Without it:
         # 1. P sends a. The partition moves to broker group B before a master has stored a.
-        # 2. P begins the next producer run behind a, with b.
+        # 2. P begins the next producer run after a, with b.
         # 3. Bm, the new master, expects a's sequence, and refuses b as a gap. P never sends a again.
         self.sent_count = self.in_flight_count = self.in_flight_bytes = 0
 

@@ -71,7 +71,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A new batch, behind all earlier ones. The caller chooses `batch_id`.
+    """A new batch, after all earlier ones. The caller chooses `batch_id`.
 
     `waited_us` is the time since the application gave the batch's oldest message. It counts for the delivery timeout.
     """

@@ -17,7 +17,8 @@ _BEGINNING: Final = 0
 
 
 class Loss(NamedTuple):
-    """The offsets [start, end), whose messages are gone. A person `declared` them lost, or retention dropped them."""
+    """The offsets [start, end), whose messages are gone. An administrator `declared` them lost, or retention dropped
+    them."""
 
     start: int
     end: int
@@ -30,7 +31,7 @@ class RangeCursor:
     Args:
         partition_id: The partition's id in the cluster.
         start: The first offset.
-        end: The first offset behind the range.
+        end: The first offset after the range.
         checksum: The function for CRC-32C.
     """
 
@@ -73,7 +74,7 @@ class RangeCursor:
         return index - header.base_index, last - header.base_index
 
     def skip(self, segment: int, from_index: int, to_index: int, value: int) -> int:
-        """Skip a repeat. `value` is the value of the checksum chain behind it.
+        """Skip a repeat. `value` is the value of the checksum chain after it.
 
         Returns how many messages of the range it has.
 
@@ -144,4 +145,4 @@ class RangeCursor:
         return at, index
 
     def _violation(self, what: str) -> OrderViolationError:
-        return OrderViolationError(f"behind {format_offset(self.offset)} came {what}")
+        return OrderViolationError(f"after {format_offset(self.offset)} came {what}")

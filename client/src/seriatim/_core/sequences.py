@@ -3,11 +3,11 @@
 A number is a producer epoch and a base sequence. In a producer epoch the numbers follow one another without a hole. A
 batch keeps its number over all send attempts. Only `abandonment` changes it.
 
-*A refusal also ends the batches behind it in the producer run.* After a broker refused a batch of a producer run, it
+*A refusal also ends the batches after it in the producer run.* After a broker refused a batch of a producer run, it
 takes no later batch of that run. And when it truncates a batch, it truncates everything above it too. So if an answer
 proves that batch b of run r is not stored, it proves the same for each later batch of run r. No other reply is needed.
 
-It follows: if a batch is not doubtful, no batch behind it is, because each of their send attempts was behind one of its
+It follows: if a batch is not doubtful, no batch after it is, because each of their send attempts was after one of its
 send attempts. (`abandonment.give_up` asserts this.)
 """
 
@@ -33,7 +33,7 @@ class BatchQueue(State):
     next_sequence: int = 0
 
     def append(self, event: Enqueue, deadline_us: int) -> None:
-        """Number a new batch and put it behind all others."""
+        """Number a new batch and put it after all others."""
         count, size_bytes = event.message_count, event.size_bytes
         self.batches.append(Batch(event.batch_id, count, size_bytes, deadline_us, self.epoch, self.next_sequence))
         self.size_bytes += size_bytes
@@ -52,7 +52,7 @@ class BatchQueue(State):
         self.drop_acked()
 
     def end_send_attempts(self, reply: Replied, error: ReplyError) -> None:
-        """End the refused send attempt. If the error proves something, end those behind it in the run as well."""
+        """End the refused send attempt. If the error proves something, end those after it in the run as well."""
         for batch in self.batches:
             if batch.epoch != reply.producer_epoch:
                 continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 UNSERVED_S: Final = 10.0
-"""A partition is served nothing if it has waited for so long, in seconds. A switch takes less."""
+"""A partition is served nothing if it has waited for this long, in seconds. A switch takes less."""
 
 ASK_S_MAX: Final = 320.0
 """The longest pause between two questions about a partition, in seconds. An idle consumer asks so often."""
@@ -30,7 +30,7 @@ class Waiting(NamedTuple):
 
 
 class Unserved(NamedTuple):
-    """A partition that is served nothing, for how many seconds, and its lag; None: no broker could tell it."""
+    """A partition that is served nothing, for how many seconds, and its lag; None: no broker could report it."""
 
     number: int
     for_s: float
@@ -56,7 +56,7 @@ class ServiceWatch:
 
     @property
     def unserved(self) -> tuple[int, ...]:
-        """The partitions that were told, and are still served nothing."""
+        """The partitions that were reported, and are still served nothing."""
         return tuple(number for number, wait in self._waits.items() if wait.is_told)
 
     def look(self, now: float, waiting: Iterable[Waiting]) -> list[int]:
@@ -79,7 +79,7 @@ class ServiceWatch:
         return [number for _, number in due[:ASKED_MAX]]
 
     def answered(self, now: float, asked: Iterable[int], lags: Mapping[int, int | None]) -> list[Unserved]:
-        """Take in the lags, and return the partitions to tell people of, those that wait longest first.
+        """Take in the lags, and return the partitions to notify administrators of, those that wait longest first.
 
         Args:
             now: The time.
@@ -103,7 +103,7 @@ class ServiceWatch:
         return sorted(found, key=lambda one: -one.for_s)
 
     def take_over(self) -> list[Unserved]:
-        """The partitions that were told and are served again, each once, and how long it took."""
+        """The partitions that were reported and are served again, each once, and how long it took."""
         over, self._over = self._over, []
         return over
 

@@ -45,7 +45,7 @@ class Backlog:
     # ---- room ----------------------------------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be taken now: they fit, and no other sender waits in line.
+        """Whether this many bytes may be taken now: they fit, and no other sender waits in line.
 
         Raises:
             SeriatimError: The producer is closed or has ended; the error says why.
@@ -67,7 +67,7 @@ class Backlog:
             raise self._refusal.with_traceback(None)
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line until so many bytes fit, at least until the next turn of the event loop.
+        """Wait in line until this many bytes fit, at least until the next turn of the event loop.
 
         Raises:
             SeriatimError: The producer was closed, or ended, meanwhile.

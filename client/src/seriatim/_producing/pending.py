@@ -189,7 +189,7 @@ class _Columns:
 
 
 class _Table(NamedTuple):
-    """A record batch that becomes one batch, perhaps together with those behind it."""
+    """A record batch that becomes one batch, perhaps together with those after it."""
 
     begun_at: float
     batch: Any
@@ -213,7 +213,7 @@ class _Table(NamedTuple):
         return self._replace(batch=piece, sink=self.sink.first(count), payload_bytes=size_bytes)
 
     def rest(self, count: int, size_bytes: int) -> _Table:
-        """It without its first rows, which take so many bytes."""
+        """It without its first rows, which take this many bytes."""
         rest, sink = self.batch.slice(count), self.sink.rest(count)
         return self._replace(batch=rest, sink=sink, payload_bytes=self.payload_bytes - size_bytes)
 

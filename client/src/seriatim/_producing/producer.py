@@ -253,7 +253,7 @@ class Producer:
             PreconditionError: The producer is closed; nothing was taken.
             UnknownTopicError: The topic was deleted; nothing was taken.
             UnavailableError: The message is over the limit, or the topic has fewer partitions, as far as the producer
-                knows, and no broker told whether that has changed; nothing was taken.
+                knows, and no broker reported whether that has changed; nothing was taken.
             ClientFailureError: The producer has ended because its own code failed.
 
         An exception that the application's partitioner raises goes to the caller; nothing was taken.
@@ -485,7 +485,7 @@ class Producer:
         """Send all messages that linger, and wait until every message that was taken is settled.
 
         It never raises because of an outcome. If the producer has ended because its own code failed, the messages that
-        were on their way count as unknown. If the call is cancelled, sending goes on.
+        were on their way count as unknown. If the call is cancelled, sending continues.
         """
         self._check_home()
         await self._settle_all()

@@ -237,7 +237,7 @@ class Routes:
 
 
 def deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
-    """The error with which the producer of a deleted topic ends. It does not go on in a new topic of the same name.
+    """The error with which the producer of a deleted topic ends. It does not continue in a new topic of the same name.
 
     Its messages were taken for the deleted topic, with that topic's partitions and order. The client can no longer
     learn the outcome of those that were sent. Only the application can say whether they belong into the new topic.

@@ -1,4 +1,4 @@
-"""The writer as users see it: it publishes sets of rows to many partitions of a topic, each set whole and once."""
+"""The writer as users see it: it publishes sets of rows to many partitions of a topic, each set as a whole and once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTEMPT_DEADLINE_S: Final = 15.0
-"""Seconds for one broker's answer. Then the client asks another one. A decided publication goes on meanwhile."""
+"""Seconds for one broker's answer. Then the client asks another one. A decided publication continues meanwhile."""
 
 PAUSE_S: Final = 0.1
 
@@ -92,7 +92,7 @@ class Writer(Closing):
 
         Returns:
             The sequence that was decided last; None: no publication was decided yet. The brokers finish a decided
-            publication in any case, so go on with a higher sequence.
+            publication in any case, so continue with a higher sequence.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -185,7 +185,7 @@ class Writer(Closing):
 
         Raises:
             WriterFencedError: Another program has opened the writer since. If this publication was decided before, the
-                brokers finish it, and that program was told its sequence.
+                brokers finish it, and that program was reported its sequence.
             UnknownWriterError: The writer was deleted since, or never opened.
             WriterOwnedError: Another owner uses the writer.
             PublicationDiffersError: This sequence was published with other rows.

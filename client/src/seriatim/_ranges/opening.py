@@ -66,7 +66,7 @@ async def open_range(
 
 def _check_is_there(offset: int, end: int, where: str) -> None:
     if offset > end:
-        text = f"offset {format_offset(offset)} is behind the end of {where}, which is {format_offset(end)}"
+        text = f"offset {format_offset(offset)} is after the end of {where}, which is {format_offset(end)}"
         raise OffsetOutOfRangeError(text, end=end)
 
 

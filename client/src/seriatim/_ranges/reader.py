@@ -89,7 +89,8 @@ class RangeReader(Closing):
     """The messages of [start, end) of a partition, in their order, each once. Get one from `Client.read_range`.
 
     Iterate over it for messages, or over `tables()` for Arrow tables; not over both at once. It belongs to no consumer
-    group and moves no cursor. The reader goes on at `offset`, and has given out all messages below. You may stop in the
+    group and moves no cursor. The reader continues at `offset`, and has given out all messages below. You may stop in
+    the
     middle: after `close` the brokers keep nothing of the reader.
 
     Attributes:
@@ -97,7 +98,7 @@ class RangeReader(Closing):
         incarnation: The incarnation of the topic that is read.
         partition: The partition's number in the topic.
         start: The first offset of the range.
-        end: The first offset behind the range.
+        end: The first offset after the range.
         skipped: The number of messages that the reader has skipped so far, because they repeat earlier ones.
 
     Raises:
@@ -107,7 +108,7 @@ class RangeReader(Closing):
         PreconditionError: The topic was deleted and another one has its name, or the reader is closed.
         OrderViolationError: The members that answer send only messages that do not follow.
 
-    Each later call raises the same error. If a call is cancelled, the next one goes on where the reader is.
+    Each later call raises the same error. If a call is cancelled, the next one continues where the reader is.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class RangeReader(Closing):
 
     @property
     def offset(self) -> int:
-        """The offset at which the reader goes on. It has given out all messages below."""
+        """The offset at which the reader continues. It has given out all messages below."""
         return self._messages[-1].offset if self._messages else self._given
 
     # ---- life ----
@@ -217,7 +218,7 @@ class RangeReader(Closing):
             raise PreconditionError("the reader of the range is closed")
         if self._error is not None:
             raise self._error
-        # A cancelled call has ended the generator. The next call makes a new one, which goes on at the cursor.
+        # A cancelled call has ended the generator. The next call makes a new one, which continues at the cursor.
         while self._rows is not None or not self._cursor.is_done:
             self._rows = self._rows or self._read()
             try:
@@ -253,7 +254,7 @@ class RangeReader(Closing):
                     raise
                 error = exc  # the end existed when the reader began, but this broker does not know it yet
             except CoordinatorBehindError as exc:
-                error = exc  # a person may be rebuilding the coordinator
+                error = exc  # an administrator may be rebuilding the coordinator
             except RequestError as exc:
                 if isinstance(exc, UnknownTopicError):
                     await self._check_topic()
@@ -265,7 +266,7 @@ class RangeReader(Closing):
             elif error is not None or not self._hints:
                 if loop.time() - failed_at > self._read_timeout_s:
                     raise self._stuck(error)
-                _log.debug("a range read goes on at another broker: %s", error)
+                _log.debug("a range read continues at another broker: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -347,7 +348,7 @@ class RangeReader(Closing):
                     case _:
                         self._pass_over(event)
         if not self._cursor.is_done:
-            raise UnavailableError(f"{address} ended the stream without saying where the range goes on")
+            raise UnavailableError(f"{address} ended the stream without saying where the range continues")
 
     def _end(self, address: str, end: ranges_pb2.RangeEnd) -> None:
         """A broker has sent all that it has. The brokers that it names have the rest, or those not asked yet."""
@@ -394,7 +395,7 @@ class RangeReader(Closing):
         gone = LostRange(self.topic, self.partition, loss.start, loss.end, reason)  # type: ignore[arg-type]
         if self._on_loss is None:
             raise MessagesGoneError(
-                f"{gone}; to read on behind them, give the reader an on_loss, or begin at "
+                f"{gone}; to read on after them, give the reader an on_loss, or begin at "
                 f"{format_offset(self._cursor.offset)}",
                 start=loss.start,
                 end=loss.end,

@@ -17,10 +17,10 @@ class PartitionOffset:
         incarnation: The topic's incarnation. A later topic of the same name has another one, and other offsets.
         partition: The partition's number in the topic.
         partition_id: The partition's id in the cluster.
-        offset: The offset of the place: of the next message at or behind it.
+        offset: The offset of the place: of the next message at or after it.
         position: The number of messages before the place since the partition was made.
         bytes_before: The bytes of their batches; None: not known.
-        blocked: A segment is UNSETTLED, so the messages behind it have no place in the order yet. The end is then the
+        blocked: A segment is UNSETTLED, so the messages after it have no place in the order yet. The end is then the
             beginning of that segment, until one of its members is back.
         found: If a time was asked for: whether there is a message at or after it. If not, `offset` is the end.
         epoch: The chain epoch of the record by which the broker answered.
@@ -65,7 +65,7 @@ class RangePiece:
 
     Attributes:
         start: The first offset.
-        end: The first offset behind the piece.
+        end: The first offset after the piece.
         rows: The number of messages. Repeats that readers skip count too.
         size_bytes: The bytes of their batches. None: no broker that has them answered, so the piece is not cut.
         brokers: The names of the brokers that have the messages, as the chain record says.

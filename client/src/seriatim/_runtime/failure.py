@@ -1,7 +1,7 @@
 """Failures of the client's own code: the first one ends the producer or the consumer.
 
 An unexpected exception is a bug. It may leave any state behind: a batch that is taken and not sent, or a reply that is
-half read. A producer that went on after it could give a message the receipt of another one, or wait for ever. A
+half read. A producer that continued after it could give a message the receipt of another one, or wait for ever. A
 consumer could pass over a message.
 
 So the first such exception ends the producer or the consumer. A producer settles as *unknown* all messages that it took
@@ -29,8 +29,8 @@ class Failure:
     """The first failure of one producer or consumer, which ends it.
 
     Args:
-        what: The name of the producer or consumer, for people.
-        meaning: What a failure means for the messages, for people.
+        what: The name of the producer or consumer, for humans.
+        meaning: What a failure means for the messages, for humans.
         end: Ends the producer or consumer. Called once, with the error with which everything is settled.
     """
 
@@ -105,7 +105,7 @@ def entry(method: Callable[Concatenate[F, P], None]) -> Callable[Concatenate[F, 
 
 
 def attempt(action: Callable[..., Any], *args: Any) -> None:
-    """Do one step of ending a producer or consumer. If it fails, log that; the caller goes on with the next step."""
+    """Do one step of ending a producer or consumer. If it fails, log that; the caller continues with the next step."""
     try:
         action(*args)
     except Exception:

@@ -56,7 +56,7 @@ class Home:
         _open.add(self)
 
     def check(self) -> None:
-        """Refuse to go on in another event loop, thread or process.
+        """Refuse to continue in another event loop, thread or process.
 
         Raises:
             PreconditionError: The text says what to do.
@@ -90,7 +90,7 @@ class Home:
 
 
 def check_process(pid: int) -> None:
-    """Refuse to go on in a process that was forked from the client's process `pid`.
+    """Refuse to continue in a process that was forked from the client's process `pid`.
 
     Raises:
         PreconditionError: This is another process.

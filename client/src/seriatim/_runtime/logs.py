@@ -15,7 +15,7 @@ _has_told = False
 
 
 class GuardedLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs as the logger does, and raises nothing. The first failure of a handler is told on stderr."""
+    """Logs as the logger does, and raises nothing. The first failure of a handler is reported on stderr."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Give a record to the logger's handlers. All other methods call this one."""
@@ -39,8 +39,8 @@ def _tell(exc: Exception) -> None:
     _has_told = True
     with suppress(Exception):  # stderr may take nothing either, or be closed
         sys.stderr.write(
-            f"a handler of the logger 'seriatim' raised {type(exc).__name__}: the client goes on, and lines of its log "
-            "may be missing\n"
+            f"a handler of the logger 'seriatim' raised {type(exc).__name__}: the client continues, and lines of its "
+            "log may be missing\n"
         )
 
 

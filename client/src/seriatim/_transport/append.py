@@ -229,7 +229,7 @@ class AppendLink:
         self._offer_room()
 
     def _offer_room(self) -> None:
-        """Tell as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
+        """Report as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
         count = len(self._unanswered)
         if self.has_room:
             _offer(self.waiting_for_room, self._batches_max - count)
@@ -304,7 +304,7 @@ class AppendLinks:
         return self._users.get((partition_id, producer))
 
     def open(self, address: str, user: AppendUser) -> AppendLink | None:
-        """The link, if it is up. Else open it; `user` is told by `link_up` or `link_down`."""
+        """The link, if it is up. Else open it; `user` is notified by `link_up` or `link_down`."""
         assert not self._closed
         link = self._links.get(address) or self._begin(address)
         link.users[user] = None
@@ -353,7 +353,7 @@ class AppendLinks:
             task.cancel()
 
     def opened(self, link: AppendLink) -> None:
-        """A link is up: tell its users."""
+        """A link is up: notify its users."""
         for user in list(link.users):
             user.link_up(link)
 
@@ -364,7 +364,7 @@ class AppendLinks:
             self.ended(link)
 
     def ended(self, link: AppendLink, refusal: SeriatimError | None = None) -> None:
-        """A link has ended: tell its users. `refusal`: the broker speaks another protocol."""
+        """A link has ended: notify its users. `refusal`: the broker speaks another protocol."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
         stream = link.stream if link.is_up else None

@@ -45,7 +45,7 @@ class Certificates:
         return self._contexts.dialing(), self._server_name
 
     def explain(self, details: str) -> str | None:
-        """Why a connection failed, for people, from gRPC's details; None: TLS is not the cause."""
+        """Why a connection failed, for humans, from gRPC's details; None: TLS is not the cause."""
         return tls.explain(details, shows_certificate=self._shows_certificate)
 
 

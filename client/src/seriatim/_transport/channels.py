@@ -38,7 +38,7 @@ MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """The brokers' own limit for one gRPC message."""
 
 RETIRED_GRACE_S: Final = 7 * 86_400.0
-"""Seconds for which calls that began on a channel may go on after it was given up. Streams live as long as their
+"""Seconds for which calls that began on a channel may continue after it was given up. Streams live as long as their
 users."""
 
 WARM_MAX: Final = 16
@@ -53,7 +53,7 @@ SLOW_S: Final = 0.3
 about 20 ms."""
 
 WATCH_END_S: Final = 0.2
-"""At the end the client waits so many seconds until gRPC has ended the watches of the channels."""
+"""At the end the client waits this many seconds until gRPC has ended the watches of the channels."""
 
 _ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
@@ -149,13 +149,14 @@ class Channels:
         return asyncio.get_running_loop().time() - self._opened_at[channel] > SLOW_S
 
     async def _watch(self, address: str, purpose: Purpose, channel: Any) -> None:
-        """Give the channel up when its connection is lost or was not made in `COLD_S`. Calls under way on it go on."""
+        """Give the channel up when its connection is lost or was not made in `COLD_S`. Calls under way on it
+        continue."""
         is_lost = False
         with suppress(TimeoutError, grpc.aio.UsageError):
             async with asyncio.timeout(COLD_S):
                 if channel.get_state() is grpc.ChannelConnectivity.IDLE:
                     # Wait for one change only, and not for another state: on a busy machine the channel may connect and
-                    # lose its connection before we are told, and then it is IDLE again.
+                    # lose its connection before we are reported, and then it is IDLE again.
                     await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
                 # After an attempt to connect it becomes READY. Only from there, perhaps unseen, it becomes IDLE again.
                 await _wait_for(channel, lambda state: state in _ONCE_CONNECTED)
@@ -178,8 +179,8 @@ class Channels:
     def _retire_all(self) -> None:
         """The certificates have changed: new calls get new channels.
 
-        A channel keeps its first certificates, also when it connects again. Calls under way on it go on. It is closed
-        when the last of them has ended.
+        A channel keeps its first certificates, also when it connects again. Calls under way on it continue. It is
+        closed when the last of them has ended.
         """
         retired, self._channels = self._channels, {}
         self._warm.clear()
@@ -191,7 +192,7 @@ class Channels:
         self._retired.pop(channel, None)
 
     def explain(self, details: str | None) -> tuple[str, bool]:
-        """Why a connection failed, for people, from gRPC's details; and whether TLS is the cause."""
+        """Why a connection failed, for humans, from gRPC's details; and whether TLS is the cause."""
         return explain(details, self._certificates)
 
     def drop(self, address: str, purpose: Purpose, channel: Any) -> None:
@@ -203,7 +204,7 @@ class Channels:
             self._close_later(address, channel.close(None))
 
     def renew(self, address: str, purpose: Purpose, channel: Any) -> None:
-        """Use another channel for new calls, because this one may be silent. Calls under way on it go on."""
+        """Use another channel for new calls, because this one may be silent. Calls under way on it continue."""
         if self._channels.get((address, purpose)) is channel:
             del self._channels[address, purpose]
             self._retire(address, channel)
@@ -226,7 +227,7 @@ class Channels:
             del self._warm[next(iter(self._warm))]
 
     def rest(self, address: str) -> None:
-        """Stop trying to connect for appending, until a call needs the connection. Calls under way go on.
+        """Stop trying to connect for appending, until a call needs the connection. Calls under way continue.
 
         A channel without a connection dials five times a second.
         """

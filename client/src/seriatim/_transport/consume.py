@@ -26,7 +26,7 @@ OPEN_DEADLINE_S: Final = 1.0
 
 MANY_MAX: Final = 1_000
 MANY_BYTES_MAX: Final = 256 << 10
-"""At most so many requests, and bytes of them, leave in one frame."""
+"""At most this many requests, and bytes of them, leave in one frame."""
 
 
 class ConsumeListener(Protocol):
@@ -87,7 +87,7 @@ class ConsumeLink:
             self._wake()
 
     def give_credit(self, size_bytes: int) -> None:
-        """Give credit back: the application took so many bytes, or the client dropped them."""
+        """Give credit back: the application took this many bytes, or the client dropped them."""
         if not self._is_over and (granted := self._credit.free(size_bytes, _now_us())):
             self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
 

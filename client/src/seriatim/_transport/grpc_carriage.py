@@ -102,7 +102,7 @@ class GrpcCarriage:
 
     def close(self) -> None:
         """See `carriage.Carriage`. The call is forgotten: as long as it is referred to, gRPC keeps the whole channel,
-        and tells of its end when the event loop may be closed."""
+        and reports its end when the event loop may be closed."""
         call, self._call, self._channel = self._call, None, None
         if call is not None:
             call.cancel()

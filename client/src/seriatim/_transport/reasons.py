@@ -1,4 +1,4 @@
-"""The reasons of failed connections, for people, from what gRPC says."""
+"""The reasons of failed connections, for humans, from what gRPC says."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 from seriatim._transport.channels import Channels, StreamPurpose
 
 FAILURES_MAX: Final = 2
-"""After so many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""
+"""After this many failures in a row a port is avoided. One failure says little: the broker may have ended just then."""
 
 AVOIDED_S: Final = 600.0
-"""A port is avoided for so many seconds. A port that lets nothing through costs a stream half a second each time."""
+"""A port is avoided for this many seconds. A port that lets nothing through costs a stream half a second each time."""
 
 ASK_DEADLINE_S: Final = 0.9
 """Seconds for a broker's answer, with the time to connect, besides a round trip. It answers from memory. A connection
@@ -86,7 +86,7 @@ class StreamPorts:
             return None
         try:
             answer = await self._ask(address, purpose)
-        except UnsupportedVersionError:  # the hello over gRPC tells which protocols there are
+        except UnsupportedVersionError:  # the hello over gRPC shows which protocols there are
             return None
         if not answer.port:
             return None

@@ -31,7 +31,7 @@ KEEPALIVE: Final = (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3
 number of probes, and the time in ms for which sent bytes may be unconfirmed. Without it:
 
 1. A broker's machine vanishes, and comes back.
-2. Nothing tells the client, which sends nothing on its warm stream.
+2. Nothing notifies the client, which sends nothing on its warm stream.
 3. A partition moves to that broker, and gets this stream.
 4. The stream breaks, and the partition complains of a healthy master.
 """

@@ -70,7 +70,7 @@ ROUND_PAUSE_S: Final = 0.05
 """Seconds between two rounds over all addresses, until the deadline."""
 
 REBUILD_PAUSE_S: Final = 0.5
-"""The same while brokers answer that the coordinator lacks decisions: a person may be rebuilding it."""
+"""The same while brokers answer that the coordinator lacks decisions: an administrator may be rebuilding it."""
 
 ASKED_AT_ONCE_MAX: Final = 64
 """The most questions of one client that are under way at once. After the loss of a master with a thousand partitions,
@@ -134,7 +134,7 @@ class _NoAnswerError(Exception):
     """A broker did not answer, or answered that it cannot answer now. Another broker must be asked.
 
     Attributes:
-        reason: Why, for people.
+        reason: Why, for humans.
         may_be_taken: Whether the broker may have taken the request.
         told: The error that the broker answered; None if it was not reached, or not in time.
     """
@@ -297,7 +297,7 @@ class Caller:
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the admin service. One outside `READS` is not sent again if a broker may have taken it."""
         call = _managing(broker_pb2_grpc.AdminStub, method, request, timeout_s)
-        # A program that begins makes its consumer group first. What else a person does is refused at once.
+        # A program that begins makes its consumer group first. What else an administrator does is refused at once.
         return await self._call(replace(call, waits_for_rebuild=method == "CreateConsumerGroup"), None, None)
 
     async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:

@@ -19,7 +19,7 @@ from seriatim._runtime.logs import guarded
 from seriatim._transport.channels import WARM_MAX
 
 SPREAD_S: Final = 2.0
-"""A warm stream is opened within so many seconds, at random. When a broker ends, all its clients learn at the same
+"""A warm stream is opened within this many seconds, at random. When a broker ends, all its clients learn at the same
 moment which broker is the next one, and a TLS handshake takes the broker some 4 ms of its event loop."""
 
 PAUSE_S_MAX: Final = 60.0

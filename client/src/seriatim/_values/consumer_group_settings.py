@@ -64,8 +64,8 @@ class RetryPolicy:
             each is twice the one before. `list`: 1 to 32 delays, of which the last one is used again.
         jitter_percent: A delay is longer or shorter by up to this part of it, 0 to 100.
         exhausted: What is done after the last attempt. `block`: the message is tried for ever, at the last delay.
-            `park_key`: its key waits until a person releases it; only in groups that are key_ordered. `dead_letter`:
-            it goes to the dead-letter topic.
+            `park_key`: its key waits until an administrator releases it; only in groups that are key_ordered.
+            `dead_letter`: it goes to the dead-letter topic.
         dead_letter_topic: Only with `dead_letter`: the topic. Empty: `<topic>.<group>.dead`.
         grant_ms: How long a consumer has for the messages of a grant if it does not extend it, 1 s to 24 h. The
             consumers of this package extend their grants while a handler runs.
@@ -146,13 +146,13 @@ class GroupKey:
         partition: The partition's number in the topic.
         name: The name of the key among brokers.
         key: The key; None: the message has no key, or the key is longer than 1,024 bytes.
-        state: `delayed`: it waits for its next attempt. `parked`: it waits for a person. `forwarding`: its first
-            message is on its way to the dead-letter topic.
+        state: `delayed`: it waits for its next attempt. `parked`: it waits for an administrator. `forwarding`: its
+            first message is on its way to the dead-letter topic.
         attempts: How many attempts on its first message have failed.
-        turn: How often a person released it.
+        turn: How often an administrator released it.
         first_offset: The offset of its first message; 0: the server has not read it yet.
         messages: How many messages wait under the key, as far as the server has read.
-        ready_at_ms: When its next attempt may begin, in ms since 1970; 0: now, or it waits for a person.
+        ready_at_ms: When its next attempt may begin, in ms since 1970; 0: now, or it waits for an administrator.
         error: The last error.
         group_epoch: The group epoch in which it waits. A rewind or another mode begins the next one.
     """
@@ -248,7 +248,7 @@ def settings_to_proto(
 
 
 def settings_of(written: records_pb2.GroupSettings) -> GroupSettings | None:
-    """The settings that a broker told; None if it told a mode of a later version."""
+    """The settings that a broker reported; None if it reported a mode of a later version."""
     mode = _MODE_NAMES.get(written.mode)
     if mode is None:
         return None
@@ -282,13 +282,13 @@ def state_to_number(state: str) -> int:
 
 
 def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
-    """A key that a broker told.
+    """A key that a broker reported.
 
     Raises:
-        CorruptionError: The broker does not tell in which epoch of the group the key waits.
+        CorruptionError: The broker does not report in which epoch of the group the key waits.
     """
     if not written.group_epoch:
-        raise CorruptionError(f"a broker does not tell the group epoch of key {name_to_text(written.name)}")
+        raise CorruptionError(f"a broker does not send the group epoch of key {name_to_text(written.name)}")
     return value_of(
         GroupKey,
         written,

@@ -85,7 +85,7 @@ class Message(NamedTuple):
         topic: The topic's name.
         partition: The partition's number in the topic.
         offset: The message's offset in the partition, in 63 bits: the segment's number and the index in it. Offsets
-            order like the log. `place` shows it to people.
+            order like the log. `place` shows it to administrators.
         key: The key; None if it was sent without one.
         value: The payload.
         timestamp_ms: The time that the sender gave, or the time of the send, in ms since 1970.
@@ -114,25 +114,25 @@ class Message(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The partition and the offset for people, as `partition/segment:index`. Receipts print it, too.
+        """The partition and the offset for humans, as `partition/segment:index`. Receipts print it, too.
 
-        Commands take and print the part behind the slash.
+        Commands take and print the part after the slash.
         """
         return f"{self.partition}/{format_offset(self.offset)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that will not be delivered, because a person declared them lost or retention dropped them.
+    """Messages that will not be delivered, because an administrator declared them lost or retention dropped them.
 
     Attributes:
         topic: The topic's name.
         partition: The partition's number in the topic.
         offset: The offset of the first missing message.
-        reason: Why they are missing, as a text for people.
-        end_offset: The first offset behind the gap.
-        messages: At most so many messages are missing; None: not known. Repeats count too, although readers would skip
-            them.
+        reason: Why they are missing, as human-readable text.
+        end_offset: The first offset after the gap.
+        messages: Upper bound of the number of messages that are missing; None: not known. Repeats count too, although
+            readers would skip them.
     """
 
     topic: str
@@ -224,7 +224,7 @@ class GroupChange:
         topic: The topic's name.
         partition: The partition's number in the topic.
         what: `rewind` or `skip`: the next message is the one at `offset`. `pause`: nothing is delivered until `resume`.
-            `moved`: the consumer group begins anew at `offset` for another reason. Either a segment was lost or
+            `moved`: the consumer group starts over at `offset` for another reason. Either a segment was lost or
             dropped, or no broker was left that knew the acknowledgements.
         group_epoch: The group epoch from now on. Messages that were delivered in an earlier one can no longer be
             acknowledged.

@@ -139,10 +139,10 @@ class ConsumerSettings:
     with a higher delivery attempt."""
 
     in_flight_max: int = 1_000
-    """Only in key-ordered and shared mode: at most so many messages of a partition are given to the consumer and not
-    acknowledged, 1 to 100,000. The consumer holds their keys, so a slow consumer should hold few."""
+    """Only in key-ordered and shared mode: maximum number of messages of a partition that are given to the consumer and
+    not acknowledged, 1 to 100,000. The consumer holds their keys, so a slow consumer should hold few."""
     run_max: int = 0
-    """Only in key-ordered mode: at most so many messages of a key are given at once; 0: up to 256."""
+    """Only in key-ordered mode: maximum number of messages of a key that are given at once; 0: up to 256."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.start, int | datetime) and self.start not in (None, "earliest", "latest"):

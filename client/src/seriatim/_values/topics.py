@@ -22,14 +22,14 @@ def is_same(known: Topic, found: Topic) -> bool:
     Rule `rebuilt-is-the-same` (I13): a topic is known by its partition ids, which no other topic ever gets. A rebuild
     of the coordinator gives a topic whose record was lost a new incarnation. Without it:
       1. The coordinator loses its data. Producers and consumers wait.
-      2. A person rebuilds it. The topic is there with all its messages, under another incarnation.
+      2. An administrator rebuilds it. The topic is there with all its messages, under another incarnation.
       3. The clients take it for a new topic. They end, and say that theirs was deleted and made again.
     The rebuild may know fewer partitions than there were.
 
     Partition ids are unique only within a cluster, and each cluster counts from the same number. A rebuild keeps the
     cluster's id, so a topic in a cluster with another id is another one. Without it:
       1. The cluster is removed with all its disks. A new one is made at the same address, with a topic of that name.
-      2. The topic has the same partition ids. The clients go on in it as if it had been rebuilt.
+      2. The topic has the same partition ids. The clients continue in it as if it had been rebuilt.
       3. The consumers wait at offsets of the old one, and the producers' messages begin in the middle.
     """
     if known.cluster_id and found.cluster_id and known.cluster_id != found.cluster_id:
@@ -40,7 +40,7 @@ def is_same(known: Topic, found: Topic) -> bool:
 
 
 def told_topic(answer: broker_pb2.GetTopicResponse) -> Topic:
-    """The topic that a broker tells, and of which cluster it is."""
+    """The topic that a broker reports, and of which cluster it is."""
     return topic_of(answer.topic, answer.cluster_id)
 
 

@@ -67,7 +67,8 @@ def _noticing_the_readers_end() -> Iterator[None]:
 
 
 SUMMARY_MAX: Final = 300
-"""Characters of a command's first sentence in the list of commands: each is shown whole, on several lines if needed."""
+"""Characters of a command's first sentence in the list of commands: each is shown in full, on several lines if
+needed."""
 
 
 class RootGroup(click.Group):
@@ -186,7 +187,7 @@ def _forget_unwritten() -> None:
 
 
 def _with_output(command: click.Command) -> click.Command:
-    """Let a command and its sub-commands take --output too, because people write it at the end of the line.
+    """Let a command and its sub-commands take --output too, because users write it at the end of the line.
 
     The list of the sub-commands shows the whole first sentence of each.
 
@@ -195,7 +196,7 @@ def _with_output(command: click.Command) -> click.Command:
     if not any("--output" in parameter.opts for parameter in command.params):
         option = click.Option(
             ["--output"], type=click.Choice(OUTPUTS), expose_value=False, callback=_take_output,
-            help="As before the command: text for people, or json for programs.",
+            help="As before the command: human-readable text, or json for programs.",
         )  # fmt: skip
         command.params.append(option)
     if isinstance(command, click.Group):
@@ -228,7 +229,7 @@ _IN_A_CLONE: Final = {
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:
-    """The error that a person can do something about, also if a task group wrapped it. None: it is a bug."""
+    """The error that an administrator can do something about, also if a task group wrapped it. None: it is a bug."""
     if isinstance(error, SeriatimError | OSError):
         return error
     if isinstance(error, BaseExceptionGroup):

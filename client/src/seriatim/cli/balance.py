@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.5
 PATIENCE_S: Final = 15.0
 """If no open segment moves for this many seconds, the command ends. The controller has left out the rest, because
-something changed, and it looks anew."""
+something changed, and it looks again."""
 
 
 @click.command()

@@ -150,7 +150,8 @@ async def _follow(
     is_done: Callable[[BrokerGroup], bool],
     left: Callable[[BrokerGroup], str],
 ) -> BrokerGroup:
-    """Look every `LOOK_S` until it is done. If a person ends the command before, the cluster still finishes it."""
+    """Look every `LOOK_S` until it is done. If an administrator ends the command before, the cluster still finishes
+    it."""
     known: BrokerGroup | None = None
     began = time.monotonic()
     async with live_line(

@@ -156,7 +156,7 @@ class _Waits:
         changed: Called when `lines` have changed.
 
     Attributes:
-        lines: A line for people for each partition that waits.
+        lines: A line for humans for each partition that waits.
     """
 
     def __init__(self, admin: Admin, known: dict[int, Chain], changed: Callable[[], None]) -> None:
@@ -219,14 +219,14 @@ def _draw(chains: Sequence[Chain], width: int, *, show_all: bool) -> RenderableT
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("segment", type=click.IntRange(1))
-@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The person who says so.")
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The administrator who says so.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def declare_gap(settings: Settings, topic: str, partition: int, segment: int, issuer: str, yes: bool) -> None:
     """Declare SEGMENT of PARTITION a gap, because all disks that had it are lost for good.
 
-    Consumer groups whose cursor is in it go on behind it, and their consumers are told. They never get its messages. If
-    one of its disks returns later, brokers refuse it. You cannot take this back.
+    Consumer groups whose cursor is in it continue after it, and their consumers are notified. They never get its
+    messages. If one of its disks returns later, brokers refuse it. You cannot take this back.
     """
     if not yes:
         confirm_first(

@@ -68,7 +68,7 @@ class ConsumeOptions:
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--group", "-g", help="The consumer group. It goes on where it stopped. Without a group nothing is remembered."
+    "--group", "-g", help="The consumer group. It continues where it stopped. Without a group nothing is remembered."
 )
 @click.option(
     "--from",
@@ -395,7 +395,7 @@ class Consumption:
         """Record that the user ends the command.
 
         It counts as the end of the topic if no message came for `IDLE_S`. A consumer that shares its partitions cannot
-        know that: messages may wait for another consumer, for their next attempt, or for a person.
+        know that: messages may wait for another consumer, for their next attempt, or for an administrator.
         """
         self._record_end(drained=self._idle_s() >= IDLE_S and not isinstance(self._consumer, Received))
 

@@ -50,7 +50,7 @@ ALL_PARKED = click.option("--all-parked", is_flag=True, help="All keys that are 
 @click.option("--all-states", is_flag=True, help="Also keys that wait for their next attempt, or are forwarded.")
 @click.pass_obj
 def parked(settings: Settings, topic: str, name: str, partition: int | None, all_states: bool) -> None:
-    """List the keys of GROUP that are parked: they wait until a person releases them.
+    """List the keys of GROUP that are parked: they wait until an administrator releases them.
 
     Give a key to `group release` to have its messages delivered again, or to `group skip --key` to pass over its first
     message.
@@ -79,7 +79,7 @@ def parked(settings: Settings, topic: str, name: str, partition: int | None, all
 def release(
     settings: Settings, topic: str, name: str, keys: tuple[bytes, ...], all_parked: bool, partition: int | None
 ) -> None:
-    """Let keys of GROUP go on: their first messages are delivered again, with all their attempts.
+    """Let keys of GROUP continue: their first messages are delivered again, with all their attempts.
 
     Give --key or --all-parked. A key that only waits for its next attempt is tried at once.
     """
@@ -103,7 +103,7 @@ def dead_letter(
     partition: int | None,
     yes: bool,
 ) -> None:
-    """Send the first message of keys of GROUP to the group's dead-letter topic. The keys go on behind it.
+    """Send the first message of keys of GROUP to the group's dead-letter topic. The keys continue after it.
 
     Give --key or --all-parked. `seriatim dead-letter` lists and replays what is there.
     """

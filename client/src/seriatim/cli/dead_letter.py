@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT: Final = 100
 CHOSEN_MAX: Final = 100_000
 VALUE_SHOWN: Final = 500
-"""So many bytes of a value are shown as text."""
+"""How many bytes of a value are shown as text."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -71,9 +71,11 @@ def dead_letter() -> None:
 @PARTITION
 @click.option("--key", type=KEY, metavar="KEY", help="Only dead letters with this key. [default: all]")
 @click.option(
-    "--after", type=OFFSET, metavar="SEGMENT:INDEX", help="Only dead letters behind this one. With --partition."
+    "--after", type=OFFSET, metavar="SEGMENT:INDEX", help="Only dead letters after this one. With --partition."
 )
-@click.option("--limit", type=click.IntRange(1), default=LIMIT_DEFAULT, show_default=True, help="Show at most so many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=LIMIT_DEFAULT, show_default=True, help="Maximum number to show."
+)
 @click.pass_obj
 def list_(
     settings: Settings,
@@ -102,7 +104,7 @@ def list_(
     if len(found) > limit:
         last = found[limit - 1]
         place = f"--partition {last.partition} --after {format_offset(last.offset)}"
-        echo(f"there are more: raise --limit, or go on with {place}", err=True)
+        echo(f"there are more: raise --limit, or continue with {place}", err=True)
 
 
 @dead_letter.command()
@@ -168,7 +170,7 @@ def replay(
     into_new_topic: bool,
     **choice: Any,
 ) -> None:
-    """Give dead letters to their consumer groups again, each at the end of its partition, behind all of its key.
+    """Give dead letters to their consumer groups again, each at the end of its partition, after all of its key.
 
     Choose with --offset, --key or --all. Earlier dead letters of the same key are replayed too, before the chosen ones.
     Other consumer groups do not get the copies. If the topic of a dead letter was deleted and made again since, it is

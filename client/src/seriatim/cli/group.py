@@ -139,7 +139,7 @@ def _none(row: GroupPartition) -> str:
 
 
 def _next_is_at_least(row: GroupPartition) -> bool:
-    """Whether no broker knows the group's place: it is at `next_offset` or behind it."""
+    """Whether no broker knows the group's place: it is at `next_offset` or after it."""
     return row.has_cursor and row.error is not None
 
 
@@ -278,7 +278,8 @@ def configure(
     """Change how GROUP is served on TOPIC. What no option names stays as it is.
 
     Another retry policy or --spread counts at once. Another --mode, and --at-most-once, need that no consumer is in the
-    group. Then the group goes on at the first message that is not acknowledged, and messages behind it may come again.
+    group. Then the group continues at the first message that is not acknowledged, and messages after it may come
+    again.
     """
     wanted = SettingsOptions(**options)
     if not wanted.is_given:
@@ -306,7 +307,7 @@ def configure(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
-    """Delete GROUP on TOPIC. A consumer that joins it later begins anew. Stop its consumers first.
+    """Delete GROUP on TOPIC. A consumer that joins it later starts over. Stop its consumers first.
 
     Of a broadcast group, the positions of all its consumers are deleted.
     """
@@ -350,7 +351,7 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
     """Have GROUP read TOPIC again from an earlier place.
 
     The command first shows the old and the new place in each partition, and how many messages come again. Then it asks.
-    Running consumers go on from the new place. Their acknowledgements behind it do not count any more.
+    Running consumers continue from the new place. Their acknowledgements after it do not count any more.
     """
     _move(settings, topic, name, "rewind", MoveOptions(**options))
 
@@ -371,7 +372,7 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 def skip(
     settings: Settings, /, topic: str, name: str, keys: tuple[bytes, ...], all_parked: bool, **options: Any
 ) -> None:
-    """Have GROUP skip messages of TOPIC: it goes on at a later place, or passes over the first message of a key.
+    """Have GROUP skip messages of TOPIC: it continues at a later place, or passes over the first message of a key.
 
     With --to, the command first shows the old and the new place in each partition, and how many messages the group
     never gets. Then it asks. With --key or --all-parked, it passes over one message of each key that waits: the first
@@ -410,7 +411,7 @@ def pause(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]
 @_PARTITIONS
 @click.pass_obj
 def resume(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]) -> None:
-    """Let GROUP go on with the messages of TOPIC after a pause."""
+    """Let GROUP continue with the messages of TOPIC after a pause."""
     _hold(settings, topic, name, "resume", partitions)
 
 
@@ -578,7 +579,7 @@ def _summary(moves: Sequence[PlannedMove], operation: MoveName) -> str:
     more = " or more" * any(move.message_count is None for move in moves)
     what = "are delivered again" if operation == "rewind" else "are never delivered to this group"
     active = sum(bool(move.group.active_consumer) for move in moves)
-    reads = f"; consumers read {active} of the partitions now, and go on from there" if active else ""
+    reads = f"; consumers read {active} of the partitions now, and continue from there" if active else ""
     return f"{known:,}{more} message{'s' * (known != 1)} {what}{reads}"
 
 

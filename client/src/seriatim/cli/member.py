@@ -53,9 +53,9 @@ def list_(settings: Settings) -> None:
 @member.command("declare-dead")
 @click.argument("broker")
 @click.option("--run", "run_no", type=click.IntRange(1), required=True, help="The member run: see `member list`.")
-@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The person who says so.")
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The administrator who says so.")
 @click.option("--incarnation", help="The incarnation of the disk. [default: the one that has the slot]")
-@click.option("--evidence", default="", help="How you know it, for people who read the certificate later.")
+@click.option("--evidence", default="", help="How you know it, for users who read the certificate later.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def declare_dead(

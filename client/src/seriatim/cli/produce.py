@@ -68,7 +68,8 @@ class ProduceOptions:
     size_bytes: int | None
     verbose: bool
     typed: bool = False
-    """Whether a person types the messages. Meanwhile no live line is shown, because it would run into what is typed."""
+    """Whether an administrator types the messages. Meanwhile no live line is shown, because it would run into what is
+    typed."""
 
 
 class _Lines(click.File):

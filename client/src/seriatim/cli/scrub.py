@@ -24,7 +24,7 @@ EXIT_DAMAGED = 1
 def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
     """Have each BROKER (default: all live ones) read its disk and compare it with the checksums.
 
-    The broker writes a damaged copy anew from the other members of the segment, in the background. Scrub again to see
+    The broker rewrites a damaged copy from the other members of the segment, in the background. Scrub again to see
     whether everything is repaired. Exit status 1 if anything was damaged.
     """
 

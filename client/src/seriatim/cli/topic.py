@@ -73,7 +73,7 @@ def create(
 
     Messages are kept for three days unless you say otherwise. With --retention-size and without --retention only the
     size counts. Retention drops messages for every consumer group. If a group has not read them, its consumers are
-    told.
+    notified.
     """
     change = retention_change.change_of(**retention)
     if (change.get("unread_ms_max") or change.get("unread_bytes_max")) and not change.get("retain_unread"):
@@ -111,7 +111,7 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     """Show where each partition of the topic NAME begins and ends, and how many messages it has.
 
     Times are append times: when the broker took a message. The place of a time is the first message at or after it. A
-    `*` behind an end means that a segment is not settled yet. Messages behind it cannot be read until it is.
+    `*` after an end means that a segment is not settled yet. Messages after it cannot be read until it is.
     """
     if at is not None and not isinstance(at.at, datetime):
         raise click.UsageError(f"--at takes a time, not {at.text!r}")
@@ -281,7 +281,7 @@ async def _ask_to_grow(client: Client, name: str, wanted: int) -> None:
 
 
 async def _retained(client: Client, name: str) -> tuple[tuple[RetainedRange, ...] | None, str]:
-    """The messages that are kept of each partition. None and the reason if no broker could tell in time."""
+    """The messages that are kept of each partition. None and the reason if no broker could report in time."""
     try:
         return await client.retained(name, timeout_s=LOOK_DEADLINE_S), ""
     except SeriatimError as error:
@@ -291,7 +291,7 @@ async def _retained(client: Client, name: str) -> tuple[tuple[RetainedRange, ...
 async def _tell_losses(
     settings: Settings, client: Client, name: str, change: Mapping[str, Any], *, yes: bool
 ) -> None:  # fmt: skip
-    """Show the messages that a shorter retention drops, and ask whether to go on.
+    """Show the messages that a shorter retention drops, and ask whether to continue.
 
     Raises:
         DeclinedError: The answer is no.

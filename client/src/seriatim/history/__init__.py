@@ -47,11 +47,11 @@ nack       `g`, `c`, `t`, `q`, `o`, `u`: the consumer failed on this message, an
 void       `g`, `c`, `t`, `q`, `u` list of tokens: the consumer knows that these grants have ended
 parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` state: a broker listed this key
 dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
-person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`, `done`
-           (1: the answer came): what a person did. Of a `move` also `d`: `rewind` to `o`, `skip` from `o` to `z`, or
-           another `mode`, which explains everything before its answer came
+administrator     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`,
+           `done` (1: the answer came): what an administrator did. Of a `move` also `d`: `rewind` to `o`, `skip` from
+           `o` to `z`, or another `mode`, which explains everything before its answer came
 topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
-gap, skip  `t`, `q`, `o` first offset, `z` first offset behind it, `g` (absent: all groups), `why`. A gap declares that
+gap, skip  `t`, `q`, `o` first offset, `z` first offset after it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
            skipped repeats; missing messages in it still count as lost
 fault      `name`, `victim`, `phase` (`inject` or `heal`), and other keys; findings cite the last fault before them
@@ -81,9 +81,9 @@ What the checker finds
 
 ==================  ==================================================================================================
 lost                acknowledged, or delivered to another group, but never delivered to a group that reported `drained`,
-                    and not in a declared gap, behind a parked message, or skipped by a person. Or delivered before a
-                    person rewound the group, and not after that. Or replayed, and no copy was delivered. Or its key is
-                    parked, and the list of the key has fewer messages than are missing.
+                    and not in a declared gap, after a parked message, or skipped by an administrator. Or delivered
+                    before an administrator rewound the group, and not after that. Or replayed, and no copy was
+                    delivered. Or its key is parked, and the list of the key has fewer messages than are missing.
                     Nothing is lost to a group that is at most once
 unfinished          by token: not acknowledged when it came last to a group that reported `drained`, and neither parked,
                     dead-lettered nor skipped
@@ -101,7 +101,7 @@ two_hands           by token: two consumers had the same token, or one had a mes
 stale_token         by token: the tokens of a key fell within a consumer, or a message was acknowledged under a grant
                     that its consumer knew to have ended
 miscounted          by token: an attempt was counted that was not made, or attempts fell without a change of server
-dead_twice          a dead letter is stored at two places, and no person moved the group back that often
+dead_twice          a dead letter is stored at two places, and no administrator moved the group back that often
 dead_misplaced      a dead letter names a place at which another message is
 failed_delivered    reported as failed, and delivered
 misplaced           delivered at another offset or partition than acknowledged, under another key than sent, or one
@@ -111,16 +111,16 @@ unsent              delivered, but no file has its send (only counted if a proce
 stuck               a message without outcome, or a group that did not drain
 ==================  ==================================================================================================
 
-A message that was stored twice behind an UNSETTLED segment is delivered from its first place. The acknowledgement has
-the second place. The message is not misplaced if the server told the group to skip the second place. By token the
-server tells nothing of that. Then the first place must be in an earlier segment, and the message must not come from the
-second place.
+A message that was stored twice after an UNSETTLED segment is delivered from its first place. The acknowledgement has
+the second place. The message is not misplaced if the server reported the group to skip the second place. By token the
+server reports nothing of that. Then the first place must be in an earlier segment, and the message must not come from
+the second place.
 
 The report says what the checker cannot judge, and judges all else: groups whose mode was changed, or that were deleted;
 deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.
 
 A move explains what it does, and no more. After a rewind each message from its place on may come once more as a first
-attempt, and behind later ones. If the answer to the rewind came, each of them must come again, unless a later move may
+attempt, and after later ones. If the answer to the rewind came, each of them must come again, unless a later move may
 have left it behind, or it is gone, parked or a dead letter. What a skip passes need not come, and may come late from a
 consumer that had it before. Groups in mode `exclusive` that were moved are judged by their offsets, and not compared
 with other groups.

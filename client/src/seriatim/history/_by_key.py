@@ -61,7 +61,7 @@ class Copies:
 def tell_copies_apart(history: History) -> Copies:
     """Give each replayed copy a row of its own.
 
-    A copy has the id of its message, and another offset, behind it. The first place of a message is its own. Later ones
+    A copy has the id of its message, and another offset, after it. The first place of a message is its own. Later ones
     are copies, as many as dead letters of it were replayed.
     """
     copies = Copies()
@@ -229,7 +229,7 @@ class KeyJudge:
         return offset in self.excuses.passed or covering(gaps, self._group, offset) is not None
 
     def _was_asked_for(self, before: int, position: int) -> bool:
-        """Whether a message came again because a person moved the group there."""
+        """Whether a message came again because an administrator moved the group there."""
         seen, moves = self._seen, self.excuses.moves
         if seen.epoch[before] == seen.epoch[position]:
             return False
@@ -238,7 +238,8 @@ class KeyJudge:
         return moves.times_again(seen.offset[position], seen.at[position]) > 0
 
     def _was_left(self, earlier: int, position: int) -> bool:
-        """Whether a person moved the group on from the earlier message: then the later one does not wait for it."""
+        """Whether an administrator moved the group on from the earlier message: then the later one does not wait for
+        it."""
         seen, moves = self._seen, self.excuses.moves
         if seen.epoch[earlier] == seen.epoch[position]:
             return False
@@ -274,15 +275,15 @@ class KeyJudge:
                     f"{self._what(row)} came again, and brokers had confirmed its acknowledgement"
                     if is_same
                     else f"{self._what(row)} was in another hand, and the acknowledgement of {format_offset(offset)},"
-                    " which is behind it, was confirmed under an older token of the key"
+                    " which is after it, was confirmed under an older token of the key"
                 )
                 self._keep(kind, text, [(line, NONE), (seen.line[again], row)], row)
 
     def _dead_letters(self) -> None:
         """Each dead letter is stored once, and its headers name the place of its message.
 
-        A message that comes again because a person moved the group may fail again. So it may have one more dead letter
-        for each time that the group was moved to its place, or to one before it.
+        A message that comes again because an administrator moved the group may fail again. So it may have one more dead
+        letter for each time that the group was moved to its place, or to one before it.
         """
         places: dict[int, DeadLetter] = {}
         stored: dict[int, set[str]] = defaultdict(set)
@@ -368,14 +369,15 @@ class KeyJudge:
 
 
 class Excuses:
-    """Why a group need not have got a message of a stream, or acknowledged it: what people did, and keys that wait.
+    """Why a group need not have got a message of a stream, or acknowledged it: what administrators did, and keys that
+    wait.
 
-    Of a key that waits, the newest `parked` line counts. It counts no more if a person has let the key go on since, or
-    if its first message was acknowledged since. It excuses as many messages as it says that the list has.
+    Of a key that waits, the newest `parked` line counts. It counts no more if an administrator has let the key continue
+    since, or if its first message was acknowledged since. It excuses as many messages as it says that the list has.
 
     Attributes:
         passed: The offsets of messages that were skipped, or became dead letters.
-        moves: How people moved the group.
+        moves: How administrators moved the group.
     """
 
     def __init__(self, history: History, group: str, stream: int) -> None:

@@ -195,7 +195,8 @@ class _Checker:
         return topic
 
     def _is_excused(self, group: str, stream: int, row: int, offset: int, at: float) -> bool:
-        """Whether the message never came because it waits behind a parked one, or a person let the group pass it."""
+        """Whether the message never came because it waits behind a parked one, or an administrator let the group pass
+        it."""
         place = group, stream
         if place not in self._excuses:
             judge = self._judge.by_key.get(place)
@@ -236,7 +237,8 @@ class _Checker:
         return missing
 
     def _not_again(self, view: ConsumerGroupView, stream: int, by_source: dict[int, Deliveries]) -> list[int]:
-        """The messages that the group got, and did not get again although a person rewound it to them or before."""
+        """The messages that the group got, and did not get again although an administrator rewound it to them or
+        before."""
         place = view.name, stream
         by_key = any(seen.by_key for seen in by_source.values())
         moves = Moves(self._history.acts.get(place, ()), by_key=by_key)
@@ -381,7 +383,7 @@ class _Checker:
             where = f"({self._place(line)})"
             if act == "delete":
                 found.append(
-                    f"deliveries from topic {topic}, because it was deleted, so its offsets began anew {where}"
+                    f"deliveries from topic {topic}, because it was deleted, so its offsets started over {where}"
                 )
             else:
                 found.append(f"whether messages of topic {topic} were sent, because rows were published there {where}")

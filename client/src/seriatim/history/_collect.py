@@ -63,14 +63,14 @@ class Messages:
         names = self.stream, self.producer, self.key
         self._columns: list[tuple[array[Any], float]] = [(column, 0.0) for column in times]
         self._columns += [(column, NONE) for column in (*numbers, *names)]
-        self._copies: list[int] = []  # the row of the message, for each row behind those of messages
+        self._copies: list[int] = []  # the row of the message, for each row after those of messages
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     @property
     def row_count(self) -> int:
-        """The number of rows, with those of replayed copies, which are behind all others."""
+        """The number of rows, with those of replayed copies, which are after all others."""
         return len(self._numbers) + len(self._copies)
 
     def ids(self) -> list[MessageId]:
@@ -177,7 +177,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class PersonAct:
-    """A `person` line: what a person did to the message at `offset`, or to a key; `done`: the answer came.
+    """A `person` line: what an administrator did to the message at `offset`, or to a key; `done`: the answer came.
 
     Of a `move`, `way` is its kind. A rewind leads to `offset`, a skip from `offset` to `end`.
     """
@@ -449,7 +449,7 @@ class History:
     def _person(self, event: Event, at: float, source: int, line: int) -> None:
         act = event["x"]
         if act not in f.PERSON_ACTS:
-            raise ValueError(f"people do {', '.join(f.PERSON_ACTS)}, not {act!r}")
+            raise ValueError(f"administrators do {', '.join(f.PERSON_ACTS)}, not {act!r}")
         offset = f.parse_offset(event["o"]) if "o" in event else NONE
         key = _text(event, "y")
         way = event.get("d", "")
@@ -466,7 +466,7 @@ class History:
     def _topic(self, event: Event, at: float, source: int, line: int) -> None:
         act = event["x"]
         if act not in f.TOPIC_ACTS:
-            raise ValueError(f"people do {' or '.join(f.TOPIC_ACTS)} with a topic, not {act!r}")
+            raise ValueError(f"administrators do {' or '.join(f.TOPIC_ACTS)} with a topic, not {act!r}")
         self.topic_acts.setdefault((_name(event, "t"), str(act)), line)
 
     def _range(self, event: Event, at: float, source: int, line: int) -> None:

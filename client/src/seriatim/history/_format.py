@@ -38,17 +38,19 @@ TERM_BITS_BELOW: Final = 40
 """The bits of a token above these are the term: it grows with each server, and a server has one."""
 
 PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move", "delete")
-"""What people do to a consumer group. `move`: a rewind, or a skip to another place. `delete`: it begins anew."""
+"""What administrators do to a consumer group. `move`: a rewind, or a skip to another place. `delete`: it starts
+over."""
 
 REWIND: Final = "rewind"
 SKIP_TO: Final = "skip"
 MODE: Final = "mode"
 PLACED_WAYS: Final = (REWIND, SKIP_TO)
 WAYS: Final = (*PLACED_WAYS, MODE)
-"""How a person moves a consumer group: to a place, which the line names, or by giving it another mode."""
+"""How an administrator moves a consumer group: to a place, which the line names, or by giving it another mode."""
 
 TOPIC_ACTS: Final = ("delete", "publish")
-"""What people do to a topic: delete it, so that its offsets begin anew; or publish rows, which no producer sends."""
+"""What administrators do to a topic: delete it, so that its offsets start over; or publish rows, which no producer
+sends."""
 
 INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63
@@ -188,7 +190,7 @@ def decode_keys(event: Mapping[str, object], count: int) -> Sequence[str | None]
     """The keys of the messages of a line.
 
     Raises:
-        ValueError: `y` is neither a text nor a list of so many texts.
+        ValueError: `y` is neither a text nor a list of this many texts.
     """
     keys = event.get("y")
     if keys is None or isinstance(keys, str):

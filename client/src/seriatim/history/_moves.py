@@ -1,7 +1,7 @@
-"""Moves of a consumer group on one partition by people, and what each of them explains.
+"""Moves of a consumer group on one partition by administrators, and what each of them explains.
 
 A rewind or a skip to offset T begins a new epoch of the group at T. So the messages from T on come again, those between
-the place of the group and T need not come, and nothing else is explained. With another mode the group goes on at its
+the place of the group and T need not come, and nothing else is explained. With another mode the group continues at its
 place, which no line names: so a change of the mode explains everything before its answer came.
 
 A move also demands something: after a rewind, all from T on must come again.
@@ -17,7 +17,7 @@ from seriatim.history import _format as f
 from seriatim.history._collect import NONE, PersonAct
 
 ANY_OFFSET: Final = 1 << 63
-"""Behind all offsets: the place of a copy that was replayed, if it is not known."""
+"""After all offsets: the place of a copy that was replayed, if it is not known."""
 
 
 class Move(NamedTuple):
@@ -42,7 +42,7 @@ class Moves:
     """All moves of one group on one partition.
 
     Attributes:
-        changes_mode: Whether a person may have changed the mode of the group,
+        changes_mode: Whether an administrator may have changed the mode of the group,
         changed_until: and until when. Infinite: an answer never came.
     """
 
@@ -64,11 +64,11 @@ class Moves:
         return sum(move.begun <= at for move in self._known)
 
     def times_again(self, offset: int, at: float) -> int:
-        """How often people may have asked, until that time, to be given the message at an offset once more."""
+        """How often administrators may have asked, until that time, to be given the message at an offset once more."""
         return self._change_count + sum(move.to <= offset and move.begun <= at for move in self._known)
 
     def puts_behind(self, offset: int, at: float) -> bool:
-        """Whether a message may come behind later ones, because of a move before that time.
+        """Whether a message may come after later ones, because of a move before that time.
 
         After a rewind that is right from its place on. After a skip it is right below its place: another consumer may
         still have what it was given before.
@@ -77,13 +77,13 @@ class Moves:
 
     @property
     def has_rewinds(self) -> bool:
-        """Whether a person moved the group back."""
+        """Whether an administrator moved the group back."""
         return any(move.way == f.REWIND for move in self._known)
 
     def owed_after(self, offset: int) -> Move | None:
         """The last rewind after which the message at an offset must come again.
 
-        None: there is none whose answer came, or a move that may have been later left the message behind.
+        None: there is none whose answer came, or a move that may have been later left the next message.
         """
         rewinds = [move for move in self._known if move.way == f.REWIND and move.to <= offset and move.until < math.inf]
         last = max(rewinds, key=lambda move: move.begun, default=None)

@@ -113,9 +113,10 @@ class StreamJudge:
             self._compare(stream, one, one_seen, other, other_seen, other_firsts)
 
     def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries, moves: Moves) -> array[int]:
-        """Find the positions of the first deliveries, and the repeats that have no flag and that no person wanted."""
+        """Find the positions of the first deliveries, and the repeats that have no flag and that no administrator
+        wanted."""
         firsts = array("i")
-        times: Counter[int] = Counter()  # by offset: how often it came again, as a person wanted
+        times: Counter[int] = Counter()  # by offset: how often it came again, as an administrator wanted
         first, plain = view.first, view.plain
         plain_at: dict[int, int] = {}
         for position, (row, offset, flagged) in enumerate(zip(seen.message, seen.offset, seen.flagged, strict=True)):
@@ -186,9 +187,9 @@ class StreamJudge:
     def _stands_twice(self, stream: int, group: str, delivered: int, acknowledged: int, *, by_key: bool) -> bool:
         """Whether the place in the acknowledgement is a repeat that the server skipped for this group.
 
-        1. A batch is stored in a segment that becomes UNSETTLED. 2. The batch is stored again behind it, and
+        1. A batch is stored in a segment that becomes UNSETTLED. 2. The batch is stored again after it, and
         acknowledged at this second place. 3. Consumers get the first place, and an explicit skip of the second. If
-        messages are given by key, they are told of no skip.
+        messages are given by key, they are notified of no skip.
         """
         if by_key:
             return delivered >> f.INDEX_BITS < acknowledged >> f.INDEX_BITS

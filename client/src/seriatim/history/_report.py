@@ -135,7 +135,7 @@ def _plain_evidence(evidence: Evidence) -> dict[str, object]:
 
 
 def render(report: Report) -> str:
-    """The report for people, as plain text of several lines, without a newline at its end."""
+    """The report for humans, as plain text of several lines, without a newline at its end."""
     counts = report.counts
     lines = [
         f"{counts['sent']:,} sent: {counts['ok']:,} ok, {counts['failed']:,} failed, {counts['unknown']:,} unknown"
@@ -150,7 +150,7 @@ def render(report: Report) -> str:
     if counts["nacks"] or counts["dead_letters"] or counts["waiting"]:
         lines.append(
             f"{_plural(counts['nacks'], 'failed attempt')}, {_plural(counts['dead_letters'], 'dead letter')}, "
-            f"{_plural(counts['waiting'], 'message')} behind parked ones"
+            f"{_plural(counts['waiting'], 'message')} after parked ones"
         )
     if counts["cut_runs"]:
         lines.append(f"{_plural(counts['cut_runs'], 'recording process')} killed, {counts['torn_lines']:,} torn lines")

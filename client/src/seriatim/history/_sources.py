@@ -107,7 +107,7 @@ class FileLines:
                     raise HistoryFormatError(state.name, line, f"longer than {f.LINE_SIZE_BYTES_MAX} bytes")
                 event = _parse(raw)
                 if torn_at:
-                    # A kill explains it if the process was started again: then it goes on with a new `history` line.
+                    # A kill explains it if the process was started again: then it continues with a new `history` line.
                     if event is None or event.get("k") != f.HISTORY:
                         raise HistoryFormatError(state.name, torn_at, _NO_OBJECT)
                     state.torn_lines += 1

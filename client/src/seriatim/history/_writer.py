@@ -336,7 +336,7 @@ class _Recorder(ABC):
         way: Way | None = None,
         end: Offset | None = None,
     ) -> None:
-        """Record what a person, or a program for one, does to a consumer group.
+        """Record what an administrator, or a program for one, does to a consumer group.
 
         Record it before the request is sent, because its answer may be lost, and once more with `done` when the answer
         says that it was carried out.
@@ -393,8 +393,8 @@ class _Recorder(ABC):
             topic: The topic's name.
             partition: The partition's number in the topic.
             first: The first offset that is missing.
-            end: The first offset behind the gap.
-            why: The reason, for people: lost, retention, started later.
+            end: The first offset after the gap.
+            why: The reason, for humans: lost, retention, started later.
             group: The consumer group; None: every consumer group.
             at: The time, if it was before the call.
         """
@@ -457,7 +457,7 @@ class _Recorder(ABC):
             group: The consumer group; None: every consumer group in the history.
             topic: The topic that it reads; None: the topics of its deliveries in the history.
             drained: Whether the group got all messages that were sent.
-            waiting: If not drained: what it waits for, for people.
+            waiting: If not drained: what it waits for, for humans.
             at: The time, if it was before the call.
         """
         fields: dict[str, object] = {"drained": drained}
@@ -500,8 +500,8 @@ class MemoryHistory(_Recorder):
 class HistoryWriter(_Recorder):
     """A history in a file. Do not use it from several threads at once.
 
-    The writer appends to the file. So a process that is started again goes on in the file of its earlier life, also if
-    a kill left a torn line there.
+    The writer appends to the file. So a process that is started again continues in the file of its earlier life, also
+    if a kill left a torn line there.
 
     Args:
         path: The file. Its directory must exist.
@@ -541,7 +541,7 @@ class HistoryWriter(_Recorder):
         if kind is None:
             self.close()
         else:
-            self._file.close()  # without a `close` line, because the process did not end in order
+            self._file.close()  # without a `close` line, because the process did not end cleanly
 
 
 def _ends_with_newline(path: Path) -> bool:

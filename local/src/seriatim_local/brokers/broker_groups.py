@@ -33,7 +33,7 @@ async def drain(address: str, group: str, *, deadline_s: float) -> None:
     Args:
         address: The address of any broker of the cluster.
         group: The broker group to drain.
-        deadline_s: Seconds to wait. The drain goes on afterwards.
+        deadline_s: Seconds to wait. The drain continues afterwards.
 
     Raises:
         DeadlineExceededError: Segments are left after the deadline.
@@ -52,7 +52,7 @@ async def drain(address: str, group: str, *, deadline_s: float) -> None:
             await asyncio.sleep(LOOK_S)
     if found.segments:
         because = f" ({found.waits_for})" if found.waits_for else ""
-        text = f"{found.segments} segments are left on {group}{because}; the drain goes on, ask again"
+        text = f"{found.segments} segments are left on {group}{because}; the drain continues, ask again"
         raise DeadlineExceededError(text, segments=found.segments)
 
 

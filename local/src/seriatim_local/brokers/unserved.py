@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from seriatim_broker.rpc.calls.command_channel import AskedBroker
 
 DEADLINE_S: Final = 2.0
-"""Time for all questions together. A person waits for the status, and what is known by then is of use."""
+"""Time for all questions together. An administrator waits for the status, and what is known by then is of use."""
 
 GROUPS_MAX: Final = 500
 """The most consumer groups that are asked for. Each costs a question to the brokers."""
@@ -42,7 +42,7 @@ class Unserved:
 
     @property
     def line(self) -> str:
-        """For people; empty if there is nothing to tell."""
+        """For humans; empty if there is nothing to report."""
         if not self.partitions:
             return ""
         named = ", ".join(self.groups[:3]) + f" and {len(self.groups) - 3} more" * (len(self.groups) > 3)

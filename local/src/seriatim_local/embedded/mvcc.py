@@ -194,7 +194,7 @@ class Mvcc:
 
     def take_changes(self) -> list[Change]:
         """The changes that the disk does not have yet, in order. The caller must write them."""
-        assert not self._open, "a revision is given to the disk whole"
+        assert not self._open, "a revision is given to the disk in full"
         changes, self._changes = self._changes, []
         return changes
 

@@ -30,13 +30,14 @@ HISTORY_REVISION_COUNT: Final = 10_000
 """The number of old revisions that are kept for watches and paging. Older ones are compacted away."""
 
 _COMPACTION_STEP_REVISION_COUNT: Final = 100
-"""Compaction runs when there are so many revisions above the limit. It takes about 1 ms of the event loop each time."""
+"""Compaction runs when there are this many revisions above the limit. It takes about 1 ms of the event loop each
+time."""
 
 _LEASE_CHECK_S_MAX: Final = 60.0
 """Longest sleep of the lease task. A change of leases wakes it anyway."""
 
 FatalHandler = Callable[[BaseException], None]
-"""Called once, when the disk has failed. Afterwards the process must not go on serving."""
+"""Called once, when the disk has failed. Afterwards the process must not keep serving."""
 
 _log = structlog.get_logger(__name__)
 
@@ -201,7 +202,7 @@ class Store:
         state = self.leases.find(lease_id, self._loop.time())
         if state is not None:
             state.deadline_s = self._loop.time() + state.ttl_s
-        await self._durable()  # also if the lease has ended: the answer tells its end, which must be durable
+        await self._durable()  # also if the lease has ended: the answer reports its end, which must be durable
         return state.ttl_s if state is not None else 0
 
     async def revoke(self, lease_id: int) -> None:
@@ -302,7 +303,7 @@ class Store:
             self._writing = group
             await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
             if self._failure is not None:
-                return  # `_fail` has told the waiters
+                return  # `_fail` has reported the waiters
             self._writing = None
             self.durable_revision = batch.revision
             group.done.set_result(None)

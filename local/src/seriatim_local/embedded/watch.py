@@ -26,10 +26,10 @@ REVISION_COUNT_MAX: Final = 1_000
 """Revisions to read before other tasks of the event loop have their turn."""
 
 RESPONSE_SIZE_BYTES: Final = 1024 * 1024
-"""A response with so many bytes is full. One revision alone may have more."""
+"""A response with this many bytes is full. One revision alone may have more."""
 
 PROGRESS_INTERVAL_S: Final = 10.0
-"""While nothing happens, a watcher that asked for it is told the revision this often. In etcd: every 10 minutes."""
+"""While nothing happens, a watcher that asked for it is sent the revision this often. In etcd: every 10 minutes."""
 
 _PENDING_REQUEST_COUNT_MAX: Final = 16
 _STREAM_WATCH_ID: Final = -1

@@ -115,7 +115,7 @@ class BrokerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A port of the proxy. A connection of `source` to `destination` arrives at `listen` and goes on to `target`."""
+    """A port of the proxy. A connection of `source` to `destination` arrives at `listen` and continues to `target`."""
 
     source: str
     destination: str

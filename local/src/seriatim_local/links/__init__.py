@@ -2,7 +2,7 @@
 
 The proxy is a process of its own, so that a busy cluster does not slow it. It needs no gRPC.
 
-    network        what stands in for the proxy if a cluster is not on loopback addresses
+    network        replaces the proxy if a cluster is not on loopback addresses
     proxy_process  the runner's handle on the proxy's process
     proxy_main     the proxy's process
     proxy          a listening port for each directed pair

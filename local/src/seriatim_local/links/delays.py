@@ -1,4 +1,4 @@
-"""The delay of one direction of a link, as people write it (`25ms`), and as it is drawn for each chunk of bytes."""
+"""The delay of one direction of a link, as users write it (`25ms`), and as it is drawn for each chunk of bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LinkDelay:
 
     Attributes:
         delay_s: Seconds that each chunk takes.
-        jitter_s: `LATE_SHARE` (5 %) of the chunks take up to so many seconds more. Those behind them wait for them.
+        jitter_s: `LATE_SHARE` (5 %) of the chunks take up to this many seconds more. Those after them wait for them.
     """
 
     delay_s: float

@@ -1,7 +1,7 @@
 """A TCP connection through the proxy. Each of its two directions can be held, and can be delayed.
 
-To cut a link without root, the local cluster holds its connections. As behind a cut cable, nothing arrives any more:
-neither bytes nor the end of the connection. Neither side is told. Bytes that one side goes on writing fill its socket
+To cut a link without root, the local cluster holds its connections. As after a cut cable, nothing arrives any more:
+neither bytes nor the end of the connection. Neither side is notified. Bytes that one side keeps writing fill its socket
 buffers. After healing, these bytes arrive too, as TCP's retransmissions would send them.
 
 A delayed direction carries bytes as a long cable does. Each chunk arrives later, in the order in which it was sent, and
@@ -29,7 +29,7 @@ from typing import Final
 from seriatim_local.layout.plan import Address
 
 CHUNK_SIZE_BYTES: Final = 256 << 10
-"""Bytes of one read. For each direction, at most so many wait in the proxy for a slower receiver."""
+"""Bytes of one read. For each direction, at most this many wait in the proxy for a slower receiver."""
 
 LINK_BYTES_PER_S: Final = 1_250_000_000
 """What one delayed direction carries at least: 10 Gbit/s. It is more than processes on one machine send through the
@@ -43,7 +43,7 @@ TICK_S: Final = 0.001
 """The event loop wakes up at whole milliseconds, rounded up. So a chunk leaves up to half of that early or late."""
 
 HALF_CLOSED_S: Final = 1.0
-"""If one side has ended a connection, the other side has so long to end it too."""
+"""If one side has ended a connection, the other side has this long to end it too."""
 
 CONNECT_DEADLINE_S: Final = 5.0
 """For a connection to the target. It takes time only if the target is frozen and its backlog is full."""
@@ -74,7 +74,7 @@ class Direction:
 
     Attributes:
         held: Whether this direction is held, so that nothing moves.
-        finished: Whether the sender has closed and the receiver was told.
+        finished: Whether the sender has closed and the receiver was reported.
         forwarded_bytes: Bytes that the receiver's socket took, or that wait in `_rest`.
     """
 
@@ -115,7 +115,7 @@ class Direction:
         self._look()
 
     def shut(self) -> float:
-        """Read no more. Returns when the news of it reaches the receiver, behind all that is under way."""
+        """Read no more. Returns when the news of it reaches the receiver, after all that is under way."""
         self._shut = True
         self._look()
         return self._due()
@@ -274,7 +274,7 @@ class Connection:
         return sum(direction.forwarded_bytes for direction in self.directions)
 
     def apply(self) -> None:
-        """Hold each direction that is cut now, and let the others go on.
+        """Hold each direction that is cut now, and let the others continue.
 
         While one of its directions is cut, the proxy neither connects to the target nor gives up the connection.
         """

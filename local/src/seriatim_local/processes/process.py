@@ -94,7 +94,7 @@ class ManagedProcess:
         return "dead" if self.ended else state_of(self.identity)
 
     def describe_end(self) -> str:
-        """How it ended, in words for people."""
+        """How it ended, in words for humans."""
         status = self._popen.returncode
         assert status is not None, "it has not ended"
         if status >= 0:

@@ -48,8 +48,8 @@ have changed."""
 
 CALL_S = 8.0
 MEMBERS_S = 4.0
-"""Seconds in which brokers tell the members. If two of them need longer, etcd does not answer them, and people are told
-that within 10 s of its loss."""
+"""Seconds in which brokers notify the members. If two of them need longer, etcd does not answer them, and
+administrators are told that within 10 s of its loss."""
 
 PAUSE_S = 0.1
 SWITCH_S = 15.0
@@ -241,7 +241,8 @@ class Brokers:
         return response
 
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """Yield all topics, then each change, as one broker tells them. If it fails, the next call asks another broker.
+        """Yield all topics, then each change, as one broker reports them. If it fails, the next call asks another
+        broker.
 
         Raises:
             SeriatimError: The broker does not answer, is silent for 10 s, or ended the stream. Call again.
@@ -256,7 +257,7 @@ class Brokers:
             while True:
                 done, _ = await asyncio.wait([reading], timeout=WATCH_SILENCE_S)
                 if not done:
-                    raise UnavailableError(f"{address} has told nothing of its topics for {WATCH_SILENCE_S:.0f} s")
+                    raise UnavailableError(f"{address} has reported nothing of its topics for {WATCH_SILENCE_S:.0f} s")
                 if reading.cancelled():  # by gRPC: `reach` has closed the connection
                     raise UnavailableError(f"the connection to {address} was closed")
                 response = reading.result()
@@ -304,8 +305,8 @@ class Brokers:
         """
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, settings=settings)
         if at.HasField("position"):
-            # As the command does. Without it, a consumer group that begins at the first message is not told of a gap
-            # that was declared there, and one that begins at the end begins where an unsettled segment does.
+            # As the command does. Without it, a consumer group that begins at the first message is not notified of a
+            # gap that was declared there, and one that begins at the end begins where an unsettled segment does.
             request.start = at.position
         else:
             request.at.CopyFrom(at)

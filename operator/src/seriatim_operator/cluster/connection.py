@@ -1,4 +1,4 @@
-"""Finds the Kubernetes API for a person's command: by a kubeconfig, or by the account of the pod it runs in."""
+"""Finds the Kubernetes API for an administrator's command: by a kubeconfig, or by the account of the pod it runs in."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def connect(kubeconfig: str | None, context: str | None) -> Connection:
             active = _named(contexts, context)
         config.load_kube_config(kubeconfig, context, configuration)  # type: ignore[no-untyped-call]
         if not configuration.verify_ssl:
-            # The kubeconfig says insecure-skip-tls-verify, so a warning at each call would tell its owner nothing new.
+            # The kubeconfig says insecure-skip-tls-verify, so a warning at each call would give its owner no news.
             urllib3.disable_warnings(InsecureRequestWarning)
         return Connection(configuration, str(active["context"].get("namespace") or "default"))
     except (ConfigException, OSError) as exc:

@@ -39,6 +39,6 @@ async def why_not_mounted(api: Lister, namespace: str, uid: str, since_s: float 
 
 
 def _at_s(event: Manifest) -> float:
-    """When an Event was last told, as Unix time in seconds; 0 if it does not say."""
+    """When an Event was last reported, as Unix time in seconds; 0 if it does not say."""
     said = event.get("lastTimestamp") or event.get("eventTime")
     return datetime.fromisoformat(str(said)).timestamp() if said else 0.0

@@ -167,7 +167,8 @@ def _look(place: Place, configured: dict[str, str], register: Register, gateway:
 
 
 def _remind(register: Register, name: str) -> None:
-    """Note a member with a log in the register again, if a person deleted the register. A failure is only logged."""
+    """Note a member with a log in the register again, if an administrator deleted the register. A failure is only
+    logged."""
     try:
         if name not in register.begun():
             register.write_down(name, "")  # its cluster's members are not known now: "" lets no other begin

@@ -1,4 +1,4 @@
-"""Removes an etcd of the chart that has never had a volume, so that the upgrade can make it anew in another class.
+"""Removes an etcd of the chart that has never had a volume, so that the upgrade can recreate it in another class.
 
 Kubernetes lets no StatefulSet change the class of its volumes. If the first install named a class that gives no
 volumes, an upgrade that names another one would be refused for ever. The chart runs this before such an upgrade.

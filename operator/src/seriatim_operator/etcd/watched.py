@@ -1,7 +1,7 @@
 """Watches the etcd of the operator's release: its members, and the age of its newest snapshot.
 
 It reads the members' pods from Kubernetes, and how full each disk is from the page for Prometheus. It never asks etcd
-itself: what the operator decides never depends on the coordinator, and this is told to people only.
+itself: what the operator decides never depends on the coordinator, and this is shown to administrators only.
 
 A member's pod is ready only if the member reads with the quorum. So one ready pod proves that there is a quorum.
 """
@@ -115,7 +115,7 @@ class WatchedEtcd:
         return await self._api.get(POD, self._namespace, name)
 
     async def _use(self, pod: Mapping[str, Any] | None) -> float | None:
-        """The part of the quota that a member uses; None if it does not tell."""
+        """The part of the quota that a member uses; None if it does not report."""
         ip = ((pod or {}).get("status") or {}).get("podIP")
         page = await self._page(ip) if ip else ""
         values = {name: _value(page, name) for name in (_USED, _QUOTA)}

@@ -1,5 +1,5 @@
 """Which members are away without a fault: the operator restarts or removes them, their node is drained, they start for
-the first time, or they register anew after etcd was silent.
+the first time, or they register again after etcd was silent.
 
 Each restart, removal and eviction comes after the brokers' answer that it is safe. So such an absence is reported, and
 is no reason for a Warning. It becomes a fault as soon as something shows one (a container that ends, an image or a disk
@@ -34,7 +34,7 @@ DRAINED_S: Final = 900.0
 """Seconds for which the members of a drained node may be away. A machine that is repaired for longer is a risk."""
 
 RETURN_S: Final = 8.0
-"""Seconds after a silence of etcd in which members register anew, as long as their pods are ready."""
+"""Seconds after a silence of etcd in which members register again, as long as their pods are ready."""
 
 WAITS_S: Final = 6.0
 """Seconds for which a new pod may lack a node or its image until something is wrong."""
@@ -97,7 +97,7 @@ def planned_names(observed: Observed) -> frozenset[str]:
 
 
 def returning_names(observed: Observed) -> frozenset[str]:
-    """The members that register anew after a silence of etcd, by name and by disk. Their processes never ended."""
+    """The members that register again after a silence of etcd, by name and by disk. Their processes never ended."""
     groups = {item.spec.group for item in observed.groups.values() if _was_silent(observed, item)}
     return _names(observed, lambda broker: broker.spec.group in groups and _is_unheard(observed, broker))
 

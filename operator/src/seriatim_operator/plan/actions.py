@@ -76,7 +76,7 @@ class DeleteClaim(Action):
 
 @dataclass(frozen=True, slots=True)
 class PlaceAnew(Action):
-    """Ask for a broker group to be emptied and made again on other disks, as a person can with the annotation.
+    """Ask for a broker group to be emptied and made again on other disks, as an administrator can with the annotation.
 
     Attributes:
         object: The name of the BrokerGroup.
@@ -123,7 +123,7 @@ class DeclareDead(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetBrokerGroup(Action):
-    """Tell the brokers the intent and the weight of a broker group."""
+    """Send the brokers the intent and the weight of a broker group."""
 
     group: str
     intent: str
@@ -191,7 +191,8 @@ class Plan:
         actions: The steps, in order.
         planned: Changes that are still to do, for `status.plannedChanges`.
         blocked_by: Why a step does not happen now; empty if no step waits.
-        held: By name of a Broker, why its disk is not given up although a person or a node says that it is lost.
+        held: By name of a Broker, why its disk is not given up although an administrator or a node says that it is
+            lost.
         lost: By name of a Broker, the proof with which its disk is marked as lost now.
         problems: Reason and message of what is wrong with the cluster, for the condition `Degraded`.
         refused: The API's sentence for each write that it keeps refusing, by a name such as `Pod orders-g0-0-x`.

@@ -1,4 +1,4 @@
-"""Plans death certificates. If the operator has proof that a member run ended, it tells the brokers, which then need
+"""Plans death certificates. If the operator has proof that a member run ended, it notifies the brokers, which then need
 not wait for this member run.
 
 Two proofs count here, and both are about the process:

@@ -28,7 +28,7 @@ WEAK: Final[tuple[TopicState, ...]] = ("OneCopy", "CopyAway", "CatchingUp")
 """States in which nothing is lost and nothing stops, and one more fault could do so."""
 
 NAMED_MAX: Final = 3
-"""So many topics are named for each trouble. The others are counted."""
+"""How many topics are named for each trouble. The others are counted."""
 
 
 def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState:
@@ -62,7 +62,7 @@ def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState
 
 
 def state_of_topic(view: TopicView, live: Collection[str] | None) -> TopicState:
-    """The state of the worst chain of a topic; `Unknown` until the brokers have told all its chains."""
+    """The state of the worst chain of a topic; `Unknown` until the brokers have reported all its chains."""
     if not view.is_whole:
         return "Unknown"
     states = {state_of_chain(chain, live) for chain in view.chains.values()}
@@ -90,7 +90,7 @@ class ChainsView:
         named: The first of these topics by name, at most `NAMED_MAX` for each state.
         open_segments: Open segments by broker group.
         masters: Open segments by their master.
-        segments: Segments by broker that has a copy, whole or not. Lost ones do not count.
+        segments: Segments by broker that has a copy, complete or not. Lost ones do not count.
         topics: How many topics there are.
     """
 

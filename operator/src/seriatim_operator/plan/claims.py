@@ -18,7 +18,7 @@ def first_claimant(claimants: Sequence[_Claimant], has: Callable[[_Claimant], bo
 
     It is the oldest that is not being deleted, or else the oldest. Of two objects of the same second it is the first by
     UID. An object that is being deleted comes last, so that no topic is deleted that another object names. There is one
-    exception: an object of the same name was made after the deletion, to begin anew. It waits for the deletion.
+    exception: an object of the same name was made after the deletion, to start over. It waits for the deletion.
 
     Args:
         claimants: All objects that name the topic or consumer group.

@@ -2,7 +2,7 @@
 
 It reads the present state and not the changes, so it may run at any time and any number of times. If it runs repeatedly
 over the state that its steps make, it ends with no step. At most one step of a plan takes something away. A plan that
-marks a loss or takes the operation has no such step, so that people can see in the objects what comes before it
+marks a loss or takes the operation has no such step, so that administrators can see in the objects what comes before it
 happens.
 """
 
@@ -19,7 +19,7 @@ RESYNC_S = 30.0
 """Seconds between two passes if no event comes, in case an event was missed."""
 
 TROUBLE_S = 2.0
-"""Seconds between two passes while something is away or not told."""
+"""Seconds between two passes while something is away or not reported."""
 
 OPERATION_S = 900.0
 """Seconds after which an operation does not hold up others any more. The conditions of each step still hold."""
@@ -57,7 +57,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
 
 
 def _look_at_what_lasts(observed: Observed, result: Plan) -> None:
-    """Look again soon while something is away or not told, because no event tells how long that lasts."""
+    """Look again soon while something is away or not reported, because no event says how long that lasts."""
     chains = observed.chains
     if (chains is not None and chains.troubles) or observed.members is None or absence.returning_names(observed):
         result.look_again(TROUBLE_S)
@@ -142,7 +142,7 @@ NAME_TAKEN = "NameTaken"
 """The problem that an object of others has the name of a child."""
 
 NO_NEW_DISK = ("StorageClassUnknown", "StorageClassImmediate")
-"""Problems with which no new disk is requested, because it could not be used. Brokers with a disk go on."""
+"""Problems with which no new disk is requested, because it could not be used. Brokers with a disk continue."""
 
 
 def check(observed: Observed, result: Plan) -> None:

@@ -34,12 +34,12 @@ class ConsumerGroupView:
         lag: Messages that are not acknowledged; None if no broker could tell.
         partition_count: On how many partitions it has a cursor.
         paused_count: On how many of them it is paused.
-        settings: The settings that partitions have, each once; empty: these brokers do not tell any.
+        settings: The settings that partitions have, each once; empty: these brokers do not report any.
         consumer_count: How many consumers are connected.
         oldest_s: The age of the oldest message that is not acknowledged, in seconds; None: there is none, or no broker
             could tell.
         parked: How many keys are parked, by partition. Partitions without parked keys are left out.
-        untold: Partitions of which no broker told anything.
+        untold: Partitions of which no broker reported anything.
         delayed_keys: Keys that wait for their next attempt.
         is_forwarding_late: Messages have been on their way to the dead-letter topic for longer than a look.
     """
@@ -290,7 +290,7 @@ def _tell_configured(item: ConsumerGroup, changed: tuple[str, ...]) -> TellObjec
 
 
 def parked_partitions(item: ConsumerGroup, view: ConsumerGroupView) -> tuple[int, ...]:
-    """Partitions with parked keys, at most 64. One of which no broker told anything counts as before."""
+    """Partitions with parked keys, at most 64. One of which no broker reported anything counts as before."""
     unknown = (number for number in item.status.parked_partitions if number in view.untold)
     return tuple(sorted({*view.parked, *unknown}))[:PARKED_SHOWN_MAX]
 

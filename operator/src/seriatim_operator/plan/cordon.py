@@ -1,7 +1,7 @@
 """Plans the intent of each broker group, and when its members may be evicted.
 
 If the node of a member is cordoned, all open segments leave the member's broker group first. Then the disruption budget
-of this broker group opens, if the brokers say that the other copies are whole. Until then Kubernetes refuses an
+of this broker group opens, if the brokers say that the other copies are complete. Until then Kubernetes refuses an
 eviction, and `kubectl drain` tries again. So no member is evicted that has open segments or the last copy of a segment.
 """
 
@@ -18,14 +18,14 @@ LOOK_S = 1.0
 
 COUNT_S = 2.0
 COUNT_STEADY_S = 30.0
-"""Seconds between two counts of a broker group that a person cordoned or drained and from which nothing moves.
+"""Seconds between two counts of a broker group that an administrator cordoned or drained and from which nothing moves.
 
 Each count reads every chain.
 """
 
 
 def set_intents(observed: Observed, plan: Plan) -> None:
-    """Tell the brokers the intent and weight of each broker group whose record differs."""
+    """Send the brokers the intent and weight of each broker group whose record differs."""
     if observed.members is None:
         return
     items = {item.spec.group: item for item in observed.groups.values()}
@@ -77,7 +77,7 @@ def _wanted(observed: Observed, group: str, item: BrokerGroup | None, cordoned: 
     """The intent and weight of a broker group, and why. `cordoned` is its first broker whose node is to be left."""
     weight = item.spec.weight if item is not None else 1.0
     if group == observed.placed_anew:
-        return "DRAINING", weight, f"it is placed anew, as {ANNOTATION_PLACE_ANEW} of the BrokerGroup asks"
+        return "DRAINING", weight, f"it is placed again, as {ANNOTATION_PLACE_ANEW} of the BrokerGroup asks"
     if group in observed.leaving_broker_groups:
         return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} broker groups now"
     state = item.spec.state if item is not None else "Active"

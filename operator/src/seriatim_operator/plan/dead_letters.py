@@ -15,7 +15,7 @@ from .actions import Action
 from .topics import CreateTopic, TellObject, TopicSettings, TopicView, UpdateTopic
 
 RETENTION_MS: Final = 30 * 86_400_000
-"""Dead letters stay at least 30 days, because a person has to look at them. The command does the same."""
+"""Dead letters stay at least 30 days, because an administrator has to look at them. The command does the same."""
 
 
 @dataclass(frozen=True, slots=True)

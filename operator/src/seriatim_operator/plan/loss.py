@@ -4,7 +4,7 @@ Only these three things prove a loss:
 
 1. No Node has the host name to which the volume is bound, for the whole of `nodeLossTimeoutSeconds`.
 2. Every such Node is tainted out-of-service.
-3. A person annotated the Broker with the identity of its disk.
+3. An administrator annotated the Broker with the identity of its disk.
 
 The text of an event or the state of a pod proves nothing. A lost disk is a lost member, for good: its slot gets another
 Broker with another disk.
@@ -22,10 +22,11 @@ from .certificates import CONFIRM_S, REMEDY_SILENT, has_certificate
 from .observed import Observed, PodView
 
 ANNOTATION_LOST = "seriatim.dev/disk-lost"
-"""With this annotation of a Broker a person says that its disk is lost. The value names the disk (`lost_value`)."""
+"""With this annotation of a Broker an administrator says that its disk is lost. The value names the disk
+(`lost_value`)."""
 
 LAST_COPY = "last-copy"
-"""After the identity and a slash: the person accepts that other members may lack what is on the disk."""
+"""After the identity and a slash: the administrator accepts that other members may lack what is on the disk."""
 
 COPIES_ELSEWHERE = ("SAFE", "NO_OTHER_GROUP")
 """Answers of the brokers' gate with which other members have everything that is on a disk."""
@@ -147,11 +148,11 @@ def _out_of_service(observed: Observed, broker: Broker) -> str | None:
 
 
 def waits_for_its_end(observed: Observed, broker: Broker) -> bool:
-    """Whether a person named this disk and the brokers still hear from its process. Then no pod is made for it.
+    """Whether an administrator named this disk and the brokers still hear from its process. Then no pod is made for it.
 
     Without this rule:
 
-    1. A person annotates the Broker and deletes its pod, as the operator's message asks.
+    1. An administrator annotates the Broker and deletes its pod, as the operator's message asks.
     2. The process ends. Its live key in etcd lasts some seconds more, so the annotation is not followed yet.
     3. The operator makes the pod again, and its process serves. Now the annotation is never followed.
     """
@@ -165,10 +166,10 @@ def lost_value(broker: Broker) -> str:
 
 
 def _word_of_a_person(observed: Observed, broker: Broker, plan: Plan) -> str | None:
-    """The proof, if a person named this disk, no process on it is heard, and other members have what is on it.
+    """The proof, if an administrator named this disk, no process on it is heard, and other members have what is on it.
 
-    The value `true` is not accepted, for two reasons. It does not say which disk the person looked at. And if the
-    Broker's manifest is copied, the annotation would also be true of the next disk.
+    The value `true` is not accepted, for two reasons. It does not say which disk the administrator looked at. And if
+    the Broker's manifest is copied, the annotation would also be true of the next disk.
     """
     said = broker.metadata.annotations.get(ANNOTATION_LOST, "")
     if not said:

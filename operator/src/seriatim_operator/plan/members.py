@@ -150,7 +150,7 @@ def place_again(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
 
 
 def tell_waiting(observed: Observed, plan: Plan) -> None:
-    """Tell of each pod that has no node or no image, and why, unless another report has done so."""
+    """Report each pod that has no node or no image, and why, unless another report has done so."""
     told = "; ".join(plan.blocked_by)
     for broker in _staffed(observed):
         pod = observed.pods.get(broker.name)

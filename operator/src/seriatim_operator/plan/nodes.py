@@ -1,4 +1,4 @@
-"""Says which nodes Kubernetes may choose for a new broker, as far as the nodes and the cluster's spec tell it.
+"""Says which nodes Kubernetes may choose for a new broker, as far as the nodes and the cluster's spec report it.
 
 Kubernetes looks at more than this: free memory, volumes, other pods. So a node that may be chosen need not be.
 """

@@ -35,12 +35,13 @@ Manifest = Mapping[str, Any]
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 ANNOTATION_PLACE_ANEW = "seriatim.dev/place-anew"
-"""With this annotation of a BrokerGroup, whatever its value, a person asks for other disks for the broker group. It is
-drained, removed and made again, as if `spec.groups` had been lowered and raised. The annotation goes with the object.
+"""With this annotation of a BrokerGroup, whatever its value, an administrator asks for other disks for the broker
+group. It is drained, removed and made again, as if `spec.groups` had been lowered and raised. The annotation goes with
+the object.
 """
 
 ANNOTATION_SPREAD_MENDED = "seriatim.dev/spread-mended"
-"""When the operator last placed a broker group of the cluster anew by itself, and how uneven the spread was before."""
+"""When the operator last placed a broker group of the cluster again by itself, and how uneven the spread was before."""
 
 SPREAD_QUIET_S = 600.0
 """Seconds for which nothing else must be wrong before the operator mends the spread by itself."""
@@ -70,7 +71,7 @@ class NodeView:
         hostname: The value of its hostname label, which volumes name. It is not always the name of the Node object.
         is_ready: Its condition `Ready` is True.
         is_leaving: It is cordoned, or has a taint that announces its end: open segments must leave it.
-        is_out_of_service: It has the out-of-service taint, with which a person says that no process runs on it.
+        is_out_of_service: It has the out-of-service taint, with which an administrator says that no process runs on it.
         addresses: Types and values of its addresses, in the order of its status.
         labels: Its labels.
         taints: Its taints.
@@ -189,7 +190,7 @@ class PodView:
 
     @property
     def why_not_ready(self) -> str:
-        """Why the pod is not ready, and what tells more; empty if nothing says why."""
+        """Why the pod is not ready, and what reports more; empty if nothing says why."""
         if not self.is_scheduled:
             return f"no node takes it: {self.no_node}" if self.no_node else ""
         if self.lacks_image:
@@ -330,7 +331,7 @@ class AuthorityView:
     Attributes:
         id: Names it, in the annotation that replaces it.
         ends_at: When its own certificate ends.
-        is_due: Whether a person should replace it.
+        is_due: Whether an administrator should replace it.
         is_ours: Whether the operator made it, and so can replace it.
         former: The ids of the authorities that are trusted beside it, while it is taking their place.
         reissue_at: When it issues all certificates; None if it has issued them.
@@ -377,7 +378,7 @@ class Observed:
         gates: Answers to `CheckRestart` in this pass, by the broker's name in the protocol. The plan asks for them.
         last_settings: The settings that the brokers were given last. Observed only if `spec.settings` are not good;
             None if they are, or if the brokers were never given any.
-        chains: What the chains of all topics say; None until the brokers have told them.
+        chains: What the chains of all topics say; None until the brokers have reported them.
         services: The Services for clients outside.
         certificate_names: The names that the brokers' certificate has; None without TLS.
         etcd: The etcd of the operator's release; None if the cluster has another one, or it was not seen.
@@ -434,8 +435,8 @@ class Observed:
     def placed_anew(self) -> str:
         """The broker group that is removed now to be made again on other disks; empty if there is none.
 
-        If people annotated several, the first one comes first: the others must take over its segments meanwhile. So
-        the only broker group of a cluster stays where it is.
+        If administrators annotated several, the first one comes first: the others must take over its segments
+        meanwhile. So the only broker group of a cluster stays where it is.
         """
         counted = [f"g{number}" for number in range(self.cluster.spec.groups)]
         if len(counted) < 2:
@@ -451,7 +452,7 @@ class Observed:
 
     @cached_property
     def leaving_broker_groups(self) -> list[str]:
-        """Names of broker groups that exist and that `spec.groups` does not count, and of the one that is placed anew;
+        """Names of broker groups that exist and that `spec.groups` does not count, and of the one that is placed again;
         the newest first.
         """
         wanted = set(self.wanted_broker_groups)

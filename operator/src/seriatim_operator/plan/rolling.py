@@ -1,4 +1,4 @@
-"""Plans a rolling change: one member at a time, and only when the brokers say that the other copy is whole.
+"""Plans a rolling change: one member at a time, and only when the brokers say that the other copy is complete.
 
 No pod is deleted while another desired pod is missing, unscheduled or not ready, whatever operation is recorded. So a
 template that does not work stops the change at its first member. Pods that take nothing away (`former`) are replaced
@@ -17,7 +17,7 @@ from .observed import Observed, PodView
 
 OPERATION = "Roll"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
-"""On a BrokerCluster: the hash of the plan that a person approves."""
+"""On a BrokerCluster: the hash of the plan that an administrator approves."""
 
 SETTINGS_INVALID = "SettingsInvalid"
 """The problem with which no existing pod is replaced, because the operator does not know all that the user wants. Pods

@@ -10,8 +10,8 @@ The operator takes these steps in order. It takes the next one only when it sees
 
 If `spec.groups` is raised again before step 2, the drain is called off and nothing else happens.
 
-A broker group that a person asks to be placed anew (`ANNOTATION_PLACE_ANEW`) is removed in the same way. Then it is
-wanted again, and Kubernetes chooses nodes for its new disks. No message has fewer copies than before at any time,
+A broker group that an administrator asks to be placed again (`ANNOTATION_PLACE_ANEW`) is removed in the same way. Then
+it is wanted again, and Kubernetes chooses nodes for its new disks. No message has fewer copies than before at any time,
 because the disks are empty when they are given up.
 """
 
@@ -69,7 +69,7 @@ def remove_broker_groups(observed: Observed, plan: Plan) -> None:
             f"broker group {group} is not removed: the brokers do not know it, the disk of {joined} has joined the "
             "cluster, and they never counted that it is empty. If the coordinator lost it, run seriatim coordinator "
             "rebuild (runbook coordinator-behind); otherwise raise spec.groups, and lower it again when the broker "
-            "group is whole"
+            "group is complete"
         )
     elif operation is None:
         plan.actions.append(BeginOperation(OPERATION, group, "it is drained"))

@@ -1,6 +1,6 @@
-"""Finds how evenly the broker groups are spread over machines, which one to place anew, and when the operator does it.
+"""Finds how evenly the broker groups are spread over machines, which one to place again, and when the operator does it.
 
-To place a broker group anew copies all its messages, and Kubernetes chooses the new nodes. So the operator does it by
+To place a broker group again copies all its messages, and Kubernetes chooses the new nodes. So the operator does it by
 itself only if `spec.spreadMending` says so, one broker group at a time, while nothing else is wrong, and more and more
 seldom if it does not help.
 
@@ -11,8 +11,9 @@ BrokerGroup. Rule: no wish without a record. Without it:
 2. There is no record of that, so the successor empties it again at once, and so on.
 
 With it, an operator that dies between the two writes has copied nothing. The spread stays as it was, each message has
-its copies, and the next operator waits as after a mending that did not help, or until a person removes the record. It
-cannot try at once, because a person who called a mending off (by removing the wish) leaves the same two objects.
+its copies, and the next operator waits as after a mending that did not help, or until an administrator removes the
+record. It cannot try at once, because an administrator who called a mending off (by removing the wish) leaves the same
+two objects.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def machine_that_holds_all(observed: Observed) -> str:
 
 
 def group_to_place_anew(observed: Observed, machine: str) -> str:
-    """The broker group to place anew, so that `machine` has no member of it; empty if that would not help.
+    """The broker group to place again, so that `machine` has no member of it; empty if that would not help.
 
     It helps if another node that takes brokers has at least two fewer, because Kubernetes prefers nodes with few. The
     broker group on the busiest nodes is best. After one, another one may follow.
@@ -93,7 +94,7 @@ def group_to_place_anew(observed: Observed, machine: str) -> str:
 
 
 def mend_spread(observed: Observed, plan: Plan) -> None:
-    """Plan to place a broker group anew, if the cluster's spec lets the operator do it and nothing else is to do."""
+    """Plan to place a broker group again, if the cluster's spec lets the operator do it and nothing else is to do."""
     if observed.cluster.spec.spread_mending != "Automatic" or plan.problems or plan.blocked_by:
         return
     if observed.cluster.status.operation is not None or observed.leaving_broker_groups or leaving_members(observed):
@@ -111,9 +112,9 @@ def mend_spread(observed: Observed, plan: Plan) -> None:
         return
     item = next((item for item in observed.groups.values() if item.spec.group == group), None)
     if item is None:
-        return  # a person deleted the BrokerGroup: this pass makes it again
+        return  # an administrator deleted the BrokerGroup: this pass makes it again
     record = Mending(datetime.fromtimestamp(observed.now_s, UTC), unevenness(observed), _pause_s(observed))
-    note = f"broker group {group} is placed anew: the loss of {machine} would leave no whole broker group"
+    note = f"broker group {group} is placed again: the loss of {machine} would leave no complete broker group"
     plan.actions.append(PlaceAnew(item.name, item.uid, record.to_text(), note))
 
 
@@ -126,11 +127,11 @@ def may_mend_at_s(observed: Observed) -> float:
 
 
 def last_mending(observed: Observed) -> Mending | None:
-    """The last mending; None if there was none. A person may remove the record, or write anything into it."""
+    """The last mending; None if there was none. An administrator may remove the record, or write anything into it."""
     try:
         at, before, pause = observed.cluster.metadata.annotations[ANNOTATION_SPREAD_MENDED].split()
         found = Mending(datetime.fromisoformat(at).astimezone(UTC), int(before), float(pause))
-        _ = found.at + timedelta(seconds=PAUSE_IF_USELESS_S_MAX)  # also the end of the pause is told as a time
+        _ = found.at + timedelta(seconds=PAUSE_IF_USELESS_S_MAX)  # also the end of the pause is reported as a time
     except (KeyError, ValueError, OverflowError):
         return None
     return found if PAUSE_IF_USELESS_S <= found.pause_s <= PAUSE_IF_USELESS_S_MAX else None
@@ -158,7 +159,8 @@ def _brokers_on(observed: Observed) -> Counter[str]:
 
 
 def _all_serve(observed: Observed) -> bool:
-    """Whether each slot has a broker that is ready and has room, and no person has cordoned or drained a broker group.
+    """Whether each slot has a broker that is ready and has room, and no administrator has cordoned or drained a broker
+    group.
 
     How much room the other disks have, the operator does not know: only that none is full yet.
     """

@@ -34,7 +34,7 @@ class Surroundings(Enum):
     """Whether the brokers of a topic's cluster can be asked and changed."""
 
     HERE = "its brokers answer"
-    SILENT = "its brokers do not answer, or have not told all topics yet"
+    SILENT = "its brokers do not answer, or have not reported all topics yet"
     PAUSED = "the operator must change nothing"
     GONE = "there is no such cluster, or it is being deleted"
 
@@ -101,7 +101,7 @@ class ChainView:
     first_offset: int = 0
     dropped_messages: int | None = None
     copies: Mapping[Holders, int] = field(default_factory=dict)
-    """How many kept segments are on which brokers; empty if the brokers do not tell."""
+    """How many kept segments are on which brokers; empty if the brokers do not report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class TopicView:
 
     Attributes:
         phase: The state in the topic's record.
-        chains: The chains by partition. A chain that the brokers have not told yet is missing.
+        chains: The chains by partition. A chain that the brokers have not reported yet is missing.
     """
 
     name: str
@@ -122,7 +122,7 @@ class TopicView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the topic is READY and the brokers have told the chains of all its partitions."""
+        """Whether the topic is READY and the brokers have reported the chains of all its partitions."""
         return self.phase == "READY" and all(number in self.chains for number in range(self.partition_count))
 
 
@@ -195,7 +195,7 @@ class Finding:
 
     Attributes:
         reason: A word of the closed list.
-        message: A sentence for people, with the remedy.
+        message: A sentence for humans, with the remedy.
         view: The topic, if the object has it.
         is_passing: A step is under way. It is reported only if it takes long.
         keeps_status: Nothing new is known, so the reported state of the topic stays.
@@ -374,7 +374,7 @@ def _adoption(topic: Topic, view: TopicView) -> tuple[Action, ...]:
     if owns(topic, view):
         return ()
     if topic.status.incarnation:
-        note = f"topic {view.name} was deleted and made anew by others: the object has the new one from now on"
+        note = f"topic {view.name} was deleted and recreated by others: the object has the new one from now on"
         return (TellObject("TopicReplaced", note, is_warning=True),)
     return (TellObject("TopicAdopted", f"topic {view.name} was there before this object, which has it from now on"),)
 

@@ -27,7 +27,7 @@ def check_certificates(look: Look) -> list[Finding]:
     if not names:
         return [warning("certificates", "the cluster does not use TLS", "make a new cluster with tls.enabled")]
     if "Secret" in look.unreadable:
-        return [unknown("certificates", "you may not read Secrets", "ask a person who may")]
+        return [unknown("certificates", "you may not read Secrets", "ask an administrator who may")]
     findings = [finding for name in names for finding in _check_secret(look, name)]
     return findings + _check_trust(look)
 
@@ -57,9 +57,9 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
 def remedy_unreadable(cluster: BrokerCluster, secret: Mapping[str, Any]) -> str:
     """What to do about a Secret whose content cannot be used. Only one that the operator made may be deleted."""
     if secret["metadata"]["name"] in (cluster.spec.tls.ca_secret, cluster.spec.etcd.tls_secret):
-        return "write it anew"
+        return "rewrite it"
     if is_ours(secret, cluster):
-        return "delete it: its labels say that the operator made it for this cluster, and will make it anew"
+        return "delete it: its labels say that the operator made it for this cluster, and will recreate it"
     return f"the operator did not make it: ask its owner, because it {tell_owner(secret)}"
 
 

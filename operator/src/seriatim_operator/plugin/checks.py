@@ -52,7 +52,7 @@ def check_operator(look: Look) -> list[Finding]:
     """Check that an operator acts. Without one, brokers serve and switch, but no change and no repair is made."""
     about = "operator"
     if "Pod" in look.unreadable:
-        return [unknown(about, "you may not read pods of other namespaces", "ask a person who may")]
+        return [unknown(about, "you may not read pods of other namespaces", "ask an administrator who may")]
     ready = [pod for pod in look.operator_pods if is_ready(pod)]
     if not look.operator_pods:
         return [
@@ -86,7 +86,7 @@ def check_operator(look: Look) -> list[Finding]:
 
 
 def _rivals(look: Look) -> list[Finding]:
-    """Tell of operators with different Leases that watch the cluster's namespace."""
+    """Report operators with different Leases that watch the cluster's namespace."""
     found = sorted({lease for pod in look.operator_pods if (lease := _lease_over(pod, look.cluster.namespace))})
     if len(found) < 2:
         return []
@@ -156,7 +156,7 @@ def check_class(look: Look) -> list[Finding]:
     name = look.cluster.spec.storage.storage_class_name
     about = f"StorageClass {name}"
     if "StorageClass" in look.unreadable:
-        return [unknown(about, "you may not read it", "ask a person who may")]
+        return [unknown(about, "you may not read it", "ask an administrator who may")]
     if look.storage_class is None:
         return [bad(about, "there is no class of that name", "make it, or make a new cluster with another class")]
     if not look.storage_class.waits_for_consumer:
@@ -172,10 +172,10 @@ def check_class(look: Look) -> list[Finding]:
 
 
 def check_nodes(look: Look) -> list[Finding]:
-    """Check that there are enough machines, and that the loss of one leaves a whole broker group."""
+    """Check that there are enough machines, and that the loss of one leaves a complete broker group."""
     about = "nodes"
     if "Node" in look.unreadable:
-        return [unknown(about, "you may not read them", "ask a person who may")]
+        return [unknown(about, "you may not read them", "ask an administrator who may")]
     ready = [node for node in look.nodes.values() if node.is_ready]
     members = look.cluster.spec.members_per_group
     findings = [
@@ -191,7 +191,7 @@ def check_nodes(look: Look) -> list[Finding]:
         findings.append(
             warning(
                 about,
-                f"every broker group has a member on {node} ({', '.join(groups)}): its loss leaves none whole",
+                f"every broker group has a member on {node} ({', '.join(groups)}): its loss leaves none complete",
                 "add a node with disks, and a broker group",
             )
         )
@@ -210,7 +210,7 @@ def _remedy_silent(look: Look, node: str) -> str:
 
 
 def check_cluster(look: Look) -> list[Finding]:
-    """Check what the operator reports, and whether an operation or a step does not go on."""
+    """Check what the operator reports, and whether an operation or a step does not continue."""
     status = look.cluster.status
     findings: list[Finding] = []
     degraded, ready = status.condition("Degraded"), status.condition("Ready")
@@ -252,7 +252,7 @@ def check_drains(look: Look) -> list[Finding]:
 def check_budgets(look: Look) -> list[Finding]:
     """Check that each broker group has its budget, and that no other budget covers brokers."""
     if "PodDisruptionBudget" in look.unreadable:
-        return [unknown("budgets", "you may not read them", "ask a person who may")]
+        return [unknown("budgets", "you may not read them", "ask an administrator who may")]
     findings: list[Finding] = []
     ours = {broker_group_object_name(look.cluster.name, group.spec.group) for group in look.groups}
     for name in sorted(ours):
@@ -309,7 +309,7 @@ def check_topics(look: Look) -> list[Finding]:
 
 
 def check_consumer_groups(look: Look) -> list[Finding]:
-    """Check that no key waits for a person, and that every consumer group is as its object says."""
+    """Check that no key waits for an administrator, and that every consumer group is as its object says."""
     findings: list[Finding] = []
     for group in look.consumer_groups:
         topic, name = group.spec.topic, group.group_name

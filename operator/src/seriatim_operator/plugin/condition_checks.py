@@ -1,4 +1,4 @@
-"""Tells of every condition that is not as it should be: of the cluster, its broker groups, Brokers and topics."""
+"""Reports every condition that is not as it should be: of the cluster, its broker groups, Brokers and topics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WELL: Final = frozenset(
 """Conditions that should be True."""
 
 TOLD_ELSEWHERE: Final = frozenset({("ConsumerGroup", "Ready"), ("Broker", "DiskHealthy")})
-"""Kinds and conditions of which other checks tell more if they are False."""
+"""Kinds and conditions of which other checks report more if they are False."""
 
 
 def check_conditions(look: Look) -> list[Finding]:
-    """Tell of the conditions that should be True and are not, one finding for all objects with the same reason."""
+    """Report the conditions that should be True and are not, one finding for all objects with the same reason."""
     held = [broker for broker in look.brokers if broker.status.disk_lost is None]
     objects: list[Resource] = [look.cluster, *look.groups, *held, *look.topics, *look.consumer_groups]
     found: dict[tuple[str, str, str, str], list[tuple[Resource, Condition]]] = {}

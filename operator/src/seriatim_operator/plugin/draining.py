@@ -1,6 +1,6 @@
 """Drains a broker group: checks whether it can be drained, writes the state, and watches until it holds nothing.
 
-The plugin only writes `spec.state` of the BrokerGroup. The operator tells the brokers, and the brokers move the
+The plugin only writes `spec.state` of the BrokerGroup. The operator notifies the brokers, and the brokers move the
 segments: first the open ones, then copies of sealed ones. A segment never has fewer than two copies because of it.
 """
 
@@ -57,13 +57,13 @@ def check_drain(look: Look, group: BrokerGroup) -> None:
     """Check that another broker group can take the segments.
 
     Raises:
-        PluginError: No other broker group is active and whole.
+        PluginError: No other broker group is active and complete.
     """
     others = [other for other in look.groups if other.name != group.name]
     able = [other for other in others if other.spec.state == "Active" and other.status.is_true("Whole")]
     if not able:
         raise PluginError(
-            f"nothing can leave {group.spec.group}: no other broker group is active and whole. Remedy: first raise "
+            f"nothing can leave {group.spec.group}: no other broker group is active and complete. Remedy: first raise "
             f"spec.groups of {look.cluster.name}, or bring another broker group back"
         )
 
@@ -74,7 +74,8 @@ async def set_state(kube: Kube, group: BrokerGroup, state: GroupState) -> None:
     Raises:
         PluginError: The API refuses the write, for instance because the object has changed since it was read.
     """
-    # The patch has the version that was read. So of two people who change the object at once, the second is refused.
+    # The patch has the version that was read. So of two administrators who change the object at once, the second is
+    # refused.
     patch = {"metadata": {"resourceVersion": group.metadata.resource_version}, "spec": {"state": state}}
     try:
         await kube.merge(BROKER_GROUP, group.namespace, group.name, patch)

@@ -1,4 +1,4 @@
-"""Tells of claims without a Broker whether they are proved to be former disks. Only then one may be deleted.
+"""Reports claims without a Broker whether they are proved to be former disks. Only then one may be deleted.
 
 A claim without a Broker is not yet a former disk. The Brokers are deleted with the cluster object or with the
 definitions, and with `deletionPolicy: Retain` the claims stay, with all messages of the cluster.
@@ -13,7 +13,7 @@ from .look import Look
 
 
 def check_former_disks(look: Look) -> list[Finding]:
-    """Tell of each claim without a Broker whether its disk is proved to be useless."""
+    """Report each claim without a Broker whether its disk is proved to be useless."""
     held = {broker.name for broker in look.brokers}
     return [_tell(look, name) for name in sorted(set(look.claims) - held)]
 
@@ -34,7 +34,7 @@ def _tell(look: Look, name: str) -> Finding:
         return warning(about, text, "keep it until the copies of all messages are proved to be elsewhere")
     text = (
         f"it is a former disk: the brokers accept the disk {heirs[0].name} as {slot}, broker group "
-        f"{heirs[0].spec.group} is whole, and the operator says that all topics have their copies on other disks"
+        f"{heirs[0].spec.group} is complete, and the operator says that all topics have their copies on other disks"
     )
     return warning(about, text, f"kubectl -n {look.cluster.namespace} delete pvc {name}, if you do not need its data")
 
@@ -56,7 +56,7 @@ def _what_is_not_proved(look: Look, heir: Broker) -> str:
     if pod is None or not pod.is_ready:
         return "that one does not serve"
     if group is None or not group.status.is_true("Whole"):
-        return f"broker group {heir.spec.group} is not whole"
+        return f"broker group {heir.spec.group} is not complete"
     if degraded is None or degraded.status != "False":
         return "the cluster is degraded"
     if not look.is_fresh:

@@ -83,7 +83,7 @@ async def _read(connection: Connection, namespace: str, pod: str, credentials: C
 
 
 def check_pages(pages: Mapping[str, Page]) -> list[Finding]:
-    """A finding for each trouble that a broker reports, because a person has to act on it."""
+    """A finding for each trouble that a broker reports, because an administrator has to act on it."""
     findings: list[Finding] = []
     for pod, page in pages.items():
         if page.problem:

@@ -1,6 +1,7 @@
 """Reads all objects of a cluster from the Kubernetes API once. All pictures and checks use this one look.
 
-A person may be allowed to read less than the operator. A kind that the API refuses is noted, and the rest is shown.
+An administrator may be allowed to read less than the operator. A kind that the API refuses is noted, and the rest is
+shown.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., Non
 @click.pass_obj
 @_command
 async def status(way: Way, cluster: str | None, offline: bool) -> int:
-    """Show a cluster on one screen, with what brokers say that a person has to do."""
+    """Show a cluster on one screen, with what brokers say that an administrator has to do."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         is_ready = look.cluster.status.is_true("Ready")
@@ -265,14 +265,14 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
         )
         return 0
     way.console.print(
-        f"{name} is still being drained, {_left(at)} are left{_because(at)}. It goes on: run this command again "
+        f"{name} is still being drained, {_left(at)} are left{_because(at)}. It continues: run this command again "
         "to see how far it is"
     )
     return UNWELL
 
 
 async def is_told_to_drain(name: str) -> bool:
-    """Ask a person. If the answer is no, say what is not done.
+    """Ask an administrator. If the answer is no, say what is not done.
 
     Raises:
         PluginError: stdin is no terminal.

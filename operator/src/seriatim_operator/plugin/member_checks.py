@@ -20,7 +20,7 @@ RESTARTS_MANY = 5
 def check_pods(look: Look) -> list[Finding]:
     """Check that every broker runs and serves, and that no two members of a broker group share a machine."""
     if "Pod" in look.unreadable:
-        return [unknown("pods", "you may not read them", "ask a person who may")]
+        return [unknown("pods", "you may not read them", "ask an administrator who may")]
     findings: list[Finding] = []
     for broker in look.brokers:
         pod = look.pods.get(broker.name)

@@ -15,7 +15,7 @@ from .live import reach_brokers
 from .look import Look
 
 TOPICS_ASKED_MAX: Final = 200
-"""Of so many topics the brokers are asked for their consumer groups, which costs a call for each topic."""
+"""Of this many topics the brokers are asked for their consumer groups, which costs a call for each topic."""
 
 
 class Answering(Protocol):

@@ -30,7 +30,7 @@ class Cache:
         Without this rule:
 
         1. The operator writes an object's status.
-        2. A person deletes the object, and the watch reports it.
+        2. An administrator deletes the object, and the watch reports it.
         3. The answer to step 1 arrives, and the cache forgets the deletion until the next listing.
         """
         objects, key = self._objects.setdefault(kind, {}), _key(manifest["metadata"])

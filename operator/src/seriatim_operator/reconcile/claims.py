@@ -1,7 +1,7 @@
 """Remembers between two passes which objects claim what, and which claims are due.
 
 A pass looks only at what changed. It compares objects by their versions in the cache, which takes about 1 µs for each.
-If the brokers tell something, the pass that gets it marks the claim.
+If the brokers report something, the pass that gets it marks the claim.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class ClusterReconciler:
         self._brokers: dict[tuple[str, str], Brokers] = {}
         self._applied: dict[tuple[str, str, str], tuple[str, float]] = {}
         self._certificates: dict[tuple[str, str], tuple[str, float, Certificates]] = {}
-        self._etcd_secrets: dict[tuple[str, str], tuple[str, float]] = {}  # the one that was whole, and until when
+        self._etcd_secrets: dict[tuple[str, str], tuple[str, float]] = {}  # the one that was complete, and until when
         self._external_hosts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cluster_ids: dict[tuple[str, str], str] = {}
         self._taken: defaultdict[tuple[str, str], dict[tuple[str, str], str]] = defaultdict(dict)  # `Observed.taken`
@@ -211,7 +211,7 @@ class ClusterReconciler:
             return None
         uid = str(manifest["metadata"].get("uid"))
         if self._uids.setdefault((namespace, name), uid) != uid:
-            await self._forget(namespace, name)  # a watch may tell of the next cluster of this name first
+            await self._forget(namespace, name)  # a watch may report the next cluster of this name first
             self._uids[namespace, name] = uid
         try:
             return await self._pass(cached, manifest)
@@ -441,7 +441,8 @@ class ClusterReconciler:
         return True
 
     async def _place_anew(self, about: Manifest, action: PlaceAnew, cluster: BrokerCluster) -> None:
-        """Note it on the cluster, ask for it, and tell it: in this order, for which `plan.spread` gives the reason."""
+        """Note it on the cluster, ask for it, and report it: in this order, for which `plan.spread` gives the
+        reason."""
         for kind, name, annotation, value in (
             (BROKER_CLUSTER, cluster.name, ANNOTATION_SPREAD_MENDED, action.record),
             (BROKER_GROUP, action.object, ANNOTATION_PLACE_ANEW, "true"),
@@ -484,7 +485,8 @@ class ClusterReconciler:
     async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren, refusals: Refusals) -> None:
         """Write the statuses that have changed. If one is refused, the others are written all the same.
 
-        A status that is refused is tried again like every other write, and told by an Event, as no status can tell it.
+        A status that is refused is tried again like every other write, and reported by an Event, as no status can
+        report it.
 
         Raises:
             KubeError: The API did not answer, or cannot write a status now; this is the first such error.
@@ -689,8 +691,8 @@ def _same_target(one: Action, other: Action) -> bool:
 def _answering(observed: Observed, told: frozenset[str] | None) -> frozenset[str] | None:
     """Names of the brokers that answer, and their disks; None if it is not known.
 
-    While etcd is silent, brokers do not tell which of them run. Then those count that answered when brokers last told
-    it, except those whose pod is not ready now.
+    While etcd is silent, brokers do not show which of them run. Then those count that answered when brokers last
+    reported it, except those whose pod is not ready now.
     """
     if observed.members is not None:
         return observed.live_brokers | observed.live_disks | returning_names(observed)

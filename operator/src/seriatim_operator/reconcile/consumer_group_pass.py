@@ -1,6 +1,6 @@
 """Makes passes over the ConsumerGroups of a cluster.
 
-No stream tells when a consumer group moves. So the operator asks about each consumer group that has an object, every
+No stream reports when a consumer group moves. So the operator asks about each consumer group that has an object, every
 30 s.
 """
 
@@ -59,7 +59,7 @@ LOOK_S: Final = 30.0
 """Seconds between two looks at a consumer group."""
 
 TOPIC_S: Final = 5.0
-"""Seconds until a missing topic is looked for again. If the stream tells that it was made, that comes earlier."""
+"""Seconds until a missing topic is looked for again. If the stream reports that it was made, that comes earlier."""
 
 REFUSED_S: Final = 10.0
 """Seconds until a refused step is tried again. Brokers refuse to delete a consumer group while it has consumers."""
@@ -354,7 +354,7 @@ def _what(claim: ConsumerGroupClaim) -> str:
 
 
 def _shown(key: bytes) -> str:
-    """A key for people: a text if it is one, else in hexadecimal digits; at most 64 characters."""
+    """A key for humans: a text if it is one, else in hexadecimal digits; at most 64 characters."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

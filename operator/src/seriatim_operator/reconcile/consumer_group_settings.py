@@ -64,7 +64,7 @@ def settings_message(settings: ConsumerGroupSettings, changed: tuple[str, ...]) 
 
 
 def settings_from_message(message: records_pb2.GroupSettings) -> ConsumerGroupSettings:
-    """The settings that the brokers told."""
+    """The settings that the brokers reported."""
     retry, mode = message.retry, _MODE_NAMES.get(message.mode, f"{message.mode}")
     spread: Spread = "None" if message.spread == records_pb2.SPREAD_NONE else "Even"
     return ConsumerGroupSettings(

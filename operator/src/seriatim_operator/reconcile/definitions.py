@@ -1,7 +1,7 @@
 """Checks that the definitions of our kinds in Kubernetes are those of this version of the operator.
 
-Helm may not manage them, or a person applied those of another version. Then fields are missing, or their rules are
-different. The operator reports this and goes on.
+Helm may not manage them, or an administrator applied those of another version. Then fields are missing, or their rules
+are different. The operator reports this and continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOK_S: Final = 600.0
 """Seconds between two looks, because definitions change only with upgrades."""
 
 AGAIN_S: Final = 10.0
-"""Seconds between two looks while one is of another version, because a person is asked to apply them."""
+"""Seconds between two looks while one is of another version, because an administrator is asked to apply them."""
 
 REASON: Final = "DefinitionOutdated"
 _FORBIDDEN: Final = 403

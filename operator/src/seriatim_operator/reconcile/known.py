@@ -1,4 +1,4 @@
-"""What the passes over a cluster and the passes over its topics tell each other."""
+"""What the passes over a cluster and the passes over its topics pass to each other."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Known:
         return self._planned.get((namespace, cluster), frozenset())
 
     def told_live(self, namespace: str, cluster: str) -> frozenset[str] | None:
-        """Names of the brokers that answered when brokers last told it, and their disks; None if they never did."""
+        """Names of the brokers that answered when brokers last reported it, and their disks; None if they never did."""
         return self._told.get((namespace, cluster))
 
     def chains(self, namespace: str, cluster: str) -> ChainsView | None:
-        """What the chains say; None until the brokers have told all of them."""
+        """What the chains say; None until the brokers have reported all of them."""
         return self._chains.get((namespace, cluster))
 
     def note_live(
@@ -53,8 +53,8 @@ class Known:
         *,
         is_told: bool = True,
     ) -> None:
-        """Note which brokers answer, which are away as planned, and whether brokers told the first or it was concluded
-        from their pods.
+        """Note which brokers answer, which are away as planned, and whether brokers reported the first or it was
+        concluded from their pods.
         """
         place = (namespace, cluster)
         if is_told:

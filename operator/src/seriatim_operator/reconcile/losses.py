@@ -74,7 +74,7 @@ class Losses:
 
         Args:
             key: What is missing.
-            what: The same for people, such as `topic orders`.
+            what: The same for humans, such as `topic orders`.
 
         Raises:
             StaleOperatorError: A newer operator acts: this one must end.

@@ -170,7 +170,7 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         self._claims.mark(self.claim_of(manifest), self._clock())
 
     async def _may_delete(self, manifest: Manifest) -> bool:
-        """Whether the API, read anew, says that what the object owns is to be deleted.
+        """Whether the API, read again, says that what the object owns is to be deleted.
 
         Either the object with this UID is being deleted and still says `Delete`, or it is gone and the watch reported
         its deletion. If the watch reported the deletion and the object exists, it was restored, and nothing is deleted.

@@ -72,7 +72,7 @@ class WorkQueue:
         self._changed.set()
 
     def forget(self, key: Hashable) -> None:
-        """Remove a key, because its object is gone. A pass under way goes on."""
+        """Remove a key, because its object is gone. A pass under way continues."""
         self._due_at.pop(key, None)
         self._failures.pop(key, None)
         self._again.discard(key)

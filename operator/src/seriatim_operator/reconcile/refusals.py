@@ -1,4 +1,4 @@
-"""Remembers which writes for one cluster failed, so that a pass goes on with the others and the status says why.
+"""Remembers which writes for one cluster failed, so that a pass continues with the others and the status says why.
 
 A write that fails with the same content again and again is tried after 1 s, 2 s, 4 s and then every 10 s. With another
 content it is tried at once. A failure is reported when it has lasted for 3 s, because many end by themselves.
@@ -26,7 +26,7 @@ class _Refused:
     pause_s: float
     why: str
     is_new: bool = True
-    """No Event tells it yet."""
+    """No Event reports it yet."""
 
 
 class Refusals:

@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Rivals:
-    """Tells for each cluster whether this operator looks after it.
+    """Reports for each cluster whether this operator looks after it.
 
     Args:
         api: The API.

@@ -55,7 +55,7 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class _Replacement:
-    """What the annotation asks: the id of the authority to replace, and until when brokers go on to show its
+    """What the annotation asks: the id of the authority to replace, and until when brokers continue to show its
     certificates. `problem` says why it is not followed.
     """
 
@@ -154,7 +154,7 @@ async def ensure_certificates(
 
 
 def _problem_of(cluster: BrokerCluster, domain: str, view: AuthorityView) -> str:
-    """What is wrong with the authority. Hosts outside that the operator's own may not name are told elsewhere."""
+    """What is wrong with the authority. Hosts outside that the operator's own may not name are reported elsewhere."""
     inside = pki.broker_names(cluster.name, cluster.namespace, domain)
     refused = [name for name in view.refused_names if name in inside or not view.is_ours]
     if not refused:
@@ -192,8 +192,9 @@ async def _authority(
 ) -> tuple[pki.Authority, bool]:
     """The authority that signs, and whether the operator only reads it.
 
-    The operator makes another one only if there is none, if a person names the one to replace, or in the last year of
-    its life. A change of the spec does not replace it: clients with copies of `ca.crt` would fail minutes later.
+    The operator makes another one only if there is none, if an administrator names the one to replace, or in the last
+    year of its life. A change of the spec does not replace it: clients with copies of `ca.crt` would fail minutes
+    later.
     """
     given = cluster.spec.tls.ca_secret
     name = given or authority_secret_name(cluster.name)

@@ -1,4 +1,4 @@
-"""Keeps what the brokers of one cluster have told about its topics. It is current while their stream is open."""
+"""Keeps what the brokers of one cluster have reported about its topics. It is current while their stream is open."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PHASES: Final[dict[int, Literal["CREATING", "READY", "DELETING"]]] = {
 
 
 class TopicMirror:
-    """All topics of a cluster, as the brokers told them.
+    """All topics of a cluster, as the brokers reported them.
 
     Attributes:
         topics: The newest view of each topic, by name.
-        is_current: A stream is open and has told all topics. Only then a topic that is missing here does not exist.
+        is_current: A stream is open and has reported all topics. Only then a topic that is missing here does not exist.
         counts: Counts over the chains of all topics.
     """
 
@@ -34,7 +34,7 @@ class TopicMirror:
         self._told: set[str] = set()
 
     def begin(self) -> None:
-        """Note that a new stream begins. It first tells all topics."""
+        """Note that a new stream begins. It first reports all topics."""
         self.is_current = False
         self._told = set()
 
@@ -57,7 +57,8 @@ class TopicMirror:
         return changed
 
     def take_created(self, record: records_pb2.TopicRecord) -> None:
-        """Take a topic that was just made, before the stream tells it, so that the next plan does not make it again."""
+        """Take a topic that was just made, before the stream reports it, so that the next plan does not make it
+        again."""
         if record.name not in self.topics:
             self._put(broker_pb2.TopicSummary(topic=record))
 
@@ -87,7 +88,7 @@ class TopicMirror:
 
 
 def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary]) -> dict[int, ChainView]:
-    """The chains with what was told. A chain with a lower chain epoch than the known one is ignored."""
+    """The chains with what was reported. A chain with a lower chain epoch than the known one is ignored."""
     for chain in told:
         known = chains.get(chain.partition)
         if known is not None and chain.epoch < known.epoch:
@@ -111,7 +112,7 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
 
 
 def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
-    """Who has segments, and which disks have them whole."""
+    """Who has segments, and which disks have them in full."""
     return Holders(tuple(copies.brokers), tuple(copies.whole))
 
 

@@ -58,7 +58,7 @@ _log = structlog.get_logger(__name__)
 class TopicPass(ObjectPass[str, Topic]):
     """Makes passes over the Topics of one cluster.
 
-    `mirror` has what the brokers told. The owner of the stream (`topics.py`) fills it and calls `told`.
+    `mirror` has what the brokers reported. The owner of the stream (`topics.py`) fills it and calls `told`.
     """
 
     KIND = TOPIC
@@ -81,7 +81,8 @@ class TopicPass(ObjectPass[str, Topic]):
         return str(manifest["spec"].get("name") or manifest["metadata"]["name"])
 
     def told(self, names: Iterable[str]) -> float:
-        """Make topics due about which the brokers told something. Returns after how many seconds the first is due."""
+        """Make topics due about which the brokers reported something. Returns after how many seconds the first is
+        due."""
         now_s, soonest_s = self._clock(), TOLD_S
         for name in names:
             pause_s = 0.0 if name in self._passing else TOLD_S
@@ -140,7 +141,7 @@ class TopicPass(ObjectPass[str, Topic]):
             except StaleOperatorError:
                 raise
             except TopicExistsError:
-                return plan.finding  # the stream will tell about that topic
+                return plan.finding  # the stream will report that topic
             except CoordinatorBehindError:
                 return await self._hold(manifest, plan, behind(f"topic {plan.topic.topic_name}"))
             except RequestError as exc:

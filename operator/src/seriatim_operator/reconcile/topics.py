@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 class TopicsReconciler:
     """Makes passes over Topics and ConsumerGroups, and keeps a stream open to the brokers of each cluster.
 
-    The stream tells all topics, with and without an object, because the cluster's status speaks of all of them.
+    The stream reports all topics, with and without an object, because the cluster's status speaks of all of them.
 
     Args:
         api: The API, for writes to objects.
@@ -163,7 +163,7 @@ class _Part:
 
 
 class _ClusterTopics:
-    """One cluster's topics and consumer groups, and the stream in which brokers tell about topics."""
+    """One cluster's topics and consumer groups, and the stream in which brokers report topics."""
 
     def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None], known: Known) -> None:
         self._place = (at.namespace, at.cluster)
@@ -235,7 +235,7 @@ class _ClusterTopics:
             await self.close()
 
     async def _follow(self) -> None:
-        """Take what the brokers tell, until cancelled. A broken stream is opened again after 0.5 s."""
+        """Take what the brokers report, until cancelled. A broken stream is opened again after 0.5 s."""
         told = ""
         while True:
             self._mirror.begin()

@@ -1,7 +1,7 @@
 """Reports topics that an operator made for an object and that no object claims any more.
 
 In its own namespace the operator sets no finalizers. If an object there is deleted while no operator runs, its topic
-stays in the brokers with all messages. That is safe, but without this report no person would learn of it.
+stays in the brokers with all messages. That is safe, but without this report no administrator would learn of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must be true before the operator is uninstalled: no cluster needs it, and no object waits for it for ever.
 
-A cluster without an operator goes on, but its lost disks are not replaced. If its etcd is uninstalled with the release,
-it cannot even switch. So an uninstall is refused while there are clusters, unless a person forces it.
+A cluster without an operator continues, but its lost disks are not replaced. If its etcd is uninstalled with the
+release, it cannot even switch. So an uninstall is refused while there are clusters, unless an administrator forces it.
 
 Finalizers are removed in an uninstall. With a finalizer and without an operator, neither the object nor its namespace
 could be deleted. If a Topic without its finalizer is deleted, the brokers keep the topic as it is. In its own namespace
@@ -150,7 +150,7 @@ def refusal(found: Survey, *, takes_etcd: bool, release: str, revision: str, nam
 
 
 async def working_revision(api: Lister, namespace: str, release: str) -> str:
-    """The revision of the release to go back to after a refusal; empty if Helm's records do not tell.
+    """The revision of the release to go back to after a refusal; empty if Helm's records do not report.
 
     Helm has a Secret for each revision, whose labels have its status. When the hook runs, the newest revision is
     `uninstalling`. If that one had failed to install, an older one is still `deployed`, and that one is what works.

@@ -29,7 +29,8 @@ from .names import (
 HASH_LENGTH = 16
 
 ANNOTATION_RESTART = "seriatim.dev/restart"
-"""On a BrokerCluster: a person gives it a new value, such as the time, to have all brokers restarted one at a time."""
+"""On a BrokerCluster: an administrator gives it a new value, such as the time, to have all brokers restarted one at a
+time."""
 
 JOIN_DEADLINE_S = 86_400.0
 """Seconds for which a broker waits for etcd at its start before it ends. Meanwhile `/readyz` says that it waits."""
@@ -74,7 +75,7 @@ def settings_in(text: str) -> dict[str, str]:
     A setting that this version would refuse is left out. If the rest contradict each other, none are left.
 
     Args:
-        text: The settings file. If a person has spoilt it, there are no settings in it.
+        text: The settings file. If an administrator has spoilt it, there are no settings in it.
     """
     try:
         table = tomllib.loads(text)

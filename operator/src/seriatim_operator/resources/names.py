@@ -79,7 +79,7 @@ ANNOTATION_EXTERNAL_ADDRESS: Final = "seriatim.dev/external-address"
 ANNOTATION_OPERATOR: Final = "seriatim.dev/operator"
 """An annotation of a BrokerCluster: namespace and name of the Lease of the operator that looks after it."""
 ANNOTATION_REPLACE_AUTHORITY: Final = "seriatim.dev/replace-authority"
-"""On a BrokerCluster: the id of the authority to replace, and perhaps the time until which brokers go on to show
+"""On a BrokerCluster: the id of the authority to replace, and perhaps the time until which brokers continue to show
 certificates of it: `ID` or `ID/TIME`."""
 
 ANNOTATION_CHANGED_AT: Final = "seriatim.dev/changed-at"

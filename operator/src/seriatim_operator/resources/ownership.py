@@ -13,8 +13,8 @@ from .names import FIELD_MANAGER, LABEL_CLUSTER, LABEL_MANAGED_BY
 def belongs_to(manifest: Mapping[str, Any], cluster: BrokerCluster) -> bool:
     """Whether an object is a child of this cluster.
 
-    The labels say it, because claims and what a restored backup brings have no owner, and the owner says it if a person
-    changed the labels. An object of our own kinds says it itself.
+    The labels say it, because claims and what a restored backup brings have no owner, and the owner says it if an
+    administrator changed the labels. An object of our own kinds says it itself.
 
     Args:
         manifest: The object as the API has it.

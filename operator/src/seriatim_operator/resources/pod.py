@@ -292,7 +292,8 @@ def _tolerations(template: PodTemplate) -> list[Manifest]:
 
     Without them Kubernetes deletes a pod on a silent node after 5 minutes. But the pod's disk is only on that node, so
     this would only end a broker that returns with its node. The operator itself proves whether a node is gone for good.
-    A person who knows that it is sets the out-of-service taint, which the pod does not tolerate, or deletes the Node.
+    An administrator who knows that it is sets the out-of-service taint, which the pod does not tolerate, or deletes the
+    Node.
     """
     silent = [
         {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute"}

@@ -100,7 +100,7 @@ class Condition(Model):
     reason: Annotated[str, Field(max_length=128)] = "NotReconciled"
     """Why, in one word of a closed list."""
     message: Annotated[str, Field(max_length=4096)] = ""
-    """Why, in a sentence for people, and what to do."""
+    """Why, in a sentence for humans, and what to do."""
     last_transition_time: datetime
     """When `status` or `reason` changed last."""
     observed_generation: int = 0

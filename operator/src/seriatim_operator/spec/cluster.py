@@ -25,7 +25,7 @@ from .settings import SETTINGS_RULES
 GROUPS_MAX: Final = 1000
 MEMBERS_MAX: Final = 5
 MEMBERS_TESTED_MAX: Final = 3
-"""The simulator has worlds with so many members in a broker group, and none with more."""
+"""The simulator has worlds with this many members in a broker group, and none with more."""
 
 STORAGE_SIZE_MIN: Final = "4Gi"
 """A broker keeps 2 GiB or 5 % of its disk free, so a smaller disk would hold almost no messages."""
@@ -540,14 +540,15 @@ class BrokerClusterSpec(Model):
     """Settings of the brokers by name, such as `heal_after_s`. After a change the operator restarts the brokers, one at
     a time. If an object from before these rules has a wrong name or value, the last good settings stay in force."""
     change_approval: ChangeApproval = "Automatic"
-    """`Manual`: restarts that a change needs wait in `status.plannedChanges` until a person approves them."""
+    """`Manual`: restarts that a change needs wait in `status.plannedChanges` until an administrator approves them."""
     spread_mending: SpreadMending = "Manual"
     """Who mends the spread if a replacement has left a node with a member of every broker group, and other nodes have
-    few brokers. `Automatic`: the operator places one broker group after another anew, each after ten minutes in which
-    nothing else is wrong. That copies all messages of the broker group. `Manual`: a person does it with the annotation
-    `seriatim.dev/place-anew`, which the condition `Degraded` names."""
+    few brokers. `Automatic`: the operator moves one broker group after another, each after ten minutes in which
+    nothing else is wrong. That copies all messages of the broker group. `Manual`: an administrator does it with the
+    annotation `seriatim.dev/place-anew`, which the condition `Degraded` names."""
     paused: bool = False
-    """`true`: the operator changes nothing in this cluster. The brokers go on, and switch by themselves if one dies."""
+    """`true`: the operator changes nothing in this cluster. The brokers continue, and switch by themselves if one
+    dies."""
     pod_template: PodTemplate = PodTemplate()
     """Settings for the brokers' pods."""
     node_loss_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 60
@@ -607,7 +608,8 @@ class BrokerClusterStatus(Status):
     ready_groups: int = 0
     """How many of the broker groups in `spec.groups` have all their members serving."""
     topics: int | None = None
-    """How many topics the brokers have, also those without a Topic object. Left out until the brokers have told it."""
+    """How many topics the brokers have, also those without a Topic object. Left out until the brokers have reported
+    it."""
     selector: Annotated[str, Field(max_length=512)] = ""
     """A label selector for the brokers' pods. Autoscalers read it."""
     cluster_id: Annotated[str, Field(max_length=64)] = ""

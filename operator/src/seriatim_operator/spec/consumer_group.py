@@ -105,8 +105,8 @@ class RetrySpec(Model):
     """A delay is longer or shorter by up to this part of it, so that many keys do not come back at once."""
     when_exhausted: WhenExhausted = "Block"
     """What brokers do after the last attempt. `Block`: they try again for ever, with the last delay. `ParkKey`: the
-    messages of the key wait for a person, and other keys go on; not in the mode `Shared`. `DeadLetter`: the message
-    goes to the dead-letter topic, and its key goes on."""
+    messages of the key wait for an administrator, and other keys continue; not in the mode `Shared`. `DeadLetter`: the
+    message goes to the dead-letter topic, and its key continues."""
     grant: Grant = "30s"
     """How long a consumer has for the messages that it was given, unless it asks for more time. Then they are given
     out again."""
@@ -207,7 +207,7 @@ class ConsumerGroupSpec(Model):
     """`true`: brokers give the consumer group no messages. `false`: they do. Without it, the operator leaves the choice
     to `seriatim group pause` and `resume`."""
     rewind: RewindSpec | None = None
-    """Moves the consumer group to another place. Consumers that run go on from there and get an event about it."""
+    """Moves the consumer group to another place. Consumers that run continue from there and get an event about it."""
     mode: GroupMode = "Exclusive"
     """How consumers share the messages of a partition. `Exclusive`: one consumer at a time gets them, in their order.
     `KeyOrdered`: any number of consumers share them, and messages of one key are worked on one after another. `Shared`:
@@ -253,13 +253,13 @@ class ConsumerGroupStatus(Status):
     consumers: Annotated[str, Field(max_length=32)] = ""
     """Roughly how many consumers are connected."""
     parked_keys: Annotated[str, Field(max_length=32)] = ""
-    """Roughly how many keys are parked: their messages wait for a person."""
+    """Roughly how many keys are parked: their messages wait for an administrator."""
     parked_partitions: Annotated[tuple[int, ...], Field(max_length=PARKED_SHOWN_MAX)] = ()
     """Partitions with parked keys, at most 64."""
     delayed_keys: Annotated[str, Field(max_length=32)] = ""
     """Roughly how many keys wait for their next attempt."""
     mode: Annotated[str, Field(max_length=32)] = ""
-    """The mode that the brokers have. Empty: they have not told it."""
+    """The mode that the brokers have. Empty: they have not reported it."""
     delivery: Annotated[str, Field(max_length=32)] = ""
     """The kind of delivery that the brokers have."""
     policy: Annotated[str, Field(max_length=512)] = ""

@@ -6,7 +6,7 @@
     └── InvalidDurationError      not a duration
 
 The API server refuses nearly all such objects before the operator sees them. It keeps those that it accepted under an
-older definition of the kind. Such an object gets the condition `Ready=False` (InvalidSpec); the operator goes on.
+older definition of the kind. Such an object gets the condition `Ready=False` (InvalidSpec); the operator continues.
 """
 
 from __future__ import annotations

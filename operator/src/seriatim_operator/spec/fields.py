@@ -55,7 +55,7 @@ QUALIFIED_NAME: Final = "([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0
 LabelKey = Annotated[
     str,
     Field(min_length=1, max_length=317),
-    matches(f"^{QUALIFIED_NAME}$", "a key has letters, digits, -, _ and dots, behind an optional prefix/"),
+    matches(f"^{QUALIFIED_NAME}$", "a key has letters, digits, -, _ and dots, after an optional prefix/"),
 ]
 
 LabelValue = Annotated[
@@ -69,7 +69,7 @@ LabelValue = Annotated[
 
 QUALIFIED_KEYS: Final = Rule(
     f"self.all(key, key.matches('^{QUALIFIED_NAME}$'))",
-    "keys have letters, digits, -, _ and dots, behind an optional prefix/",
+    "keys have letters, digits, -, _ and dots, after an optional prefix/",
 )
 
 Quantity = Annotated[

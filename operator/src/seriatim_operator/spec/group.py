@@ -24,8 +24,8 @@ class BrokerGroupSpec(Model):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Its share of the load, relative to the weights of the other broker groups."""
     state: GroupState = "Active"
-    """`Cordoned`: open segments leave the broker group and no new ones come, while another whole broker group can take
-    them; its copies stay. `Draining`: in addition, its copies are made on other broker groups, so that it can be
+    """`Cordoned`: open segments leave the broker group and no new ones come, while another complete broker group can
+    take them; its copies stay. `Draining`: in addition, its copies are made on other broker groups, so that it can be
     removed."""
 
 

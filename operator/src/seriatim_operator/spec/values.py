@@ -79,7 +79,7 @@ def parse_pause_ms(text: str) -> int:
 
 
 def format_pause(milliseconds: int) -> str:
-    """The shortest text that `parse_pause_ms` reads as so many milliseconds, such as `1m30s`."""
+    """The shortest text that `parse_pause_ms` reads as this many milliseconds, such as `1m30s`."""
     parts, left = "", milliseconds
     for unit, size in _MILLISECONDS.items():
         count, left = divmod(left, size)

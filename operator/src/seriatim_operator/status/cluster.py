@@ -62,7 +62,7 @@ def time_of(now_s: float) -> datetime:
 
 
 REPORTED_S: Final = 60.0
-"""Seconds after which the status is written although nothing has changed, so that people see that an operator acts."""
+"""Seconds after which the status is written although nothing has changed, so that users see that an operator acts."""
 
 WAITS_FOR_COORDINATOR = "waits for the coordinator"
 """The words with which a broker says that it cannot reach etcd (`Broker.not_ready`)."""
@@ -451,7 +451,7 @@ def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fa
 
 
 def _external_ready(observed: Observed, external: ExternalAddresses) -> Fact:
-    """Whether clients outside can be told an address of each broker, which the brokers' certificate names. It does not
+    """Whether clients outside can be given an address of each broker, which the brokers' certificate names. It does not
     prove that they reach it.
     """
     if observed.cluster.spec.external is None:
@@ -535,7 +535,7 @@ def _minute(time: datetime | None) -> str:
 
 
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
-    """What is wrong. The reason is of the first trouble, and the message tells all of them."""
+    """What is wrong. The reason is of the first trouble, and the message reports all of them."""
     troubles = [
         *_coordinator_troubles(observed),
         *plan.problems,
@@ -582,11 +582,11 @@ def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]
     pods = [pod for broker in brokers if (pod := observed.pods.get(broker.name)) is not None]
     waiting = [pod.says for pod in pods if WAITS_FOR_COORDINATOR in pod.says]
     remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
-    if waiting and not all_ready and observed.members is None:  # those that have etcd tell the members
+    if waiting and not all_ready and observed.members is None:  # those that have etcd notify the members
         return [("EtcdUnreachable", f"{waiting[0]}: {remedy}")]
     if observed.is_etcd_silent:
         return [
-            ("EtcdSilent", f"etcd does not answer the brokers: messages go on, and nothing can fail over; {remedy}")
+            ("EtcdSilent", f"etcd does not answer the brokers: messages continue, and nothing can fail over; {remedy}")
         ]
     return []
 
@@ -594,7 +594,7 @@ def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]
 DANGERS: Final[Mapping[TopicState, tuple[str, str]]] = {
     "Unsettled": ("SegmentsUnsettled", "it is not known where a segment of {} ends: consumers wait there"),
     "Unreachable": ("SegmentsUnreachable", "no broker that has a segment of {} answers: consumers wait there"),
-    "Lost": ("SegmentsLost", "a person declared segments of {} lost"),
+    "Lost": ("SegmentsLost", "an administrator declared segments of {} lost"),
 }
 """Reason and message for each state of topics that stops consumers, or in which messages are lost."""
 
@@ -610,7 +610,7 @@ def tells_of_last_copies(status: BrokerClusterStatus) -> bool:
     """Whether the cluster's status says, or does not exclude, that a disk may have the last copy of a segment."""
     found = status.condition("Degraded")
     if found is None or found.status == "Unknown" or len(found.message) >= MESSAGE_LENGTH_MAX:
-        return True  # not told yet, or the end is cut off
+        return True  # not reported yet, or the end is cut off
     sentences = [*(sentence for _, sentence in DANGERS.values()), WEAKNESSES["OneCopy"][1]]
     return found.status == "True" and any(sentence.partition("{}")[2] in found.message for sentence in sentences)
 
@@ -696,7 +696,7 @@ def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus, warn
 
 
 def disk_events(broker: Broker, after: BrokerStatus) -> list[ClusterEvent]:
-    """An Event for a disk that its broker cannot use any more, with what a person can do about it."""
+    """An Event for a disk that its broker cannot use any more, with what an administrator can do about it."""
     old, new = broker.status.condition("DiskHealthy"), after.condition("DiskHealthy")
     if new is None or new.status != "False" or new.reason in ("GivenUp", "NodeGone"):
         return []  # these have Events of their own
@@ -725,8 +725,8 @@ def member_events(observed: Observed, item: BrokerGroup, after: BrokerGroupStatu
 
 
 def _how_to_spread(observed: Observed, machine: str) -> str:
-    """What is wrong with the spread, and what a person can do."""
-    problem = f"the loss of {machine} would leave no whole broker group"
+    """What is wrong with the spread, and what an administrator can do."""
+    problem = f"the loss of {machine} would leave no complete broker group"
     group = group_to_place_anew(observed, machine)
     if not group:
         return f"{problem}: add broker groups, or nodes for them"

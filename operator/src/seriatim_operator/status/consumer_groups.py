@@ -1,7 +1,7 @@
 """The status of a consumer group: whether it has its place and settings, and its figures in wide steps.
 
 The steps are wide, and a figure that falls stays on its step until half of it is left. So a moving figure is seldom
-written. Whether a figure is 0 is always shown at once, because people wait for that.
+written. Whether a figure is 0 is always shown at once, because administrators wait for that.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _parked_fact(item: ConsumerGroup, view: ConsumerGroupView) -> Fact:
         return Fact("KeysParked", "False", "NoneParked")
     where = ", ".join(map(str, numbers[:PARTITIONS_NAMED_MAX])) + (", …" if len(numbers) > PARTITIONS_NAMED_MAX else "")
     text = (
-        f"messages of keys wait for a person on partitions {where}: see `seriatim group parked {item.spec.topic} "
-        f"{item.group_name}`"
+        f"messages of keys wait for an administrator on partitions {where}: see "
+        f"`seriatim group parked {item.spec.topic} {item.group_name}`"
     )
     return Fact("KeysParked", "True", "KeysWait", text)
 
@@ -151,6 +151,6 @@ def _dead_letter_fact(item: ConsumerGroup, finding: ConsumerGroupFinding, view: 
         return Fact("DeadLettering", "False", "NotAsked", "no message goes to a dead-letter topic")
     name = ", ".join(sorted(topics))
     if view.is_forwarding_late:
-        text = f"messages wait for topic {name}, which takes none: their keys wait too, and other keys go on"
+        text = f"messages wait for topic {name}, which takes none: their keys wait too, and other keys continue"
         return Fact("DeadLettering", "False", "HeldUp", text)
     return Fact("DeadLettering", "True", "Forwarding", f"messages go to topic {name} after their last attempt")

@@ -1,4 +1,5 @@
-"""What a person can do about a disk that a broker refuses: one text, for the Broker's condition and for `doctor`."""
+"""What an administrator can do about a disk that a broker refuses: one text, for the Broker's condition and for
+`doctor`."""
 
 from __future__ import annotations
 

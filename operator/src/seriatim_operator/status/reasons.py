@@ -1,6 +1,6 @@
 """The closed lists of reasons: the words that may be in `reason` of each condition, and what each means.
 
-Alerts, scripts and people rely on these words. A new word is added here first. `docs/reference/crds.md` is made
+Alerts, scripts and users rely on these words. A new word is added here first. `docs/reference/crds.md` is made
 from these tables.
 """
 
@@ -32,7 +32,7 @@ CLUSTER: Final = {
         "MembersAway": "some members do not serve",
         "SegmentsUnsettled": "it is not known where segments of a topic end: consumers wait there",
         "SegmentsUnreachable": "no broker that has segments of a topic answers: consumers wait there",
-        "SegmentsLost": "a person declared segments of a topic lost, and consumers skip them",
+        "SegmentsLost": "an administrator declared segments of a topic lost, and consumers skip them",
         "OneCopy": "segments of a topic have one copy left",
         "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
         "CatchingUp": "one broker surely has the ends of segments of a topic: another copies them or is away",
@@ -47,10 +47,10 @@ CLUSTER: Final = {
         "CertificateInvalid": "the certificate authority or a certificate cannot be used",
         "EtcdSecretInvalid": "the Secret with the certificate for etcd is not there, or lacks a file",
         "NameTaken": "an object of others has the name of a child, and the operator does not write to it",
-        "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
+        "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is complete",
         "CoordinatorBehind": "a broker says that etcd has lost decisions (error 605): nothing is restarted or deleted",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
-        "EtcdSilent": "etcd does not answer the brokers: messages go on, and nothing can fail over",
+        "EtcdSilent": "etcd does not answer the brokers: messages continue, and nothing can fail over",
         "ChildRefused": "the API server refuses a child of the cluster; the message has its own words",
         "DefinitionOutdated": "the definitions of our kinds are of another version than the operator",
     },
@@ -73,7 +73,7 @@ CLUSTER: Final = {
     "EtcdHealthy": {
         "AllMembers": "all members of the release's etcd serve, and their disks have room",
         "MemberAway": "a member does not serve, and the others have a quorum; the message says why",
-        "NoQuorum": "no member serves: messages go on, and nothing can fail over; the message says why",
+        "NoQuorum": "no member serves: messages continue, and nothing can fail over; the message says why",
         "Filling": "a member has used over 80 % of its quota: at all of it, etcd takes no more writes",
     },
     "AuthoritySettled": {
@@ -96,11 +96,11 @@ GROUP: Final = {
     },
     "Whole": {
         "AllThere": "all members are admitted and live: segments can be opened here",
-        "Incomplete": "a member is missing: no segment is opened here while another broker group is whole",
+        "Incomplete": "a member is missing: no segment is opened here while another broker group is complete",
         "AwayAsPlanned": "as Incomplete, and the member is away as planned",
-        "Returning": "etcd answers the brokers again, and members whose pods are ready register anew",
+        "Returning": "etcd answers the brokers again, and members whose pods are ready register again",
         "NotLinked": "all members are live, but two of them have no link: no segment is opened here",
-        "NotTold": "no broker tells which members run: none answers, or etcd does not answer them",
+        "NotTold": "no broker reports which members run: none answers, or etcd does not answer them",
         "NotRenewed": NOT_RENEWED,
     },
     "Drained": {
@@ -173,14 +173,14 @@ TOPIC: Final = {
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "ChainHealthy": {
-        "TwoCopies": "two brokers or more that answer have every segment, whole",
+        "TwoCopies": "two brokers or more that answer have every segment, complete",
         "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
         "AwayAsPlanned": "as CopyAway, and the other broker is away as planned",
         "CatchingUp": "one broker surely has the end of a segment: another copies it, or has just stopped answering",
         "OneCopy": "a sealed segment has one copy left",
         "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
         "Unsettled": "it is not known where a segment ends, because no member of it answers: consumers wait there",
-        "Lost": "a person declared a segment lost",
+        "Lost": "an administrator declared a segment lost",
         "NotTold": "the brokers have not answered with all chains yet",
     },
 }
@@ -204,14 +204,14 @@ CONSUMER_GROUP: Final = {
     },
     "KeysParked": {
         "NoneParked": "no key is parked",
-        "KeysWait": "messages of some keys wait for a person; the message names the partitions",
-        "NotTold": "the brokers have not told it yet",
+        "KeysWait": "messages of some keys wait for an administrator; the message names the partitions",
+        "NotTold": "the brokers have not reported it yet",
     },
     "DeadLettering": {
         "NotAsked": "the retry policy sends no message to a dead-letter topic",
         "Forwarding": "messages go to the dead-letter topic after their last attempt",
         "HeldUp": "the dead-letter topic takes no messages: those that should go there wait, and so do their keys",
-        "NotTold": "the brokers have not told it yet",
+        "NotTold": "the brokers have not reported it yet",
         "DeadLetterTopicMissing": "a Topic object has the dead-letter topic, and has not made it yet",
         "DeadLetterTopicSmall": "a Topic object has the dead-letter topic, which has fewer partitions than the source",
     },
@@ -223,7 +223,7 @@ TOPIC_EVENTS: Final = {
     "TopicUpdated": "the operator changed partitions or settings to those of the object",
     "DriftReverted": "others changed partitions or settings, and the operator changed them back",
     "TopicRecreated": "others deleted the topic, and the operator made it again, without its messages",
-    "TopicReplaced": "others deleted the topic and made it anew; the object has the new topic",
+    "TopicReplaced": "others deleted the topic and made it again; the object has the new topic",
     "TopicDeleted": "the operator deleted the topic with its messages, because of deletionPolicy Delete",
     "TopicKept": "the object is deleted and the topic stays: another object has it, or this object never had it",
     "ResourceConflict": "an older object has the same topic",
@@ -232,7 +232,7 @@ TOPIC_EVENTS: Final = {
     "OneCopy": "a sealed segment has one copy left",
     "Unreachable": "no broker that has a segment answers",
     "Unsettled": "it is not known where a segment ends",
-    "Lost": "a person declared a segment lost",
+    "Lost": "an administrator declared a segment lost",
     "CoordinatorBehind": "the topic is missing, and is not made again, because a broker says that etcd lost decisions",
     "CopiesBack": "every segment is on two disks again whose brokers answer",
 }
@@ -266,7 +266,7 @@ CONSUMER_GROUP_EVENTS: Final = {
     "GroupConfigured": "the operator changed mode, delivery or retry policy to those of the object",
     "DriftReverted": "others changed mode, delivery or retry policy, and the operator changed them back",
     "CoordinatorBehind": "it is missing, and is not made again, because a broker says that etcd lost decisions",
-    "KeyParked": "a partition has its first parked key: its messages wait for a person; the note has the last error",
+    "KeyParked": "a partition has its first parked key: its messages wait for an administrator; its note has the error",
     "KeysReleased": "no key of the consumer group is parked any more",
     "DeadLetterTopicCreated": "the operator made the topic for dead letters",
 }

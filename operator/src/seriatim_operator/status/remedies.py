@@ -1,4 +1,4 @@
-"""What a person does about each reason of a condition that is not well, with a command that can be typed.
+"""What an administrator does about each reason of a condition that is not well, with a command that can be typed.
 
 `kubectl seriatim doctor` shows it. A test compares these tables with the catalogue of reasons (`reasons`), so that no
 reason is without a remedy. For a disk that a broker refuses, `disk_remedies` has more.
@@ -44,7 +44,7 @@ REMEDIES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
             "MembersAway": _MEMBERS,
             "SegmentsUnsettled": f"bring back a member of each segment: {_MEMBERS}",
             "SegmentsUnreachable": f"bring back a member of each segment: {_MEMBERS}",
-            "SegmentsLost": "kubectl -n {ns} get stopic names the topics; consumers get an event, and go on",
+            "SegmentsLost": "kubectl -n {ns} get stopic names the topics; consumers get an event, and continue",
             "OneCopy": f"bring back the member, or wait: brokers make the second copy (heal_after_s). {_MEMBERS}",
             "CopiesAway": f"bring back the broker: {_MEMBERS}",
             "CatchingUp": _WAIT,
@@ -163,7 +163,7 @@ REMEDIES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
             "OneCopy": f"bring back the member, or wait: brokers make the second copy (heal_after_s). {_MEMBERS}",
             "Unreachable": _CHAINS,
             "Unsettled": _CHAINS,
-            "Lost": "kubectl seriatim -n {ns} chains {name} shows the segment; consumers get an event, and go on",
+            "Lost": "kubectl seriatim -n {ns} chains {name} shows the segment; consumers get an event, and continue",
             "NotTold": _MEMBERS,
         },
     },
@@ -230,12 +230,13 @@ WELL: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def how_to_resume(cluster: BrokerCluster) -> str:
-    """How a person ends the pause of a cluster."""
+    """How an administrator ends the pause of a cluster."""
     return _PAUSED.format(ns=cluster.metadata.namespace, cluster=cluster.metadata.name)
 
 
 def remedy(item: Resource, condition: Condition) -> str:
-    """What a person does about the condition of an object. A reason of a newer operator gets the general answer."""
+    """What an administrator does about the condition of an object. A reason of a newer operator gets the general
+    answer."""
     found = REMEDIES.get(item.KIND, {}).get(condition.type, {}).get(condition.reason, _DESCRIBE)
     spec = getattr(item, "spec", None)
     return found.format(

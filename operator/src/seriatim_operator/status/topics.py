@@ -1,8 +1,8 @@
 """The status of a topic: pure functions of the object, of what was found, and of what the brokers have.
 
-The operator writes a status when something changed that people wait for or act on: a segment was opened, a broker group
-or a master took over, copies are missing. A change of numbers that move with the traffic is no reason to write, because
-the brokers' metrics have them. They are written together with other changes.
+The operator writes a status when something changed that administrators wait for or act on: a segment was opened, a
+broker group or a master took over, copies are missing. A change of numbers that move with the traffic is no reason to
+write, because the brokers' metrics have them. They are written together with other changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .reasons import TOPIC
 GROUPS_SHOWN_MAX: Final = 1000
 
 PARTITIONS_NAMED_MAX: Final = 5
-"""So many partitions an Event names. The others are counted."""
+"""How many partitions an Event names. The others are counted."""
 
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 """With these reasons the operator cannot know whether the topic accepts messages now."""
@@ -206,7 +206,7 @@ def _chain_fact(state: TopicState) -> Fact:
             text = "no member of a segment answers: consumers wait there until one returns; see seriatim chain show"
             return Fact("ChainHealthy", "False", "Unsettled", text)
         case "Lost":
-            text = "a person declared a segment lost: consumers get an event about the gap and go on"
+            text = "an administrator declared a segment lost: consumers get an event about the gap and continue"
             return Fact("ChainHealthy", "False", "Lost", text)
         case _:
             return Fact("ChainHealthy", "Unknown", "NotTold")

@@ -1,7 +1,7 @@
 """Checks that rows are complete, in order and without repeats: the part of tasks, and the part of the driver.
 
 A *cover* is a range of one partition that was read in one go: by a task, or into one file of an archive. A task follows
-the rows of each cover and leaves a summary. The driver puts the covers of a partition one behind another. All checks
+the rows of each cover and leaves a summary. The driver puts the covers of a partition one after another. All checks
 work on whole columns, and never on single rows. Nothing here needs Spark.
 """
 
@@ -44,7 +44,7 @@ class Finding:
             footer, key.
         offset: The first place of the problem.
         count: The number of messages or places that it concerns.
-        text: The text for people.
+        text: The human-readable text.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Cover:
         producers: For each id in hexadecimal: epoch and sequence of its first row, then of its last one.
         untold: Whether there were more producers than the audit follows.
         source: The path of the file; empty if a topic was read.
-        reached: The offset behind the last row.
+        reached: The offset after the last row.
     """
 
     topic: str
@@ -138,7 +138,7 @@ class CoverCheck:
         cover.reached = self._next
         same = self._next >> INDEX_BITS == cover.end >> INDEX_BITS
         if self._next > cover.end:
-            self._find("range", cover.end, self._next - cover.end, "rows lie behind the end of their range")
+            self._find("range", cover.end, self._next - cover.end, "rows lie after the end of their range")
         elif (same and self._next < cover.end) or (not same and cover.end & _INDEX_MASK):
             missing = cover.end - self._next if same else cover.end & _INDEX_MASK
             self._find(
@@ -176,7 +176,7 @@ class CoverCheck:
             self._find("hole", int(offsets[at] - ahead[at]), int(ahead[at]), "messages are missing")
         for at in np.flatnonzero(back).tolist():
             last = format_offset(max(int(expected[at]) - 1, 0))
-            self._find("order", int(offsets[at]), 1, f"a row stands behind {last}")
+            self._find("order", int(offsets[at]), 1, f"a row stands after {last}")
 
     def _check_times(self, times: Any, offsets: Any) -> None:
         before = self.cover.last_time
@@ -220,10 +220,10 @@ class CoverCheck:
 def _against(old_epoch: int, old_last: int, epoch: int, first: int, last: int) -> Iterator[tuple[str, int, str]]:
     """Return the problems of sequences [first, last] of an epoch that come after `old_last` of `old_epoch`."""
     if epoch < old_epoch:
-        yield "epoch", 1, f"epoch {epoch} stands behind epoch {old_epoch}"
+        yield "epoch", 1, f"epoch {epoch} stands after epoch {old_epoch}"
     elif epoch == old_epoch and first <= old_last:
         count = min(last, old_last) - first + 1
-        yield "repeat", count, f"sequences from {first} on stand behind {old_last}: sent again, or out of order"
+        yield "repeat", count, f"sequences from {first} on stand after {old_last}: sent again, or out of order"
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Any:

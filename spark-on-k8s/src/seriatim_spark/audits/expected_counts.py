@@ -77,7 +77,7 @@ def _not_planned(planned: Planned) -> Iterator[Finding]:
     for key in planned.unsettled:
         one = planned.ranges[key]
         text = (
-            f"no member of the segment behind {format_offset(one.end)} answers: its messages and those behind it "
+            f"no member of the segment after {format_offset(one.end)} answers: its messages and those after it "
             "cannot be checked now"
         )
         yield Finding("unsettled", one.topic, one.incarnation, one.partition, one.end, 1, text)
@@ -114,7 +114,7 @@ def with_notes(covers: Sequence[Cover], findings: Sequence[Finding], notes: Sequ
         if last is not None and last.start >= note.start:
             if last.reached == note.reached and note.excuses:
                 found = excused(last, note.passed, found)
-        elif note.reached < note.end:  # the rest of the range, behind its files, has no rows
+        elif note.reached < note.end:  # the rest of the range, after its files, has no rows
             more.append(Cover(*where, note.reached, note.end, passed=note.passed, reached=note.end, source="a note"))
             if not note.excuses:
                 text = "messages are missing: they were gone when the archive was written"

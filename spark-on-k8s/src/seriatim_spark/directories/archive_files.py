@@ -4,7 +4,7 @@
         000001-000000000800--000002-000000000050.parquet
 
 The name is the range of offsets that the file covers. So the same range, read again after a failure, gives the same
-file in the same place. A file is written aside, flushed and renamed, so it is there whole or not at all. Its footer
+file in the same place. A file is written aside, flushed and renamed, so it is there complete or not at all. Its footer
 says which range it covers, how many rows it has, and their checksums. `audit` compares the footer with the rows.
 """
 
@@ -155,7 +155,7 @@ class FileWriter:
         path = path_of(footer, day)
         place = f"{self._root}/{path}"
         if self._files.get_file_info(place).type == pafs.FileType.File:
-            # The earlier file is whole. It may hold more rows than this one, because retention may have dropped
+            # The earlier file is complete. It may hold more rows than this one, because retention may have dropped
             # messages since.
             self._files.delete_file(self._aside)
             with self._files.open_input_file(place) as source, pq.ParquetFile(source) as file:
@@ -178,7 +178,7 @@ class FileWriter:
 
 
 class Reach(NamedTuple):
-    """How far the rows of a range went: the range [start, end) of a partition, and the offset behind its last row."""
+    """How far the rows of a range went: the range [start, end) of a partition, and the offset after its last row."""
 
     topic: str
     incarnation: str
@@ -193,7 +193,7 @@ class ArchiveWriter:
 
     If an earlier attempt has written a range, the range is cut into the same files again. If retention has dropped
     messages of the range since then, the rest would be cut in other places. Then the earlier files stay, and only rows
-    behind them are written.
+    after them are written.
 
     Args:
         directory: A path, or a URL that pyarrow knows.
@@ -255,7 +255,7 @@ class ArchiveWriter:
             rows = rows.slice(room)
 
     def _keep_written(self) -> None:
-        """Go on behind the files of an earlier attempt.
+        """Continue after the files of an earlier attempt.
 
         Called if messages are missing at this place, or a segment ends here.
         """
@@ -302,7 +302,7 @@ class ArchiveWriter:
 def chain_of(
     files: pafs.FileSystem, root: str, topic: str, incarnation: str, partition: int, start: int, end: int
 ) -> list[tuple[int, int, str]]:
-    """Return the files of a range, one behind another from its start: start, end, and path below `root` of each."""
+    """Return the files of a range, one after another from its start: start, end, and path below `root` of each."""
     base = f"{root}/topic={topic}/incarnation={incarnation}/partition={partition}"
     if files.get_file_info(base).type != pafs.FileType.Directory:
         return []

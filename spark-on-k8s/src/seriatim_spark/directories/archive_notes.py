@@ -36,7 +36,7 @@ class Note:
     Attributes:
         start, end: The offsets of the range.
         messages: How many messages brokers had in it, repeats included.
-        reached: The offset behind the last row that is in a file. If the range added no row: where the files end.
+        reached: The offset after the last row that is in a file. If the range added no row: where the files end.
         passed: How many messages from there to the end are repeats, which readers leave out.
     """
 
@@ -52,7 +52,7 @@ class Note:
 
     @property
     def excuses(self) -> bool:
-        """Whether the messages behind `reached` are repeats, as far as offsets tell their number."""
+        """Whether the messages after `reached` are repeats, as far as offsets report their number."""
         mask = (1 << INDEX_BITS) - 1
         same = self.reached >> INDEX_BITS == self.end >> INDEX_BITS
         return self.passed == self.end - self.reached if same else self.passed >= self.end & mask
@@ -144,7 +144,7 @@ def tails_of(ranges: Sequence[Range], options: ReadOptions, brokers: Brokers) ->
     """Count the messages of each range that holds only repeats; None if it holds others, or messages are gone.
 
     Args:
-        ranges: The ranges behind the last row that was read.
+        ranges: The ranges after the last row that was read.
         options: The options of the source.
         brokers: The brokers to ask for the number of messages.
     """

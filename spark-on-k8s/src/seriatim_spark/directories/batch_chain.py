@@ -3,12 +3,12 @@
     <directory>/_batches/00000000000000000012.json      the newest link; the newest `KEPT` links stay
 
 A link names the query, its last micro-batch in the directory, and where this micro-batch ends in the topics. It also
-has what the pipeline keeps. A driver makes a link by exclusive create, under the number behind the newest link that it
+has what the pipeline keeps. A driver makes a link by exclusive create, under the number after the newest link that it
 has seen. If two drivers try, one makes the link, and the other learns that it was overtaken. A driver that takes a
 directory over makes a link too: from then on, earlier drivers can make no link.
 
-Exclusive create is a hard link: the file appears whole or not at all, and never replaces a file. Object stores have no
-hard links: there two drivers can both make a link at the same moment. A directory or a checkpoint of another time is
+Exclusive create is a hard link: the file appears complete or not at all, and never replaces a file. Object stores have
+no hard links: there two drivers can both make a link at the same moment. A directory or a checkpoint of another time is
 still refused.
 """
 
@@ -169,7 +169,7 @@ def is_repeat(
     elif batch > held + 1:
         why = "the directory is an older copy, or another one than before"
     else:
-        why = "they end at different offsets, so the checkpoint or the directory is an older copy that went on"
+        why = "they end at different offsets, so the checkpoint or the directory is an older copy that continued"
     has = "no micro-batch" if held == NONE_YET else f"the micro-batches up to {held}"
     raise ChainError(
         f"{directory} has {has}, and this is micro-batch {batch} of the checkpoint, which does not follow: {why}. "

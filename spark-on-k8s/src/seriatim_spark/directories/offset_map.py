@@ -1,7 +1,7 @@
 """The map that `mirror` keeps: which offset of the target belongs to which offset of the source. No Spark here.
 
 After each micro-batch an entry says up to which offsets the source was read, and where the target ends. Both are the
-same place in the order of messages. So a consumer that has reached this place in the source goes on there in the
+same place in the order of messages. So a consumer that has reached this place in the source continues there in the
 target.
 
     <directory>/entries/000000000017.json
@@ -40,8 +40,8 @@ class Entry:
 
     Attributes:
         batch: The number of the micro-batch.
-        source: For each partition, the offset behind the last message that was read.
-        target: For each partition, the offset behind the same message in the target.
+        source: For each partition, the offset after the last message that was read.
+        target: For each partition, the offset after the same message in the target.
         positions: For each partition, the number of messages of the target before that offset.
     """
 

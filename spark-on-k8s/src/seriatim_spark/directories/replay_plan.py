@@ -1,7 +1,7 @@
 """The plan of a `replay` of an archive: which rows of which files each publication sends. No Spark here.
 
 The plan depends on the files that were there when the replay began, and on the number of rows in a publication. Both
-are kept in the checkpoint. So a replay that goes on after a failure cuts the same rows into the same publications.
+are kept in the checkpoint. So a replay that continues after a failure cuts the same rows into the same publications.
 """
 
 from __future__ import annotations

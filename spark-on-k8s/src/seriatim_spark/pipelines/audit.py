@@ -259,7 +259,7 @@ def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: s
     spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(path)
 
 
-# ---- for people and programs ----
+# ---- for humans and programs ----
 
 
 def findings_of(report: Report) -> list[Finding]:

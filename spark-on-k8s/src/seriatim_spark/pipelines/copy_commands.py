@@ -54,7 +54,7 @@ def _sink_options(command: F) -> F:
 )
 @click.option(
     "--rows-per-publication", "publication_rows", type=click.IntRange(min=1), default=1_000_000, show_default=True,
-    help="Rows that become visible together. A replay that was interrupted goes on behind its last publication.",
+    help="Rows that become visible together. A replay that was interrupted continues after its last publication.",
 )  # fmt: skip
 @click.option(
     "--to-partitions", type=click.Choice(["key", "same"]), default="key", show_default=True,
@@ -64,7 +64,7 @@ def replay(**given: Any) -> None:
     """Send the rows of a topic or of an archive to a topic: each row once, and the rows of each key in their order.
 
     Each row gets the header replay-of with its old place: topic/partition/segment:index. If a replay ends before it is
-    done, run it again with the same options. If messages are missing, it stops before it sends anything behind them.
+    done, run it again with the same options. If messages are missing, it stops before it sends anything after them.
     """
     if bool(given["archive"]) == bool(given["topic"]):
         raise click.UsageError("give --topic, or --archive")

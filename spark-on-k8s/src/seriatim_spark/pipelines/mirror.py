@@ -119,7 +119,7 @@ def _published(sink: SinkOptions, batch: int) -> int:
 
 
 def _rows_behind(sink: SinkOptions, before: Entry | None, ends: TopicAt) -> int:
-    """Count the rows of the target behind an entry, without repeats, because a switch of the target may have stored
+    """Count the rows of the target after an entry, without repeats, because a switch of the target may have stored
     rows twice.
     """
     reading = ReadOptions(sink.target, (sink.topic,), columns=("offset",))

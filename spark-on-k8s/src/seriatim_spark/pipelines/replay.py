@@ -140,7 +140,7 @@ def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.
 
 
 def _rows(file: Any, footer: archive_files.Footer, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Read rows [first, last) of a file. Row groups before and behind are not read."""
+    """Read rows [first, last) of a file. Row groups before and after are not read."""
     groups: list[int] = []
     before = skipped = 0
     for number in range(file.metadata.num_row_groups):

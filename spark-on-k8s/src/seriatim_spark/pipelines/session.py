@@ -87,7 +87,7 @@ def wait(
             if every is None or UnsettledError.__name__ not in str(exc):
                 raise
             _log.warning(
-                "some messages cannot be read yet; the query goes on, and reads them later: %s",
+                "some messages cannot be read yet; the query continues, and reads them later: %s",
                 str(exc).splitlines()[0],
             )
         if every is not None and not asked.is_set():

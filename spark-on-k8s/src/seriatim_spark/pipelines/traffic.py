@@ -37,7 +37,7 @@ class PartitionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class KeyTraffic:
-    """Messages of a key, and the bytes of their values. The key is in the notation for people."""
+    """Messages of a key, and the bytes of their values. The key is in the notation for humans."""
 
     key: str
     rows: int
@@ -178,7 +178,7 @@ def lag_of(name: str, group: GroupDescription) -> GroupLag:
     return GroupLag(name, sum(lag for lag in lags if lag is not None), sum(lag is None for lag in lags))
 
 
-# ---- for people ----
+# ---- for humans ----
 
 
 def as_text(found: Traffic) -> str:

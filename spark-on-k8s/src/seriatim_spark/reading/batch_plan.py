@@ -184,7 +184,7 @@ def _check(ranges: Mapping[Key, Range], ends: Mapping[Key, Place]) -> None:
         behind = max(one.start, one.end)
         if behind > ends[key].offset:
             raise OffsetsError(
-                f"{format_offset(behind)} lies behind the end of {where}, which is {format_offset(ends[key].offset)}"
+                f"{format_offset(behind)} lies after the end of {where}, which is {format_offset(ends[key].offset)}"
             )
         if one.start > one.end:
             raise OffsetsError(

@@ -82,7 +82,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The content of a range: its pieces, and the messages that are gone (as texts for people)."""
+    """The content of a range: its pieces, and the messages that are gone (as human-readable texts)."""
 
     pieces: tuple[Piece, ...]
     losses: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ class Contiguity:
     Args:
         where: The partition, as a text for errors.
         start: The first offset of the range.
-        end: The first offset behind the range.
+        end: The first offset after the range.
     """
 
     def __init__(self, where: str, start: int, end: int) -> None:
@@ -46,7 +46,7 @@ class Contiguity:
         follows = index == next_index + newly if segment == next_segment else of_later
         if not follows or offset + rows > self._end:
             raise ReadOrderError(
-                f"{self._where}: {rows} rows from {format_offset(offset)} on came behind {format_offset(self._next)} "
+                f"{self._where}: {rows} rows from {format_offset(offset)} on came after {format_offset(self._next)} "
                 f"({newly} passed over), in a range to {format_offset(self._end)}. Nothing of this task was used."
             )
         self._next, self._passed = offset + rows, passed
@@ -56,7 +56,7 @@ class Contiguity:
 
         Args:
             start: The first offset that is gone.
-            end: The first offset behind them, or the end of the range.
+            end: The first offset after them, or the end of the range.
 
         Raises:
             ReadOrderError: The gap does not follow the rows before.
@@ -64,7 +64,7 @@ class Contiguity:
         (segment, index), (next_segment, next_index) = split_offset(start), split_offset(self._next)
         if start < self._next or (segment == next_segment and index > next_index and not self._passed):
             raise ReadOrderError(
-                f"{self._where}: a gap from {format_offset(start)} on came behind {format_offset(self._next)}. "
+                f"{self._where}: a gap from {format_offset(start)} on came after {format_offset(self._next)}. "
                 "Nothing of this task was used."
             )
         self._next = min(max(end, self._next), self._end)
@@ -85,6 +85,6 @@ class Contiguity:
         )
         if reached != self._end or not whole:
             raise ReadOrderError(
-                f"{self._where}: the range to {format_offset(self._end)} ended behind {format_offset(self._next)}. "
+                f"{self._where}: the range to {format_offset(self._end)} ended after {format_offset(self._next)}. "
                 "Nothing of this task was used."
             )

@@ -24,7 +24,7 @@ class LagCounter:
         """Messages that each partition has and the query has not read.
 
         Messages that were dropped or declared lost do not count. If no member of a segment answers, its messages and
-        those behind it do not count either.
+        those after it do not count either.
 
         Args:
             read: Where the query's last micro-batch ended.

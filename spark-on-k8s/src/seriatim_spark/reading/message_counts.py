@@ -60,7 +60,7 @@ class Lengths:
         return sum(part.last - part.first for part in self._parts(start, end))
 
     def advance(self, start: int, end: int, count: int) -> int:
-        """Return the offset `count` messages behind `start`, at most `end`."""
+        """Return the offset `count` messages after `start`, at most `end`."""
         if count <= 0:
             return start
         for part in self._parts(start, end):

@@ -1,7 +1,7 @@
 """Planning of a streaming read: where a query begins, where the next micro-batch ends, and which task reads which
 units.
 
-Spark keeps the offsets and calls this module. This module can make all its state anew after a restart. The caller gives
+Spark keeps the offsets and calls this module. This module can recreate all its state after a restart. The caller gives
 the clock and the brokers, so tests need no Spark.
 """
 
@@ -27,7 +27,7 @@ from seriatim_spark.reading.task_plan import Unit
 from seriatim_spark.reading.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
 
 ENDS_KEPT_S: Final = 0.1
-"""The answer about the ends is used for at least so long, because an idle query asks every 10 ms."""
+"""The answer about the ends is used for at least this long, because an idle query asks every 10 ms."""
 
 ENDS_KEPT_S_MAX: Final = 2.0
 ENDS_SHARE: Final = 20
@@ -35,7 +35,7 @@ ENDS_SHARE: Final = 20
 Otherwise an idle query with 10,000 partitions would keep brokers busy."""
 
 EARLIEST_KEPT_S: Final = 60.0
-"""The first places are used for so long, because brokers run retention only once a minute."""
+"""The first places are used for this long, because brokers run retention only once a minute."""
 
 ROW_BYTES_UNKNOWN: Final = 1024.0
 
@@ -117,7 +117,7 @@ class StreamPlanner:
             end = by_key[topic, number].offset
             if offset > end:
                 raise OffsetsError(
-                    f"{format_offset(offset)} lies behind the end of {topic}/{number}, which is {format_offset(end)}"
+                    f"{format_offset(offset)} lies after the end of {topic}/{number}, which is {format_offset(end)}"
                 )
             offsets[topic].places[number] = offset
         return to_json(offsets)
@@ -296,7 +296,7 @@ class StreamPlanner:
     def _ranges(self, begun: Offsets, stops: Mapping[Key, int], ended: Offsets | None = None) -> dict[Key, Range]:
         """Return the range of each partition.
 
-        It begins behind messages that are gone, if the options accept the loss.
+        It begins after messages that are gone, if the options accept the loss.
         """
         earliest = self._first_of(list(stops))
         for topic, number in stops:
@@ -329,7 +329,7 @@ class StreamPlanner:
         try:
             accept(newly, self._options)
         except DataLossError as exc:
-            raise DataLossError(f"behind the checkpoint, {exc}") from exc
+            raise DataLossError(f"after the checkpoint, {exc}") from exc
         self._told.update(newly)
         if len(self._told) > 10_000:  # its only use is that no gap is logged twice
             self._told.clear()

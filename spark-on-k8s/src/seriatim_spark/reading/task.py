@@ -38,7 +38,7 @@ def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.Recor
     """Read all rows of the units, in their order.
 
     Raises:
-        SourceError: A unit could not be read whole. The caller must not use the rows that it got before.
+        SourceError: A unit could not be read in full. The caller must not use the rows that it got before.
     """
     connection = connected(options.target)
     builder = BatchBuilder(options.columns)
@@ -78,7 +78,7 @@ async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
     def told() -> None:
         for loss in losses:
             check.lose(loss.start, loss.end)
-            _log.warning("%s: %s; failOnDataLoss=false: the query goes on behind them", where, loss)
+            _log.warning("%s: %s; failOnDataLoss=false: the query continues after them", where, loss)
         losses.clear()
 
     with translated(unit.topic, options.target.bootstrap):

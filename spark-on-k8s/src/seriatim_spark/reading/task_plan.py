@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 ROWS_PER_TASK: Final = 250_000
-"""A task costs Spark about 30 ms. To read so many rows takes ten times as long."""
+"""A task costs Spark about 30 ms. To read this many rows takes ten times as long."""
 
 SMALL_TASKS: Final = 32
-"""If there are few rows, partitions share tasks, but there are at least so many tasks."""
+"""If there are few rows, partitions share tasks, but there are at least this many tasks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

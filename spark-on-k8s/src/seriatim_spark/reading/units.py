@@ -73,7 +73,7 @@ def accept(losses: Sequence[str], options: ReadOptions) -> None:
     shown = "; ".join(losses[:NAMED_MAX]) + (f"; and {len(losses) - NAMED_MAX} more" if losses[NAMED_MAX:] else "")
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{len(losses)} ranges that this query needs are gone: {shown}. Set failOnDataLoss=false to go on behind "
+            f"{len(losses)} ranges that this query needs are gone: {shown}. Set failOnDataLoss=false to continue after "
             "them (each is logged), or keep messages for longer (seriatim topic alter --retention)."
         )
     _log.warning("%d ranges that this query needs are gone, and failOnDataLoss=false: %s", len(losses), shown)

@@ -40,7 +40,7 @@ RETRY_PAUSE_S: Final = 0.2
 
 GONE_S: Final = 15.0
 """Seconds for which the driver asks again if no broker has the staged rows. A broker that died a moment ago has a
-successor by then. If the rows are really gone, Spark stages them anew."""
+successor by then. If the rows are really gone, Spark stages them again."""
 
 SLACK_S: Final = 30.0
 """Seconds beyond the client's own deadlines. Then a call is given up that should have ended before."""

@@ -28,7 +28,7 @@ class SinkOptions:
         writer_epoch: The epoch that `open_writer` gave; 0: the writer was not opened.
         sequence: The sequence of the publication of a batch write; None for a stream, which takes the micro-batch's
             number.
-        on_mismatch: Whether to fail or go on if a micro-batch was published already and now has other rows.
+        on_mismatch: Whether to fail or continue if a micro-batch was published already and now has other rows.
         write_timeout_s: Seconds for which a task tries to store its rows, and the driver to publish them.
         compression: The compression of stored batches; None: they are not compressed.
     """

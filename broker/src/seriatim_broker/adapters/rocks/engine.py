@@ -88,7 +88,7 @@ class Engine:
         self._write_options.sync = False
         self._not_beside_buffer = threading.Lock()
         self._compact_options = CompactOptions()
-        self._compact_options.set_exclusive_manual_compaction(False)  # compactions of other families go on
+        self._compact_options.set_exclusive_manual_compaction(False)  # compactions of other families continue
         try:
             known = Rdict.list_cf(str(path), options.raw()) if (path / "CURRENT").exists() else []
             names = {META, INDEX, CURSOR, *map(extent_name, range(1, settings.extents + 1)), *known} - {"default"}

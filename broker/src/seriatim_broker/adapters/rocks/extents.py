@@ -313,7 +313,7 @@ class ExtentTable:
         self._use(run, -size_bytes)
 
     def _use(self, run: ExtentRun, size_bytes: int) -> None:
-        """Count so many bytes more of a run as in use; fewer if the number is negative."""
+        """Count this many bytes more of a run as in use; fewer if the number is negative."""
         for number in run.extents:
             self.extents[number].live_bytes += size_bytes
 

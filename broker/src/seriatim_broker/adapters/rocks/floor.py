@@ -29,7 +29,8 @@ EXTENT_PREFIX: Final = "extent-"
 REMEDY: Final = (
     "Remedy: give the slot a new, empty disk (a new incarnation) and let it be copied from the other members"
 )
-"""The end of an error about a directory with which a start refuses to go on. It tells a person what to do."""
+"""The end of an error about a directory with which a start refuses to continue. It tells an administrator what to
+do."""
 
 
 def extent_name(extent: int) -> str:
@@ -148,7 +149,7 @@ class Mark(Protocol):
 
 
 class Flusher(Protocol):
-    """Runs flushes one after another, while the event loop goes on."""
+    """Runs flushes one after another, while the event loop continues."""
 
     def start(self, work: Callable[[int, int], None]) -> None:
         """Begin. Each later `put` leads to one call `work(ticket, sequence)`."""

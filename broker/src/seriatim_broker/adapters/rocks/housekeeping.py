@@ -4,7 +4,7 @@ A dead extent, which has nothing in use, is emptied as a whole and is spare agai
 first: its batches that are in use are written again, to the active extent.
 
 An extent is emptied only when the index entries that named it are durably gone. Copying takes a slice of one segment at
-a time, at most 2 MiB. A slice is an ordinary write, behind all submitted ones. Housekeeping waits until each 2 MiB are
+a time, at most 2 MiB. A slice is an ordinary write, after all submitted ones. Housekeeping waits until each 2 MiB are
 durable. If a segment was cut or dropped while its slice was read, the slice is thrown away. A crash between two slices
 leaves a run in two pieces, which is a legal state. A batch whose body is stored apart in such an extent is copied with
 its body.

@@ -64,7 +64,8 @@ def body_key(header: BatchHeader) -> bytes:
 
 
 def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:
-    """The range of all batch keys (or runs) of a segment from an index on: its first key, and the first key behind."""
+    """The range of all batch keys (or runs) of a segment from an index on: its first key, and the first key after
+    it."""
     return _BATCH.pack(partition, segment, from_index), _next(_PLACE.pack(partition, segment))
 
 

@@ -1,4 +1,4 @@
-"""Reads of batches: the newest from memory, older ones from the disk, and behind the end of the log from tail copies.
+"""Reads of batches: the newest from memory, older ones from the disk, and after the end of the log from tail copies.
 
 Worker threads (`scan`) verify each batch that comes from the disk: its place, its body, its header, and the checksum
 chain to the next. A reader whose next read begins where the last one ended has a place (`scans`).
@@ -190,7 +190,7 @@ class Reader:
     async def read_disk(
         self, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
     ) -> list[Stored]:
-        """Read from the engine, in a worker thread. No later read goes on here."""
+        """Read from the engine, in a worker thread. No later read continues here."""
         return await self._in_time(
             self._work(read_stretches, self._engine, self._checksum, partition, segment, stretches, max_bytes)
         )
@@ -299,7 +299,7 @@ class Reader:
 
 
 def _rest(found: list[Batch], from_index: int, max_bytes: int) -> tuple[int, int]:
-    """The index at which to go on, and the bytes that may still be read."""
+    """The index at which to continue, and the bytes that may still be read."""
     if not found:
         return from_index, max_bytes
     return found[-1].header.end_index, max_bytes - sum(batch.size_bytes for batch in found)

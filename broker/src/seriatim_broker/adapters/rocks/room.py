@@ -1,4 +1,4 @@
-"""Checks whether the disk has room for new messages. A reserve stays free of them, so that the broker can go on."""
+"""Checks whether the disk has room for new messages. A reserve stays free of them, so that the broker can continue."""
 
 from __future__ import annotations
 

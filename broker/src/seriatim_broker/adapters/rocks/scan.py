@@ -1,10 +1,10 @@
-"""Reads of a segment's log from the engine, batch after batch. They verify each batch, and the next read can go on.
+"""Reads of a segment's log from the engine, batch after batch. They verify each batch, and the next read can continue.
 
 This module runs in worker threads only. rocksdict keeps the interpreter lock during each step of an iterator. So a step
 is one batch, and the event loop has its turn between two steps.
 
 A new iterator costs half a millisecond before its first batch. It is opened, it looks back for the batch that contains
-the index, and it seeks in each file of the extent. A scan that goes on pays that once. The price is that an iterator
+the index, and it seeks in each file of the extent. A scan that continues pays that once. The price is that an iterator
 keeps alive the files and memtables with which it began. `scans` limits the number of scans and their age.
 """
 
@@ -206,7 +206,7 @@ def read_stored(engine: Database, checksum: Checksum, key: bytes, value: bytes) 
 def read_stretches(
     engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
 ) -> list[Stored]:
-    """One read like `Scan.read`, with no later read that goes on."""
+    """One read like `Scan.read`, with no later read that continues."""
     scan = Scan(engine, checksum, partition, segment)
     try:
         return scan.read(stretches, max_bytes)

@@ -122,7 +122,7 @@ class Scans:
         return places is not None and bool(places[-1].batches)
 
     def keep(self, place: Place, index: int) -> bool:
-        """Keep a place for the read that will go on at `index`. If there is no room, drop it and return False."""
+        """Keep a place for the read that will continue at `index`. If there is no room, drop it and return False."""
         settings = self._settings
         if self._is_stopped or self.count >= settings.scans_max:
             self.drop(place)
@@ -162,7 +162,7 @@ class Scans:
         """Move the piece that was read ahead to the place's batches.
 
         The future's callback calls this, and the reader too, because the callback comes a turn of the event loop later.
-        Without the reader's call, the reader would go on behind batches that it did not get.
+        Without the reader's call, the reader would continue after batches that it did not get.
 
         Raises:
             CorruptionError: The piece could not be read.

@@ -9,7 +9,7 @@ from ...core.values.config import ADOPTED_BYTES_MIN
 
 _MIB: Final = 1 << 20
 
-_DISK_BYTES_MIN: Final = 1 << 30  # also if a file system does not tell its size
+_DISK_BYTES_MIN: Final = 1 << 30  # also if a file system does not report its size
 
 EXTENTS_MIN: Final = 16
 EXTENTS_MAX: Final = 512
@@ -22,10 +22,10 @@ class RocksSettings:
     Attributes:
         extents: The number of extents, in use and spare. The first start makes them, in about 1 ms each on a good disk.
             Each takes 0.1 MB of memory. None: `for_disk` decides.
-        extent_size_bytes_max: When an extent has taken so many bytes, the next one begins, if one is spare. If none is
-            spare, the extent takes more. Do not raise this without need: a read looks into each file of an extent, and
-            there is a file for each memtable that the extent took.
-        extent_age_s_max: When an extent is so many seconds old, the next one begins too, if at least half of all
+        extent_size_bytes_max: When an extent has taken this many bytes, the next one begins, if one is spare. If none
+            is spare, the extent takes more. Do not raise this without need: a read looks into each file of an extent,
+            and there is a file for each memtable that the extent took.
+        extent_age_s_max: When an extent is this many seconds old, the next one begins too, if at least half of all
             extents are spare. So retention by time finds whole extents to empty.
         extent_live_percent_min: An extent of which less than this is in use is copied forward and emptied.
         extent_copy_size_bytes_min: A smaller extent is not copied, because it is not worth it.
@@ -36,7 +36,7 @@ class RocksSettings:
         meta_memtable_size_bytes: The size of one memtable of the small column families.
         memtables_count_max: Memtables of each column family. When all of them wait for the disk, RocksDB refuses writes
             for the moment.
-        level0_files_compaction: When a small column family has so many files, it is compacted. With twice as many,
+        level0_files_compaction: When a small column family has this many files, it is compacted. With twice as many,
             RocksDB begins to refuse writes. Extents are never compacted.
         wal_size_bytes_max: When the write-ahead logs are larger than this, RocksDB writes out the memtables that need
             the oldest.
@@ -47,9 +47,9 @@ class RocksSettings:
             saturated.
         group_size_bytes_max: The size of a group, which is written and flushed together. It limits how long one write
             keeps the interpreter lock: 2 ms for each MiB, or 20 ms if the machine must find the memory first.
-        flush_late_ms: Batches that no producer waits for on a disk are flushed so many ms after the first of them was
+        flush_late_ms: Batches that no producer waits for on a disk are flushed this many ms after the first of them was
             written, or with the next write that does not wait.
-        late_size_bytes_max: They are flushed sooner if they have so many bytes.
+        late_size_bytes_max: They are flushed sooner if they have this many bytes.
         retry_ms: The time after which a write is tried again that the engine refused for the moment.
         read_deadline_ms: A read from the disk that takes longer fails.
         scans_max: Places of sequential readers that are kept between two reads. Each keeps alive the files and

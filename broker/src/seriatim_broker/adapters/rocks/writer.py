@@ -2,7 +2,7 @@
 
     event loop:  submit → group … → engine.write(group), in memory → hand to the flusher
     flusher:                                                    flush_wal (no interpreter lock) → report → note
-    event loop:  … meanwhile submits fill the next groups …     flushed: tell the owner, next turn
+    event loop:  … meanwhile submits fill the next groups …     flushed: notify the owner, next turn
 
 The writer writes one group and flushes it before it writes the next. So a write never waits for the disk (see
 `engine`), and all submits that come during a flush share the next one. A submit that finds nothing under way is written
@@ -143,7 +143,7 @@ class Writer:
         try:
             self._write_group()
         except Exception as error:
-            # Without this the event loop would log the error and go on, and the writer would never write again.
+            # Without this the event loop would log the error and continue, and the writer would never write again.
             self._floor.die("a turn of the writer failed", error)
 
     def _write_group(self) -> None:

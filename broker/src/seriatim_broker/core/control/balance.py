@@ -26,10 +26,11 @@ GAIN_MIN = 0.01
 """A move must lower the higher of the two loads by at least this part of the mean load, because less is noise."""
 
 MOVES_MAX = 100
-"""At most so many moves in one plan. At two a second they take 50 s, and by then the next plan knows more."""
+"""At most this many moves in one plan. At two a second they take 50 s, and by then the next plan knows more."""
 
 TARGETS_TRIED = 3
-"""For each move so many places with the lowest loads are tried: with unequal weights the lowest may not be the best."""
+"""For each move this many places with the lowest loads are tried: with unequal weights the lowest may not be the
+best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupShare:
-    """A whole, active broker group that is steady: the names of its members, and its share of the load."""
+    """A complete, active broker group that is steady: the names of its members, and its share of the load."""
 
     name: str
     brokers: tuple[str, ...]

@@ -2,8 +2,8 @@
 
 The controller says what should leave. The member that is asked checks by itself whether that is safe as far as it
 knows, and does nothing otherwise. Open segments leave by planned switches. Copies of a sealed segment leave its record
-by a transaction of the segment's server. It needs `min_copies` whole copies that stay, on members that it can reach. A
-server that must leave itself hands the right to one of these members in the same transaction; the new server waits as
+by a transaction of the segment's server. It needs `min_copies` complete copies that stay, on members that it can reach.
+A server that must leave itself hands the right to one of these members in the same transaction; the new server waits as
 any new server does. If another transaction comes first, this one is not tried again here: the controller looks again,
 and asks again.
 """
@@ -40,7 +40,7 @@ def leave_full_disk(broker: BrokerState, partition: Partition) -> None:
 
     Rule `full-stays` (I13): an open segment leaves a full disk. Without it:
       1. The disk of As reaches its reserve. Am refuses new batches.
-      2. Am and As are alive, so no switch begins. The partition takes no batch until a person acts.
+      2. Am and As are alive, so no switch begins. The partition takes no batch until an administrator acts.
     """
     chain, log = partition.chain, partition.open_log()
     if chain is None or log is None or not log.active or not log.unbroken:

@@ -1,8 +1,8 @@
-"""Obstacles: why a broker group that is to be left is not empty yet. A text for people.
+"""Obstacles: why a broker group that is to be left is not empty yet. A human-readable text.
 
 The modules that move open segments and copies (`controller`, `leaving`) react to events and try again. They never know
 that a move cannot happen. This module looks at a chain and at the brokers that are live. It finds the segments that
-wait for a broker or for a person, and leaves out those that will leave by themselves.
+wait for a broker or for an administrator, and leaves out those that will leave by themselves.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Around:
         is_there: Whether a member is admitted and runs, as far as is known.
         is_replaced: Whether the slot of a member has another disk, or none: the member never comes back.
         takers: Live brokers of broker groups that are not closed. New copies go to them.
-        has_whole_broker_group: Whether a broker group that is not closed is whole. Open segments go to such a
+        has_whole_broker_group: Whether a broker group that is not closed is complete. Open segments go to such a
             one.
-        min_copies: The number of whole copies that a segment needs.
+        min_copies: The number of complete copies that a segment needs.
     """
 
     closed: Set[str]
@@ -60,9 +60,9 @@ def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
 def _open_segment(segment: Segment, around: Around) -> str:
     if not any(map(around.is_there, segment.members)):
         back = _who_may_return(segment.members, around)
-        proof = f"a person must say that {segment.master.broker} has ended (declare-dead)"
+        proof = f"an administrator must say that {segment.master.broker} has ended (declare-dead)"
         return f"is open and none of its brokers is live: {f'{back} must come back, or ' if back else ''}{proof}"
-    return "" if around.has_whole_broker_group else "is open, and no other group is whole and takes open segments"
+    return "" if around.has_whole_broker_group else "is open, and no other group is complete and takes open segments"
 
 
 def _unsettled(segment: Segment, around: Around) -> str:

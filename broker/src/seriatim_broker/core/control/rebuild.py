@@ -1,10 +1,10 @@
 """Rebuilding a coordinator that lost decisions: which records it should have, from what the brokers know. Pure.
 
-Each broker tells the chain records and the cursors that it knows. The coordinator has the records that are left. Of
+Each broker reports the chain records and the cursors that it knows. The coordinator has the records that are left. Of
 each partition the newest record is written: the one with the highest segment number, then the highest chain epoch. It
-gets a chain epoch above all that were told, so that every broker learns it. Two records that cannot both have been
-decided (one segment number, two switch attempts) are not merged. Messages may have been acknowledged under both, so a
-person must decide.
+gets a chain epoch above all that were reported, so that every broker learns it. Two records that cannot both have been
+decided (one segment number, two switch attempts) are not merged. Messages may have been acknowledged under both, so an
+administrator must decide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChainPlan:
     Attributes:
         current: The record that the coordinator has; None if it has none.
         chain: The record to write; None: nothing is to be written.
-        told_by: The broker that told it.
+        told_by: The broker that reported it.
         conflict: Why nothing can be written; empty if there is no conflict.
     """
 
@@ -78,7 +78,7 @@ def rebuilt_writers(told: Mapping[PartitionId, Iterable[KnownWriter]], topic: st
     """The records of a topic's writers, by producer id, as far as brokers know them.
 
     Args:
-        told: What brokers told, for each partition of the topic. Two brokers may tell of the same partition.
+        told: What brokers reported, for each partition of the topic. Two brokers may report the same partition.
         topic: The topic's name.
     """
     by_producer: dict[bytes, dict[PartitionId, KnownWriter]] = {}
@@ -112,8 +112,8 @@ def plan_writer(name: str, current: WriterRecord, known: Mapping[bytes, WriterRe
 
     Rule `rebuilt-sequence` (P2): the record has the highest sequence that brokers know. Without it:
       1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
-      2. The program opens the writer, and is told 6. It has other rows by now, and publishes them as 7.
-      3. The masters have rows of 7 already, and append nothing. The program is told ok.
+      2. The program opens the writer, and is reported 6. It has other rows by now, and publishes them as 7.
+      3. The masters have rows of 7 already, and append nothing. The program is answered ok.
     """
     own = known.get(current.producer)
     if own is not None and (current.state is WriterState.NEW or own.sequence > current.sequence):
@@ -158,7 +158,7 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
     for name, other in known:
         conflict = _conflict(best, other)
         if conflict:
-            return ChainPlan(partition, current, None, conflict=f"{conflict} ({by} and {name} tell it differently)")
+            return ChainPlan(partition, current, None, conflict=f"{conflict} ({by} and {name} report it differently)")
     epoch = max(chain.epoch for _, chain in known)
     newest = [chain for _, chain in known if chain.epoch == epoch]
     planned = replace(best, epoch=epoch + 1)
@@ -174,9 +174,9 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
 
 
 def _with_server_epoch(segment: Segment, epoch: int, known: Iterable[tuple[str, Chain]]) -> Segment:
-    """The segment in a server epoch that is not below any that was told.
+    """The segment in a server epoch that is not below any that was reported.
 
-    Rule `server-epochs-stay` (J3, I9): the server begins anew if another record has it in a later server epoch. Without
+    Rule `server-epochs-stay` (J3, I9): the server starts over if another record has it in a later server epoch. Without
     it:
       1. The coordinator is restored, without the newest segment. B reads that, takes the right over segment 1 at chain
          epoch 4, and grants k:5 under a token of term 4.
@@ -209,10 +209,10 @@ def plan_cursor(
 ) -> CursorRecord | None:
     """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
 
-    It begins at the least index that a member tells. A server continues at what its own disk has, and counts everything
-    below the cursor as acknowledged on all members. Mode, policy and term base are those of the newest control record:
-    of the latest server, and of its records the last one. What disks do not tell is as in the record that the
-    coordinator has: whether the consumer group is paused.
+    It begins at the least index that a member reports. A server continues at what its own disk has, and counts
+    everything below the cursor as acknowledged on all members. Mode, policy and term base are those of the newest
+    control record: of the latest server, and of its records the last one. What disks do not report is as in the record
+    that the coordinator has: whether the consumer group is paused.
 
     Rule `rebuilt-as-it-was` (K1, J1, J3): the mode stays, and the term base is above each one that may be lost. Without
     it:
@@ -222,7 +222,7 @@ def plan_cursor(
 
     Rule `rebuilt-goes-back` (K1, J1, J4): where messages are granted key by key, a server that lacks the control record
     of the segment does not begin with empty lists. It begins in a new group epoch, at the oldest message that a member
-    tells, because the record names a hand-over that no disk has. No message of the segment was granted then, because
+    reports, because the record names a hand-over that no disk has. No message of the segment was granted then, because
     each eligible member has the control record before that. Without it:
       1. k:5 of segment 2 is handed over to segment 3. Its server begins, and the other member has the control record.
          The server dies before its own disk has it.
@@ -233,7 +233,7 @@ def plan_cursor(
     Rule `expired-stays-deleted` (EPOCH): if the coordinator has no record, control records of group epochs up to
     `expired` do not count. Every consumer group that was made since has a higher group epoch. Without it:
       1. A consumer group is deleted. Its deleted cursor is removed after `deleted_kept_s`.
-      2. A broker still has its control record, and tells it.
+      2. A broker still has its control record, and reports it.
       3. The rebuild makes the deleted consumer group again.
     """
     states = [state for state in told if current is not None or state.group_epoch > expired]

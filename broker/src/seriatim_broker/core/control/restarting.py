@@ -48,7 +48,7 @@ class Need(NamedTuple):
     """
 
     partition: PartitionId
-    name: str  # of the partition, for people
+    name: str  # of the partition, for humans
     segment_no: int
     epoch: int
     state: SegmentState
@@ -57,7 +57,8 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for one segment: the verdict, a text for people, and the index up to which the other copy is whole."""
+    """The result for one segment: the verdict, a human-readable text, and the index up to which the other copy is
+    complete."""
 
     verdict: Verdict
     text: str
@@ -131,7 +132,7 @@ def _judge_open(need: Need, report: CopyReport | None, place: str) -> Finding:
         text = f"a member of {place} is not linked to its master {master}, or lacks committed messages"
         return Finding(Verdict.PEER_AWAY, text, need, report.index)
     if report.standing is Standing.NOWHERE_TO_GO:
-        return Finding(Verdict.NO_OTHER_GROUP, f"no other whole group could take {place}", need, report.index)
+        return Finding(Verdict.NO_OTHER_GROUP, f"no other complete group could take {place}", need, report.index)
     assert report.standing is Standing.IN_STEP
     return Finding(Verdict.SAFE, f"all members of {place} have all messages below its commit", need, report.index)
 

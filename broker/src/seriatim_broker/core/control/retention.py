@@ -1,4 +1,5 @@
-"""Retention: messages that are too old, or beyond the size limit, are dropped. The oldest go first; readers are told.
+"""Retention: messages that are too old, or beyond the size limit, are dropped. The oldest go first; readers are
+notified.
 
 The master of the open segment decides. It uses the chain record, the settings of the topic and the cursors of the
 consumer groups (`runtime.duties.retention` reads them). Then:
@@ -32,7 +33,7 @@ from ..values.log import SafeCursor
 from ..values.segment import Segment, SegmentState, Start
 
 STUBS_PER_TRIM_MAX = 512
-"""At most so many sealed segments change in one transaction: two or three pages of the record."""
+"""Maximum number of sealed segments that change in one transaction: two or three pages of the record."""
 
 
 class Limits(NamedTuple):
@@ -70,7 +71,7 @@ class Reader(NamedTuple):
 
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
     `is_spared`: whether retention may have to keep what it has not read. Consumers of a broadcast group come and go,
-    and no person misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
+    and no administrator misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
     `kept`: the offset from which on retention spares what it has not read.
 
     Rule `durable-floor` (J7): `kept` is what every eligible member has on its disk. Without it:
@@ -93,9 +94,9 @@ class Reader(NamedTuple):
         """The offset of the first message that it still needs, as the disk of this member says.
 
         Rule `lists-are-unread` (J7): what is set aside is not read. Without it:
-          1. Key k is parked. Its messages k:5 to k:9 are set aside, and the consumer group goes on to 2:0.
+          1. Key k is parked. Its messages k:5 to k:9 are set aside, and the consumer group continues to 2:0.
           2. The topic keeps what is not read. Retention drops segment 1, because all of it is passed.
-          3. A person releases k, and its messages are gone.
+          3. An administrator releases k, and its messages are gone.
         """
         return min(self.acked, self.oldest) if self.oldest else self.acked
 
@@ -192,8 +193,8 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
     segment is opened over and then declared lost, and a producer sends again what retention has dropped by then. Else
     each record would keep a stub, and the stub a server, for as long as the open segment is open.
 
-    A lost segment stays until every consumer group has left the segment behind it, because the next server tells of the
-    loss. A cursor that passes both unread says from where its readers were told nothing (`dropped_from`).
+    A lost segment stays until every consumer group has left the segment after it, because the next server reports the
+    loss. A cursor that passes both unread says from where its readers were notified of nothing (`dropped_from`).
     """
     kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
@@ -218,12 +219,12 @@ def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
 def limited_by_tables(chain: Chain, no: int) -> int:
     """That segment, or an earlier one, so that all segments before it may be emptied without losing a producer table.
 
-    Rule `table-kept` (I9, I13): a segment whose producer table is needed is emptied only if it has two whole copies. A
-    member that was away makes its table from the batches. Without the batches it must get the table from another
+    Rule `table-kept` (I9, I13): a segment whose producer table is needed is emptied only if it has two complete copies.
+    A member that was away makes its table from the batches. Without the batches it must get the table from another
     member. Without the rule:
       1. Am has the whole segment. As was away.
       2. The segment is emptied.
-      3. The disk of Am is lost. Readers behind the segment wait for its table for ever.
+      3. The disk of Am is lost. Readers after the segment wait for its table for ever.
     """
     for segment in chain.segments:
         if segment.no >= no:
@@ -284,7 +285,7 @@ def trim(broker: BrokerState, partition: Partition, event: Trim) -> None:
 
     Rule `cursors-not-compared` (I3, RETAIN): the transaction compares that no cursor changed. Without it:
       1. The master reads that the cursor of every consumer group is in segment 7 or later.
-      2. A person rewinds a consumer group to segment 3.
+      2. An administrator rewinds a consumer group to segment 3.
       3. The master removes segment 3 from the record. The cursor names a segment that does not exist.
     """
     chain, log = partition.chain, partition.open_log()

@@ -31,7 +31,7 @@ def ask(broker: BrokerState, event: AskCopies) -> None:
 
 
 REQUESTS_KEPT = 1000
-"""A question that was never answered is forgotten so many requests later."""
+"""A question that was never answered is forgotten this many requests later."""
 
 
 def on_answer(broker: BrokerState, sender: MemberId, message: CopiesAnswer) -> None:

@@ -1,8 +1,8 @@
-"""Copies: what makes and keeps two whole copies of a sealed segment.
+"""Copies: what makes and keeps two complete copies of a sealed segment.
 
 copying          this member completes its copy of a segment
-repair           this member writes a damaged copy anew
+repair           this member rewrites a damaged copy
 settle           this member gives an UNSETTLED segment its length
-gaps             a person declares a segment lost because no disk has it any more
+gaps             an administrator declares a segment lost because no disk has it any more
 producer_tables  the producer tables of sealed segments
 """

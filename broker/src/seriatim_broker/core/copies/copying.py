@@ -28,7 +28,8 @@ from . import producer_tables
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
-    """The chain record changed: begin to copy each sealed segment that is not whole here, or not listed as eligible."""
+    """The chain record changed: begin to copy each sealed segment that is not complete here, or not listed as
+    eligible."""
     for no in changes.gone:
         partition.copies = drop(partition.copies, no)
     for segment in changes.changed:
@@ -76,7 +77,9 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
         return
     log = partition.logs.get(no)
     if log is not None and log.record.quarantined:
-        partition.copies = drop(partition.copies, no)  # a person must see it as it is: nothing may write over it
+        partition.copies = drop(
+            partition.copies, no
+        )  # an administrator must see it as it is: nothing may write over it
         return
     if log is None or log.record.sealed_len is None:
         log = _begin_log(broker, partition, segment)
@@ -128,8 +131,8 @@ def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> S
     broker.out.write(PutSegment(partition.id, record))
     if segment.start:
         # Rule `begun-is-durable` (I12): a copy counts only when its beginning is on the disk. Without it: 1. A copy of
-        # a stub has no message to wait for, so it is whole at once and is listed. 2. The process dies before it writes
-        # the beginning. 3. The record names a copy that is not there.
+        # a stub has no message to wait for, so it is complete at once and is listed. 2. The process dies before it
+        # writes the beginning. 3. The record names a copy that is not there.
         broker.out.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
         broker.out.when_durable(LogDurable(partition.id, log.no, log.tail, log.content_no))
     return log
@@ -151,7 +154,7 @@ def forget_table(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
 
 
 def _lacks_table(partition: Partition, chain: Chain, segment: Segment) -> bool:
-    """Whether this copy lacks a producer table that a switch or a reader may still ask for. Then it is not whole."""
+    """Whether this copy lacks a producer table that a switch or a reader may still ask for. Then it is not complete."""
     return producer_tables.is_kept(chain, segment.no) and partition.chosen_preparation(segment) is None
 
 
@@ -395,7 +398,7 @@ def read_if_older(broker: BrokerState, partition: Partition, failures: int) -> N
 
     Rule `gone-is-read` (I13): a member that requests what retention dropped reads that in the record. Without it:
       1. A broker that is no member of segment 1 knows the record, and is cut off.
-      2. Retention drops all of segment 1. The members are told, and empty their disks.
+      2. Retention drops all of segment 1. The members are notified, and empty their disks.
       3. The broker is to become a copy of segment 1. It requests index 0, which no member has, without end.
     """
     if failures.bit_count() == 1:
@@ -413,7 +416,7 @@ def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
-    """The copy is whole: add it to the record as a member, then ask the server to list it as eligible, then end."""
+    """The copy is complete: add it to the record as a member, then ask the server to list it as eligible, then end."""
     if broker.member not in segment.members:
         list_whole(broker, partition)
         # `record.amend` continues as soon as it may. This copy looks again all the same, so that nothing that is in
@@ -441,7 +444,7 @@ def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment:
 def list_whole(broker: BrokerState, partition: Partition) -> None:
     """Add this member to the records of all segments that it has copied, in one transaction.
 
-    It is added as a member only where the copy is whole and on the disk at this moment (COPY).
+    It is added as a member only where the copy is complete and on the disk at this moment (COPY).
     """
     chain = partition.chain
     if chain is None or not partition.copies or not partition.may_amend(broker):
@@ -466,7 +469,7 @@ def list_whole(broker: BrokerState, partition: Partition) -> None:
 def _is_done(
     broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, log: SegmentLog, copying: Copying
 ) -> bool:
-    """Whether the copy is whole, with its producer table, and on the disk."""
+    """Whether the copy is complete, with its producer table, and on the disk."""
     is_whole = log.is_whole and not log.record.quarantined and not _lacks_table(partition, chain, segment)
     return is_whole and _is_stored(broker, copying, log)
 

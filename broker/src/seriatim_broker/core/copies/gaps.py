@@ -1,9 +1,10 @@
-"""Declaring a gap: a person says that no disk will ever give a segment back, so that the partition continues behind it.
+"""Declaring a gap: an administrator says that no disk will ever give a segment back, so that the partition continues
+after it.
 
 One transaction on the chain record makes the segment LOST. From then on it counts as settled with an empty producer
-table. Consumer groups whose cursor is in it move to the next segment in a new group epoch, and their servers tell the
+table. Consumer groups whose cursor is in it move to the next segment in a new group epoch, and their servers notify the
 consumers. The broker refuses to declare the gap while a member that may hold the segment is linked. That the other
-members are gone for good is the word of the person who asks.
+members are gone for good is the word of the administrator who asks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..values.states import drop, put
 
 
 def declare(broker: BrokerState, partition: Partition, event: DeclareGap) -> None:
-    """A person declares a gap: read the chain record first, because the one that is known here may be old."""
+    """An administrator declares a gap: read the chain record first, because the one that is known here may be old."""
     if event.segment_no in partition.gaps:
         error = errors.UnavailableError("another request declares the same gap now: wait for its answer")
         broker.out.emit(Resolved(event.request, partition.route(), error))
@@ -43,7 +44,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
         elif (refusal := _refusal(broker, chain, no)) is not None:
             _answer(broker, partition, no, refusal)
         elif chain.segment(no).state is SegmentState.LOST:  # type: ignore[union-attr]
-            _answer(broker, partition, no, None)  # the person asks again because an answer was lost
+            _answer(broker, partition, no, None)  # the administrator asks again because an answer was lost
         else:
             partition.write_chain(broker, WriteOwner.GAP, declare_lost(chain, no), no)
 
@@ -65,7 +66,7 @@ def _refusal(broker: BrokerState, chain: Chain, no: int) -> errors.SeriatimError
 
 
 def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """The transaction ended: answer the person."""
+    """The transaction ended: answer the administrator."""
     if outcome is WriteOutcome.DONE:
         broker.out.note("gap_declared", partition.id, segment=no)
         _answer(broker, partition, no, None)

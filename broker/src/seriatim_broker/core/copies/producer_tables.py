@@ -1,6 +1,6 @@
 """Producer tables of sealed segments: switches merge them, and servers find repeats with them.
 
-A segment that was opened with a complete producer table knows the producers of all segments before it. A segment behind
+A segment that was opened with a complete producer table knows the producers of all segments before it. A segment after
 an UNSETTLED one was opened with an incomplete table. For such a segment the tables of all segments before are merged.
 Each server asks the server of the segment before its own.
 
@@ -32,11 +32,11 @@ from ..values.states import drop, put
 def is_kept(chain: Chain, no: int) -> bool:
     """Whether a switch or a reader may still ask for the producer table of a sealed segment.
 
-    The switch and the readers of a segment with an incomplete table ask for the table of the segment before it. If a
-    person declared that one lost, they ask for the table of the segment before the lost one. So a table is kept if one
-    of the next two segments is incomplete (`Chain.reads_table_of`). It is also kept while there are fewer than two next
-    segments, because the missing ones may still be opened incomplete. Retention asks only for the first of these
-    (`control.retention.first_kept`). The mark of a segment never changes, so a table that is not kept is
+    The switch and the readers of a segment with an incomplete table ask for the table of the segment before it. If an
+    administrator declared that one lost, they ask for the table of the segment before the lost one. So a table is kept
+    if one of the next two segments is incomplete (`Chain.reads_table_of`). It is also kept while there are fewer than
+    two next segments, because the missing ones may still be opened incomplete. Retention asks only for the first of
+    these (`control.retention.first_kept`). The mark of a segment never changes, so a table that is not kept is
     never needed again. (If two segments in a row are lost, they count as empty, and so do the tables that they were
     opened with.)
 
@@ -51,8 +51,8 @@ def is_kept(chain: Chain, no: int) -> bool:
 def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
     """Forget the producer table that a sealed segment was opened with, if no switch and no reader needs it any more.
 
-    The uncertain tail of the segment before came with that table. It stays until the record lists two whole copies of
-    that segment (docs/internals/switch.md, step 4).
+    The uncertain tail of the segment before came with that table. It stays until the record lists two complete copies
+    of that segment (docs/internals/switch.md, step 4).
     """
     log = partition.logs.get(segment.no)
     if log is None or log.record.sealed_len is None or is_kept(chain, segment.no):
@@ -73,7 +73,7 @@ def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
 
 
 def let_go_around(broker: BrokerState, partition: Partition, chain: Chain, changed: Iterable[Segment]) -> None:
-    """Call `let_go` for these segments, for the two before each of them, and for the one behind.
+    """Call `let_go` for these segments, for the two before each of them, and for the next one.
 
     Whether the tables of these neighbours are kept depends on the changed segment.
     """
@@ -157,7 +157,7 @@ def want_before(broker: BrokerState, partition: Partition, no: int) -> ProducerT
     if not broker.is_linked(before.server):
         # Rule `server-unmissed` (I13). Without it: 1. The server of the segment before is gone. 2. All consumer groups
         # have read that segment, so no consumer misses its server. 3. This member waits for the table for ever, and the
-        # segment behind it is never delivered.
+        # segment after it is never delivered.
         right.want_another(broker, partition, before)
     return None
 
@@ -176,7 +176,7 @@ def on_request(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 def on_answer(broker: BrokerState, partition: Partition, message: TableAnswer) -> None:
-    """A server told the table as of the end of its segment: keep it, and answer the servers that wait for it."""
+    """A server reported the table as of the end of its segment: keep it, and answer the servers that wait for it."""
     if message.table is not None:
         segment = partition.chain.after(message.segment_no) if partition.chain is not None else None
         if segment is not None and (segment.incomplete_table or segment.state is SegmentState.LOST):

@@ -1,4 +1,4 @@
-"""Repair: a member writes its damaged copy of a sealed segment anew, from its own disk and from the other members.
+"""Repair: a member rewrites its damaged copy of a sealed segment, from its own disk and from the other members.
 
 A read finds the damage: a delivery, a copy for another member, or a scrub. The member then goes through the segment
 from the first message on. It reads each piece from its own disk. If that fails, it asks the other members for the

@@ -131,12 +131,12 @@ def on_suspect_tail(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def _answer(broker: BrokerState, partition: Partition, no: int, settlement: Settlement, member: MemberId) -> None:
-    """Tell a member the tail here, once on each link: it may not have settled yet when this member told it.
+    """Send a member the tail here, once on each link: it may not have settled yet when this member reported it.
 
     Rule `answered-anew` (I13): once on each link, and not once for ever. Without it:
-      1. Am and As are suspects, and have told each other where their logs end. As restarts.
+      1. Am and As are suspects, and have reported each other where their logs end. As restarts.
       2. Am tells As when they are linked, and As drops that, because it has not read the chain record yet.
-      3. As tells Am. Am knows that already, and does not answer. Each waits for the other, for ever.
+      3. As sends it to Am. Am knows that already, and does not answer. Each waits for the other, for ever.
     """
     if settlement.fenced and member not in settlement.answered:
         settlement.answered[member] = None
@@ -251,7 +251,7 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member is linked: tell it the tail here if tails are compared, and ask it again to store the tail copy."""
+    """A member is linked: report it the tail here if tails are compared, and ask it again to store the tail copy."""
     for no, settlement in list(partition.settling.items()):
         settlement.answered.pop(member, None)
         compares = partition.logs[no].suspect or _may_be_older(partition, no)

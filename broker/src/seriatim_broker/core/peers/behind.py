@@ -9,11 +9,11 @@ Rule `older-believed` (I7): a record that is older than the known one decides no
 
   1. Segment 1 is sealed, segment 2 is open on broker group B, and messages are acknowledged there.
   2. The coordinator is restored as it was while segment 1 was open.
-  3. B goes on acknowledging in segment 2, to which no reader is ever sent.
+  3. B keeps acknowledging in segment 2, to which no reader is ever sent.
   4. A switcher reads that segment 1 is open, and opens segment 2 on broker group C: the number is used twice. New
      consumer groups get C's segment 2, and never the messages that B acknowledged (I1).
 
-A person ends this with `seriatim coordinator rebuild`, which writes the newest records that the brokers know.
+An administrator ends this with `seriatim coordinator rebuild`, which writes the newest records that the brokers know.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def problem(broker: BrokerState, partition: Partition, chain: Chain | None, dele
     name = known.name
     if chain is None:
         return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor.epoch else ""
-    # Rule `told-floor` (I7): a record that a member told before the read began counts, even if its changes could not be
-    # applied here. Without it:
-    #   1. Segment 4 is opened. Every other broker is told changes that it cannot apply, and reads the coordinator.
+    # Rule `told-floor` (I7): a record that a member reported before the read began counts, even if its changes could
+    # not be applied here. Without it:
+    #   1. Segment 4 is opened. Every other broker is notified changes that it cannot apply, and reads the coordinator.
     #   2. An older copy is restored before the answers arrive. These brokers believe what they read.
     #   3. They open segment 4 again, while the one broker that has the record says that it was lost.
     if chain.epoch < floor.epoch:
@@ -119,14 +119,14 @@ def _is_undone(mine: Segment, theirs: Segment) -> bool:
 
 
 def hear(broker: BrokerState, partition: Partition, told: Chain, sender: str) -> None:
-    """Another member tells its chain record: notice if it proves that the coordinator lost decisions."""
+    """Another member reports its chain record: notice if it proves that the coordinator lost decisions."""
     # Rule `later-segment-told` (I7): a record that is not newer, but has a later segment, is proof of a loss. Each
     # transition raises the chain epoch, so one line of records cannot have both. Without it:
     #   1. All brokers restart while the coordinator is down. It comes back as it was before segment 4 was opened.
     #   2. C never knew of segment 4. It changes the older record, and so uses the chain epoch of the lost record.
     #   3. C switches away from segment 3. Its members answer with the record that has segment 4, and C ignores it,
     #      because its chain epoch is not newer.
-    #   4. C goes on without these members, by their death certificates, and opens segment 4 again elsewhere.
+    #   4. C continues without these members, by their death certificates, and opens segment 4 again elsewhere.
     known = partition.chain or partition.decided
     if known is None or told.epoch > known.epoch or told.open_segment.no <= known.open_segment.no:
         return
@@ -141,7 +141,7 @@ def begin(broker: BrokerState, partition: PartitionId, why: str, open_no: int = 
     Args:
         broker: This broker.
         partition: The partition whose record proves it, or `OWN_RECORD`, or `WRITERS`.
-        why: For people: what is missing.
+        why: For humans: what is missing.
         open_no: The number of the segment that the record must have again; 0 if another check decides.
     """
     if partition not in broker.coordinator.behind:
@@ -159,7 +159,7 @@ def end(broker: BrokerState, partition: PartitionId) -> None:
 
 
 def reason(broker: BrokerState) -> str:
-    """The text for people, with the remedy; empty if the coordinator has all that this broker knows."""
+    """The human-readable text, with the remedy; empty if the coordinator has all that this broker knows."""
     if not broker.coordinator.behind:
         return ""
     why, _ = next(iter(broker.coordinator.behind.values()))
@@ -168,7 +168,7 @@ def reason(broker: BrokerState) -> str:
 
 
 def told(why: str) -> str:
-    """The text for people that says what the coordinator has lost, with the remedy."""
+    """The human-readable text that says what the coordinator has lost, with the remedy."""
     return (
         f"the coordinator has lost decisions: {why}. Acknowledged messages are on the brokers' disks. This "
         "broker accepts no new ones. Remedy: change nothing else, and run seriatim coordinator rebuild"

@@ -1,9 +1,9 @@
 """Candidates: the broker groups on which a switch could open the next segment, best first.
 
 "Group" means a broker group in this module. Whole groups come before those that lost a member. A group that failed is
-passed over for `flapping_us` (5 s), doubling up to 5 minutes, while another whole group is there. A group that is
-cordoned or draining, or that has a full disk, is passed over while any other whole group is there, even the old
-segment's own. It still comes before a group that is not whole.
+passed over for `flapping_us` (5 s), doubling up to 5 minutes, while another complete group is there. A group that is
+cordoned or draining, or that has a full disk, is passed over while any other complete group is there, even the old
+segment's own. It still comes before a group that is not complete.
 
 Groups outside the send chain come after those in it. So a chain can always leave a cordoned group, and a switch can use
 a group that was added after the chain was made (`send_chain`).
@@ -87,7 +87,7 @@ def is_closed(broker: BrokerState, group: str) -> bool:
 
 
 def _is_left(broker: BrokerState, group: str) -> bool:
-    """Whether open segments should leave the group for another whole one: it is closed, or a disk of it is full."""
+    """Whether open segments should leave the group for another complete one: it is closed, or a disk of it is full."""
     return (
         is_closed(broker, group) or disks.full_member(broker, broker.directory.broker_groups.get(group, ())) is not None
     )
@@ -143,7 +143,7 @@ def note_failure(broker: BrokerState, group: str) -> None:
     """A group failed and lost its open segment: pass it over for `flapping_us`.
 
     Each further failure doubles the time, up to 60 times `flapping_us` (5 minutes). If the group does not fail for 10
-    times `flapping_us` after that, the time begins anew.
+    times `flapping_us` after that, the time starts over.
     """
     until_us, for_us = broker.directory.flapping.get(group, (0, 0))
     quiet = broker.now.mono_us > until_us + 10 * broker.config.flapping_us

@@ -5,10 +5,11 @@ long the disk has completed no write although one waits. Above `disk_hang_us` (2
 its disk is needed:
 
     open segments     every other member begins a switch, as if the member were dead
-    switches          the member's broker group is not whole, and no segment is opened on the member
+    switches          the member's broker group is not complete, and no segment is opened on the member
     serving rights    the member does not stay eligible; if it is the server, an eligible member takes over
 
-The link stays up. When the disk completes writes again, the member's next answer says 0, and its broker group is whole.
+The link stays up. When the disk completes writes again, the member's next answer says 0, and its broker group is
+complete.
 
 **Full.** A part of each disk, the reserve, is kept free of new messages, because a write that finds no room ends the
 process. The answers also say whether the reserve is reached. If the disk of the master or of its slave is full, the
@@ -44,7 +45,7 @@ def is_hung(broker: BrokerState, member: MemberId) -> bool:
     # Rule `hang-unnoticed` (I13): a member whose disk hangs counts as silent. Without it:
     #   1. The slave's disk completes no write any more. Its process answers heartbeats.
     #   2. The commit waits for the slave, and no broker begins a switch.
-    #   3. The partition acknowledges nothing until a person looks.
+    #   3. The partition acknowledges nothing until an administrator looks.
     if member == broker.member:
         return stall_us(broker) > broker.config.disk_hang_us
     link = broker.links.by_broker.get(member.broker)
@@ -77,7 +78,7 @@ def answer(broker: BrokerState, sent_us: int, refused: Refused, data_count: int)
 def full_for_us(broker: BrokerState, member: MemberId) -> int | None:
     """For how many microseconds the reserve of the member's disk has been reached; None if the disk has room."""
     # Rule `full-slave` (FULL): the slave's disk counts as well as the master's own. Without it:
-    #   1. The slave's disk reaches its reserve. The master's disk has room, so the master goes on accepting.
+    #   1. The slave's disk reaches its reserve. The master's disk has room, so the master keeps accepting.
     #   2. The slave writes every batch, until a write finds no room and ends the slave's process.
     link = broker.links.by_broker.get(member.broker)
     since_us = None

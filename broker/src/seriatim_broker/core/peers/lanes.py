@@ -1,8 +1,8 @@
 """Lanes: whether each lane of a link delivers messages.
 
 A link has two lanes, each with its own TCP connection: control (heartbeats, fences, prepares) and data (`DATA`:
-batches, their acknowledgements, copies). One lane can stop while the other goes on, if a firewall forgets a connection
-or the path drops large packets. So each lane has its own proof:
+batches, their acknowledgements, copies). One lane can stop while the other continues, if a firewall forgets a
+connection or the path drops large packets. So each lane has its own proof:
 
     control   a message arrived on it within `lane_stall_us` (3 s). Heartbeats go there all the time.
     data      each answer to a heartbeat says how many messages the other end received on it. If that number did not
@@ -26,13 +26,13 @@ _DATA = frozenset(DATA)
 
 
 def on_up(link: Link, now_us: int) -> None:
-    """A new connection begins to prove its lanes anew."""
+    """A new connection begins to prove its lanes again."""
     link.data_count = link.data_told = 0
     on_awake(link, now_us)
 
 
 def on_awake(link: Link, now_us: int) -> None:
-    """This process did not run for some time: begin anew, because missing messages prove nothing now."""
+    """This process did not run for some time: start over, because missing messages prove nothing now."""
     link.control_heard_us = link.data_proved_us = now_us
     link.probed_us = None
 
@@ -63,7 +63,7 @@ def look(broker: BrokerState, link: Link, watched: bool) -> bool:
         watched: Whether this broker shares an open segment or a serving right with the other one.
     """
     # Rule `lane-unwatched` (I13): the caller ends a link with a stalled lane, as if the peer were silent. Without it:
-    #   1. The data lane from a master to its slave stops. Heartbeats go on.
+    #   1. The data lane from a master to its slave stops. Heartbeats continue.
     #   2. The master commits nothing that it accepts from then on, and copies that other members wait for never arrive.
     #   3. The link stays up for ever, and the next segment of this broker group is opened over it again.
     config, now_us = broker.config, broker.now.mono_us

@@ -90,7 +90,7 @@ def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[Me
 def seek(broker: BrokerState, partition: Partition, no: int) -> None:
     """A consumer group waits for deliveries that this server may not make now: take the missing step.
 
-    The step is to take the right anew, to wait until it begins, to ask for an answer to a heartbeat, or to remove
+    The step is to take the right again, to wait until it begins, to ask for an answer to a heartbeat, or to remove
     silent members from `eligible`. The server looks again at `right.from_us`, or after a tenth of `heartbeat_us`.
     """
     right = partition.rights.get(no)
@@ -197,8 +197,8 @@ def want_another(broker: BrokerState, partition: Partition, segment: Segment, *,
     """
     # Rule `server-unmissed` (I13): a member that needs the server asks for another one. Without it:
     #   1. The server of segment 2 is gone, and no consumer group reads segment 2 any more.
-    #   2. Only a server lists a copy as eligible, and only a server tells the producer table.
-    #   3. Segment 2 has one whole copy for ever, and a segment behind it that needs its table is never delivered.
+    #   2. Only a server lists a copy as eligible, and only a server reports the producer table.
+    #   3. Segment 2 has one complete copy for ever, and a segment after it that needs its table is never delivered.
     take_over(broker, partition, segment.no, segment.server_epoch)
     for member in dict.fromkeys((*segment.eligible, *segment.members)):
         if member not in (broker.member, segment.server):
@@ -265,7 +265,7 @@ def _nobody_eligible_lives(broker: BrokerState, segment: Segment) -> bool:
 def _has_ended(broker: BrokerState, member: MemberId) -> bool:
     """Whether the last member run of the member is certified to have ended."""
     # Rule `unreachable-is-gone` (SERVER): only a death certificate shows that a server has ended. Without it:
-    #   1. The server Am is cut off, and goes on delivering within its lease.
+    #   1. The server Am is cut off, and keeps delivering within its lease.
     #   2. Bm, which is not eligible, cannot reach Am or any eligible member, and takes the right at once.
     #   3. Both deliver.
     if broker.directory.is_replaced(member):
@@ -321,8 +321,8 @@ def refuse_others(broker: BrokerState, partition: Partition, no: int, members: I
 def refuse_at_start(broker: BrokerState, partition: Partition) -> None:
     """Refuse each member that may believe that it serves a segment, and that the record on this disk does not name.
 
-    Rule `refusals-stay` (SERVER, K2): a member that restarts refuses the servers before, until it has told them the
-    newer record. Without it:
+    Rule `refusals-stay` (SERVER, K2): a member that restarts refuses the servers before, until it has sent
+    them the newer record. Without it:
       1. A serves segment 1 and is cut off: also from the coordinator. B takes the right over, and refuses A.
       2. B confirms what consumers acknowledge, and starts again. It has forgotten that it refuses A, and cannot read
          the coordinator yet.
@@ -359,7 +359,7 @@ def _is_decided(chain: Chain, no: int) -> bool:
 
 
 def forget_told(broker: BrokerState, name: str, session: int, sent_us: int) -> None:
-    """A broker answered a heartbeat that was sent behind the newer record on the same stream: refuse it no longer."""
+    """A broker answered a heartbeat that was sent after the newer record on the same stream: refuse it no longer."""
     refusals = broker.links.refusals.get(name)
     for partition in list(refusals or ()):
         assert refusals is not None
@@ -390,7 +390,7 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
             old = known.segment(no)
             renewed = old is not None and old.server_epoch < segment.server_epoch
             if old is not None and renewed and _was_given_in_this_run(broker, partition, segment):
-                # The right was taken anew. This member has forgotten which servers its last member run answered, so it
+                # The right was taken again. This member has forgotten which servers its last member run answered, so it
                 # refuses all of them first.
                 held = partition.rights[no]
                 held.confirmed = True
@@ -419,7 +419,7 @@ def give_up(partition: Partition, told: Chain) -> None:
     Called if the changes cannot be applied, because this member does not know the record that they continue.
     """
     # Rule `changes-end-a-right` (SERVER). Without it:
-    #   1. The new server tells the old one what changed, and waits until it has answered a later heartbeat.
+    #   1. The new server reports the old one what changed, and waits until it has answered a later heartbeat.
     #   2. The old server cannot apply the changes and asks the coordinator. It answers the heartbeat meanwhile.
     #   3. The new server refuses the old one no longer, and both deliver (I4).
     for segment in told.segments:
@@ -447,14 +447,14 @@ def _new_right(broker: BrokerState, partition: Partition, known: Chain | None, c
 
 
 def _was_given_in_this_run(broker: BrokerState, partition: Partition, segment: Segment) -> bool:
-    """Whether the right was surely given to this member run; if not, it is taken anew when a consumer needs it.
+    """Whether the right was surely given to this member run; if not, it is taken again when a consumer needs it.
 
     That is sure in two cases: this member run prepared the segment, so no member served it before; or the right is
     newer than the first record that this member run read in the coordinator. Without it (I4):
       1. This member served the segment in its last member run, and gave tokens under a server epoch.
-      2. It starts again. Another member tells it an older record first.
+      2. It starts again. Another member reports it an older record first.
       3. The newer record arrives, and looks as if it gave the right to this member run.
-      4. The counter of tokens begins anew, so a token of the last member run is valid again.
+      4. The counter of tokens starts over, so a token of the last member run is valid again.
     """
     chosen = partition.chosen_preparation(segment)
     if chosen is not None and chosen.member_run == broker.member_run:

@@ -1,6 +1,6 @@
-"""Updates: telling another member the newest chain record (`dispatch.record` receives it).
+"""Updates: sending another member the newest chain record (`dispatch.record` receives it).
 
-A record of up to `whole_chain_segments_max` (64) segments travels whole. Of a longer one only the newest changes
+A record of up to `whole_chain_segments_max` (64) segments travels in full. Of a longer one only the newest changes
 travel, with the chain epoch from which on they are complete. A member that knows the record of that chain epoch, or of
 a later one, can apply them, because each record is made from the one before it. Any other member reads the coordinator.
 So, like a whole record, an update may be lost, late or old, or arrive twice, without harm.
@@ -26,7 +26,7 @@ def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> No
     Args:
         broker: This broker.
         partition: Its chain record must be known, from this member run or from the disk.
-        name: The name of the broker to tell.
+        name: The name of the broker to report.
         must: Numbers of segments to include, even if they changed long ago.
     """
     chain = partition.decided

@@ -122,16 +122,16 @@ class BrokerState(State):
         """End this member run: this step returns only `EndMemberRun`, later ones nothing. The first reason counts."""
         # Rule `own-death` (I13): a member run that reads its own death certificate ends. Without it:
         #   1. A certificate is written for As, which is alive. Every other broker cuts its link to As.
-        #   2. As goes on running. No broker believes it, and each one that it asks refuses it.
+        #   2. As keeps running. No broker believes it, and each one that it asks refuses it.
         #   3. Its slot stays empty, because no new member run begins.
         #
         # Rule `later-run` (TWO): a member run that sees a later member run of its disk ends. Without it:
         #   1. A copy of a broker's directory is started. It raises the member run, and registers it.
-        #   2. The first process goes on: two processes answer as the same member, and each has half of the batches.
+        #   2. The first process continues: two processes answer as the same member, and each has half of the batches.
         if self.ended_by is None:
             text = (
                 f"{why}. Messages that were acknowledged as replicated are on other members too. Remedy: if this disk "
-                "still has its slot, start the broker again: it goes on as a new member run. If another disk has the "
+                "still has its slot, start the broker again: it continues as a new member run. If another disk has the "
                 "slot, remove this disk"
             )
             self.ended_by = RunOverError(text, member=str(self.member), run=self.member_run)

@@ -125,12 +125,12 @@ class ConsumerGroup(State):
 
     @property
     def is_asked(self) -> bool:
-        """Whether people or consumers wait for an answer."""
+        """Whether administrators or consumers wait for an answer."""
         return bool(self.questions or self.operations or self.key_requests)
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether dead letters are on their way, or may be: the group goes on with them, also without consumers."""
+        """Whether dead letters are on their way, or may be: the group continues with them, also without consumers."""
         return self.forwards_alone or (self.keyed is not None and bool(self.keyed.forwarder.waiting))
 
     @property
@@ -154,7 +154,7 @@ class ConsumerGroup(State):
     def look_again(self) -> None:
         """Stop serving until the cursor is read again, because its place is not known. The consumers stay.
 
-        Rule `forwards-are-wanted` (J4, I13): a group whose dead letters are on their way goes on when its place is
+        Rule `forwards-are-wanted` (J4, I13): a group whose dead letters are on their way continues when its place is
         known, also if no consumer is left. Without it:
           1. The dead letter of k:5 is on its way. The state of the keys is handed over, and all consumers end.
           2. The transaction of the cursor finds that the chain has changed. The server reads both, and has no consumer.
@@ -171,7 +171,7 @@ class ConsumerGroup(State):
         Rule `still-active` (I9): the consumer that was active is active again, if it is still there. Without it:
           1. c1 is active, and works on 1:5. The server starts to cross, and the transaction finds that the chain has
              changed.
-          2. The server begins anew in the same segment. c2 joined first, so it is active, and is given 1:5 too.
+          2. The server starts over in the same segment. c2 joined first, so it is active, and is given 1:5 too.
         """
         if self.dispatcher.active is not None:
             for consumer in self.consumers:

@@ -42,7 +42,7 @@ class TableWait(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Repair(State):
-    """One damaged segment that is being written anew; all below `next_index` has been written."""
+    """One damaged segment that is being rewritten; all below `next_index` has been written."""
 
     next_index: int = 0
     checksum: int = 0  # the value of the checksum chain at `next_index`
@@ -64,7 +64,7 @@ class Settlement(State):
     stored: dict[MemberId, None] = field(default_factory=dict)
     suspects: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members that are suspects too
     tails: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members of a flushed segment
-    answered: dict[MemberId, None] = field(default_factory=dict)  # told of the own tail since they were linked
+    answered: dict[MemberId, None] = field(default_factory=dict)  # notified of the own tail since they were linked
     began_us: int = 0
     is_behind: bool = False  # another member has more messages than this one
     pause_us: int = 0

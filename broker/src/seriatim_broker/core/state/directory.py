@@ -15,7 +15,7 @@ class BrokerDirectory(State):
     """What a broker has read in the coordinator about the other brokers."""
 
     broker_groups: dict[str, tuple[MemberId, ...]] = field(default_factory=dict)
-    specs: dict[str, BrokerGroupSpec] = field(default_factory=dict)  # those that a person or the operator wrote
+    specs: dict[str, BrokerGroupSpec] = field(default_factory=dict)  # those that an administrator or the operator wrote
     member_runs: dict[MemberId, int] = field(default_factory=dict)  # member runs, as last registered
     # broker -> the disk that has its slot, as last registered
     holders: dict[str, MemberId] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class BrokerDirectory(State):
         #   3. Am answers the producer. Am's disk fails: no disk has the message (I1).
         #
         # Rule `dismissed-once` (I12): also if it connects again, because `links.on_up` asks this too. Without it, the
-        # link to As is cut once, As connects again, and the story goes on at step 2.
+        # link to As is cut once, As connects again, and the story continues at step 2.
         return self.ended.get(member, 0) >= run or member in self.former
 
     def is_replaced(self, member: MemberId) -> bool:

@@ -22,19 +22,19 @@ class Consumer(State):
         subscription: Its number on the stream.
         was_active: It was active before this server served the consumer group.
         was_standby: Another consumer was active then.
-        spread_over: It reads all partitions of the topic, so many as it knows of; 0: it counts for no spread.
+        spread_over: It reads all partitions of the topic, as many as it knows of; 0: it counts for no spread.
         number: With `spread_over`: the partition's number in the topic.
         mode: The mode that it asks for.
-        in_flight_max: At most so many messages are granted to it and not acknowledged.
-        run_max: At most so many messages are in one of its grants; 0: no limit of its own.
-        demand: So many more messages it asks for; None: as many as `in_flight_max` allows.
+        in_flight_max: Maximum number of messages that are granted to it and not acknowledged.
+        run_max: Maximum number of messages that are in one of its grants; 0: no limit of its own.
+        demand: This many more messages it asks for; None: as many as `in_flight_max` allows.
         in_flight: How many messages are granted to it and not acknowledged.
         read_serial: The serial of the read of messages for it; 0: none is under way.
         ack_number: The number of its last request with acknowledgements.
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
-        grant_ms: How long its grants last, as it was told when it joined; 0: it was told nothing.
-        told: What it was told to be gone since it was told that it has joined, or is active.
+        grant_ms: How long its grants last, as it was told when it joined; 0: it was notified of nothing.
+        told: What it knows to be gone since it learned that it has joined, or is active.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Given(State):
     ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
     below: int = 0  # the present grant has given all below; 0: nothing yet
     sent_to: tuple[int, int] = (0, 0)  # stream and subscription of the consumer that was active last
-    sent_below: int = 0  # the end of the last message that was sent to it; what it was only told of does not count
+    sent_below: int = 0  # the end of the last message that was sent to it; what it was only reported of does not count
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +110,7 @@ class Yielding(State):
 
     Attributes:
         to: The other one.
-        until_us: If it is not done by then, the active one goes on.
+        until_us: If it is not done by then, the active one continues.
         number: Of this attempt; the consumer's answer repeats it. 0: it was not asked yet, because a read is under way.
         below: The active consumer's application gets nothing from this index on; None: it has not answered.
     """
@@ -148,7 +148,7 @@ class ReservationPace(State):
     _is_awaited: bool = False  # whether messages waited for it
 
     def begin(self, round_trip_us: int) -> None:
-        """A question to the other members and its answer take so long: the first reservation should last as long.
+        """A question to the other members and its answer take this long: the first reservation should last as long.
 
         A fast reader takes `reservation_messages` in `RESERVED_LATE_US` (10 ms).
         """
@@ -188,7 +188,7 @@ class Dispatcher(State):
     changed_us: int = 0  # when a consumer came, went, fell silent or was heard again
     silent_count: int = 0  # consumers that were silent when they were looked at last
     returns_until_us: int = 0  # no consumer is active until the one that was has joined, or until then; 0: no wait
-    # index and time: it may work so long on dropped messages if it acknowledges no more
+    # index and time: it may work this long on dropped messages if it acknowledges no more
     works_until: tuple[int, int] = (-1, 0)
     yielding: Yielding | None = None
     yields_failed: int = 0  # attempts of the active consumer to yield
@@ -208,7 +208,7 @@ class Dispatcher(State):
             self.given.sent_to, self.given.sent_below = (consumer.stream, consumer.subscription), 0
 
     def pass_to(self, index: int) -> None:
-        """The active consumer was given, or told of, everything below `index`."""
+        """The active consumer was given, or notified of, everything below `index`."""
         self.delivered = index
         if self.given is not None:
             self.given.below = max(self.given.below, index)

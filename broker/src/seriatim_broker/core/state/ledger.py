@@ -40,7 +40,7 @@ class Ledger(State):
     reserved: int = 0
     safe_reserved: int = 0
     repeated_below: int = 0  # another server may have delivered messages below
-    dropped_from: int = 0  # an offset, as in the cursor's record, until a message behind it is acknowledged
+    dropped_from: int = 0  # an offset, as in the cursor's record, until a message after it is acknowledged
     dropped_position: int = 0
     untold_token: int = 0  # not in exclusive mode: the drop is told when a later token than this acknowledges
     dirty: bool = False  # a change is not in any control record yet
@@ -71,18 +71,20 @@ class Ledger(State):
 
         Rule `untold-not-taken-up` (I1, I13): a new server tells consumers what the cursor says was dropped. Without it:
           1. Retention drops all of segment 1. The consumer group crosses, and its cursor says what was dropped.
-          2. The server of segment 2 delivers the first message there without telling the consumer of the drop.
-          3. The consumer finds a hole of which it was not told. It treats that as a violation of the order, and stops.
+          2. The server of segment 2 delivers the first message there without notifying the consumer of the drop.
+          3. The consumer finds a hole of which it was not notified. It treats that as a violation of the order, and
+             stops.
         """
         is_open = bool(record.dropped_from) and self.acked <= record.start_index
         self.dropped_from, self.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
 
     def note_dropped(self, offset: int, position: int, token: int) -> None:
-        """Messages from an offset on were dropped or lost, when `token` was the newest one: the consumers were told.
+        """Messages from an offset on were dropped or lost, when `token` was the newest one: the consumers were
+        notified.
 
         Rule `drop-is-no-ack` (J6): it stays noted, also on disks, until a message counts that was given later. So a
-        consumer that came later, or the next server's consumers, are told again. Without it:
-          1. Retention drops the messages from 1:0 to 1:99. The only consumer is told, and its connection is broken.
+        consumer that came later, or the next server's consumers, are reported again. Without it:
+          1. Retention drops the messages from 1:0 to 1:99. The only consumer is notified, and its connection is broken.
           2. The next consumer is given 1:100, and no consumer ever hears of the drop.
         """
         if not self.dropped_from or offset < self.dropped_from:
@@ -107,7 +109,7 @@ class Ledger(State):
             return False
         self.acked = end_index
         if not self.untold_token:
-            self.dropped_from = 0  # the consumer was told of the drop before it got this message
+            self.dropped_from = 0  # the consumer was notified of the drop before it got this message
         return True
 
     def begin_replication(

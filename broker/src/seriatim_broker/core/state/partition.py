@@ -85,7 +85,7 @@ class Pace(NamedTuple):
     Attributes:
         from_us: The next such transaction is not sent before this time.
         pause_us: The last pause after one that failed; 0: the last one was carried out.
-        segments_max: The next one changes at most so many segments.
+        segments_max: The next one changes at most this many segments.
     """
 
     from_us: int = 0
@@ -130,7 +130,7 @@ class Partition(State):
     # hand-overs that other members must keep, by consumer group, and the members that have not said so
     handing: Mapping[str, Handing] = field(default_factory=nothing)
     kept: Chain | None = None  # the record as it is on the disk
-    read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
+    read_floor: Floor | None = None  # while the chain is read: the newest record known or reported at the begin
     read_epoch: int | None = None  # of the first record that this member run read in the coordinator
     read_pause_us: int = 0
     probed: Probed | None = None
@@ -192,7 +192,7 @@ class Partition(State):
 
     @property
     def name(self) -> str:
-        """What the partition is called, for people; its id if this broker has no record of it."""
+        """What the partition is called, for humans; its id if this broker has no record of it."""
         known = self.chain or self.kept
         return known.name if known is not None else f"partition id {self.id}"
 
@@ -242,7 +242,7 @@ class Partition(State):
         return self.awaited.epoch > (chain.epoch if chain is not None else 0)
 
     def is_told_of_later(self, segment_no: int) -> bool:
-        """Whether a later segment than this one was opened, by a record that was told and is not known here yet."""
+        """Whether a later segment than this one was opened, by a record that was reported and is not known here yet."""
         return self.awaited.open_no > segment_no and self.awaits_newer(self.chain)
 
     @property
@@ -419,7 +419,7 @@ class Partition(State):
 
         Rule `amends-together` (I13, LIMIT): such a change waits while a write of this broker is under way, or the read
         after a failed one, and the next transaction has all changes that wait. Without it:
-          1. A disk with a thousand segments of this partition was replaced. 64 copies become whole here.
+          1. A disk with a thousand segments of this partition was replaced. 64 copies become complete here.
           2. Each writes the record as it knows it. One write is carried out, and the other 63 conflict.
           3. All others read the record and write again, and so do the servers of these segments.
           4. A switcher's transaction conflicts with each of them as well, so producers wait.
@@ -434,7 +434,7 @@ class Partition(State):
         #   1. A broker dies. Its last segment must be sealed, and its rights and copies of old segments are missed.
         #   2. This broker has fenced the last segment, and prepares the next one. It also takes a right.
         #   3. The transaction of the switch conflicts with its own, and the switch begins again: producers wait longer.
-        # In a pause of a switch this goes on, because a switch may wait for hours for a member.
+        # In a pause of a switch this continues, because a switch may wait for hours for a member.
         is_switching = self.switch is not None and self.switch.phase is not SwitchPhase.PAUSED
         reads_after_failure = self.reading and self.id in broker.coordinator.unanswered
         return not (self.writes or is_switching or reads_after_failure or self.write_wait_us(broker))
@@ -470,7 +470,7 @@ class Partition(State):
         return write
 
     def may_have_written(self, broker: BrokerState, chain: Chain) -> bool:
-        """Whether this may be the record of a transaction of this broker whose success it was not told."""
+        """Whether this may be the record of a transaction of this broker whose success was not reported to it."""
         sent = [written for _, _, written in self.writes.values()]
         ended = broker.coordinator.unanswered.get(self.id)
         sent += [ended] if ended is not None else []

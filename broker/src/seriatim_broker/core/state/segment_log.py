@@ -177,7 +177,7 @@ class SegmentLog(State):
         # Rule `start-fence` (I6): the log stays inactive, because no member run continues a segment that an earlier one
         # opened. Without it:
         #   1. Am takes a into segment 1. As has it. Am restarts, and a is not on Am's disk.
-        #   2. Am reads "segment 1 is open, and yours", and goes on with tail 0. It takes b at index 0.
+        #   2. Am reads "segment 1 is open, and yours", and continues with tail 0. It takes b at index 0.
         #   3. As says that its log is durable below 1, and means a. Am takes that for b (I5).
         #   4. Am acknowledges b, which is on one disk only (I12).
         log.is_from_disk = True
@@ -343,8 +343,8 @@ class SegmentLog(State):
             return wall_ms
         # Rule `append-time-back` (TIME). Without it:
         #   1. a is appended at 12:00:20. The master's clock is set back by 15 s.
-        #   2. b is appended at 12:00:06, behind a.
-        #   3. A search for the first message since 12:00:10 does not know on which side of a and b to go on.
+        #   2. b is appended at 12:00:06, after a.
+        #   3. A search for the first message since 12:00:10 does not know on which side of a and b to continue.
         return max(self.last_append_ms, wall_ms)
 
     def follow(
@@ -447,7 +447,7 @@ class SegmentLog(State):
     def fence(self, broker: BrokerState) -> None:
         """Take and commit nothing more, for ever.
 
-        The fence is written behind all batches below the tail. So these are durable when the fence is.
+        The fence is written after all batches below the tail. So these are durable when the fence is.
         """
         # Rule `fence-freezes-commit` (I6), with `advance_commit`.
         #
@@ -557,7 +557,7 @@ class SegmentLog(State):
         self.tail, self.tail_checksum, self.size_bytes = start
         # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk.
         # Without it:
-        #   1. Bm begins a copy of a stub. A stub has no message, so the copy is whole at once, in memory.
+        #   1. Bm begins a copy of a stub. A stub has no message, so the copy is complete at once, in memory.
         #   2. The server lists Bm. Bm restarts, and its disk knows nothing of the segment.
         #   3. The record names a copy that is not there (I14).
         self.durable = 0
@@ -567,7 +567,7 @@ class SegmentLog(State):
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
     def start_over(self, broker: BrokerState, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
-        """This copy differs from what was sealed: forget it, and begin to copy it anew from a whole member."""
+        """This copy differs from what was sealed: forget it, and begin to copy it again from a complete member."""
         broker.out.write(Truncate(self.partition, self.no, self.start, None))
         self._begin_at(broker, self.record.begin)
         if self.start:

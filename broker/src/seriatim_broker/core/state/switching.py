@@ -89,9 +89,9 @@ class Probed(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """A request for a route; with `past`, it waits until a segment behind that one is open.
+    """A request for a route; with `past`, it waits until a segment after that one is open.
 
-    With `silent`, it waits until the master of that segment was heard, or a segment behind that one is open.
+    With `silent`, it waits until the master of that segment was heard, or a segment after that one is open.
     """
 
     request: int

@@ -74,7 +74,7 @@ class Carrying(State):
         self.pause_us = FETCH_PAUSE_US  # before the next try to get that batch
         self.due_us = 0  # time of that try
         self.held_bytes = 0  # of `fetched` and `uncommitted`, in memory
-        self.uncommitted: tuple[tuple[int, int], ...] = ()  # (index behind it, size) of each appended batch
+        self.uncommitted: tuple[tuple[int, int], ...] = ()  # (index after it, size) of each appended batch
         self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
         self.fetched: Mapping[int, Fetched] = NOTHING  # by number of the batch
         self.gone: Mapping[int, bool] = NOTHING  # numbers of the batches that were declared lost
@@ -104,7 +104,7 @@ class Quiescence(State):
     reported: bool = False
 
     def is_expected(self, broker: BrokerState) -> bool:
-        """Whether the plan may still end in time, so that a batch is worth holding back behind the fence.
+        """Whether the plan may still end in time, so that a batch is worth holding back after the fence.
 
         It is then refused with the new route. If it were refused at once, its producer would have to ask another broker
         for the route, and that broker would read the chain record first.

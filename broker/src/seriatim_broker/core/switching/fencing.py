@@ -29,7 +29,7 @@ from . import preparing, switch
 
 def fence_at_start(broker: BrokerState, partition: Partition) -> None:
     """Fence every segment that an earlier member run opened, and void what it prepared as a master."""
-    # Rule `fence-durable` (I6), with `SegmentLog.fence`; and the second line of defence behind `start-fence`, whose
+    # Rule `fence-durable` (I6), with `SegmentLog.fence`; and the second line of defence after `start-fence`, whose
     # story is at `SegmentLog.recovered`.
     fence_unsealed(broker, partition)
     for log in partition.logs.values():
@@ -96,7 +96,7 @@ def _waits_for_turn(
     Usually two switchers run: a member of the segment, and the broker that a client complains to. Without turns, both
     carry the same table to the same members of the next broker group, and both are slow. So this member answers the
     second switcher `fence_turn_us` (150 ms) after the first one, or when its link to the first one is lost. If the
-    first one succeeds, the second one gets the new record. Both are told at once how many bytes the answer has.
+    first one succeeds, the second one gets the new record. Both are reported at once how many bytes the answer has.
     """
     config, turn = broker.config, partition.fence_turn
     size_bytes = log.live_table.size_bytes + log.uncertain_bytes
@@ -142,7 +142,7 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """A switcher succeeded: tell those that wait."""
+    """A switcher succeeded: notify those that wait."""
     turn = partition.fence_turn
     if turn is not None and turn.segment_no < chain.open_segment.no:
         end_turn(broker, partition)
@@ -244,18 +244,18 @@ def _answer_decided(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def _refuse_behind(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> bool:
-    """If the coordinator has lost decisions, or may have, tell the switcher this and no length, and return True."""
+    """If the coordinator has lost decisions, or may have, send the switcher this and no length, and return True."""
     # Rule `no-fence-behind` (I7): the switcher may not know yet that the coordinator went back. Without it:
     #   1. Segment 1 is sealed, and segment 2 is open on B. An older copy is restored, in which segment 1 is open.
     #   2. A is a member of segment 1 and was down at the switch. The revisions that it has seen show it the loss.
-    #   3. C reads the older copy. A tells C the length of segment 1, and C opens segment 2 again.
+    #   3. C reads the older copy. A sends C the length of segment 1, and C opens segment 2 again.
     #
-    # Rule `told-gives-no-length` (I7): nor if this member was only told of a later segment, and has not read the record
-    # yet. Either the switcher is late, or the coordinator lost that segment. Without it:
-    #   1. B opens segment 2, and tells the members of segment 1 changes of the record that they cannot apply.
+    # Rule `told-gives-no-length` (I7): nor if this member was only notified of a later segment, and has not read the
+    # record yet. Either the switcher is late, or the coordinator lost that segment. Without it:
+    #   1. B opens segment 2, and notifies the members of segment 1 changes of the record that they cannot apply.
     #   2. The coordinator is away before they can read the record. B restarts.
     #   3. An older copy of the coordinator comes back, in which segment 1 is open.
-    #   4. C reads the older copy. The members of segment 1 tell C its length, and C opens segment 2 again.
+    #   4. C reads the older copy. The members of segment 1 send C its length, and C opens segment 2 again.
     is_refused = bool(broker.coordinator.behind) or partition.is_told_of_later(message.segment_no)
     if is_refused:
         broker.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))

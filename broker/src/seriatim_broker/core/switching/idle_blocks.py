@@ -67,7 +67,7 @@ def look_soon(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_timer(broker: BrokerState, partition: Partition) -> None:
-    """Write new blocks, drop blocks that nothing names, offer the rest to the next broker group, and go on asking."""
+    """Write new blocks, drop blocks that nothing names, offer the rest to the next broker group, and keep asking."""
     tables = [log.table for log in partition.logs.values() if log.table is not None]
     for table in tables:
         for block in table.blocks:

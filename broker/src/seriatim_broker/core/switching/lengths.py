@@ -104,7 +104,7 @@ def seal(switch: Switch, old: Segment) -> Seal:
     answer = switch.sealing.answers[switch.sealing.source]
     # Rule `known-commit` (I6): the length is the answered tail, not the commit that the answering member knew.
     # Without it:
-    #   1. Am and As have a. Am acknowledges a and dies before it tells As the new commit.
+    #   1. Am and As have a. Am acknowledges a and dies before it sends As the new commit.
     #   2. As answers tail 1, and that it knows commit 0.
     #   3. The switcher seals at 0. a is lost (I1).
     length = answer.length

@@ -155,7 +155,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     if broker.coordinator.behind:
         refused(broker, partition, switch)
         return
-    if partition.is_told_of_later(switch.segment_no):  # it was told while the switch waited for its answers
+    if partition.is_told_of_later(switch.segment_no):  # it was reported while the switch waited for its answers
         tries.pause(broker, partition, switch)
         return
     opening = Opening(

@@ -16,7 +16,7 @@ from . import opening, sealing, tries
 
 
 def rehearse(broker: BrokerState, partition: Partition, switch: Switch, chain: Chain) -> None:
-    """Have the target prepare the segment, with an empty table, while the master goes on accepting.
+    """Have the target prepare the segment, with an empty table, while the master keeps accepting.
 
     Without it:
       1. The master comes to rest and is fenced.
@@ -50,21 +50,23 @@ def _problem(broker: BrokerState, switch: Switch, chain: Chain) -> errors.Seriat
     old, target = chain.open_segment, switch.target_broker_group
     if not target:
         others = [group for group in candidates.in_order(broker, chain) if group != old.broker_group]
-        return None if others else errors.PreconditionError("no other broker group of the send chain is whole")
+        return None if others else errors.PreconditionError("no other broker group of the send chain is complete")
     members = broker.directory.broker_groups.get(target, ())
     if switch.target_master and switch.target_master not in [member.broker for member in members]:
         return errors.PreconditionError(f"{switch.target_master} is not a member of broker group {target!r}")
     if not candidates.is_whole(broker, target):
         for member in members:
             broker.connect(member.broker)  # the next request may find the broker group whole
-        return errors.UnavailableError(f"broker group {target!r} is not whole, as far as this broker knows; ask again")
+        return errors.UnavailableError(
+            f"broker group {target!r} is not complete, as far as this broker knows; ask again"
+        )
     if target == old.broker_group and switch.target_master in ("", old.master.broker):
         return errors.PreconditionError(f"the open segment is there already: {old.master.broker} is its master")
     return None
 
 
 def on_quiesced(broker: BrokerState, partition: Partition, sender: MemberId, message: QuiesceAnswer) -> None:
-    """The master says that it rests, or that it could not come to rest in time and goes on."""
+    """The master says that it rests, or that it could not come to rest in time and continues."""
     switch = partition.switch
     if switch is None:
         return

@@ -170,15 +170,15 @@ def _patience_without_messages_us(config: BrokerConfig, chain: Chain) -> int:
 
 
 DOUBLINGS_MAX = 16
-"""At most so many doublings of the age are counted. The age reaches `vain_patience_us_max` before."""
+"""Maximum number of doublings of the age that are counted. The age reaches `vain_patience_us_max` before."""
 
 
 # ---- a master that is silent to a client ----------------------------------------------------------------
 
 
 LOOK_AGAIN_US: Final = 10_000
-"""A broker that heard nothing from a master looks again after so long. If it was later than this, it waits for as long
-as it was late, and at most for `probe_us`."""
+"""A broker that heard nothing from a master looks again after this long. If it was later than this, it waits for as
+long as it was late, and at most for `probe_us`."""
 
 
 def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> None:

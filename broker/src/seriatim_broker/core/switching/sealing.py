@@ -122,7 +122,7 @@ def _waits_for_second(broker: BrokerState, switch: Switch, with_length: list[Mem
 def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_length: list[MemberId]) -> None:
     """Step 3: choose the answer that decides length and table.
 
-    If the table is incomplete, ask for the table of the segments before, to merge both; else go on to step 4.
+    If the table is incomplete, ask for the table of the segments before, to merge both; else continue to step 4.
     """
     assert switch.chain is not None
     switch.sealing.source = lengths.choose_source(switch, with_length)
@@ -187,14 +187,14 @@ def on_certificate(broker: BrokerState, partition: Partition, run: RunId, exists
     wanted = switch.chain.open_segment.master_run_id
     # Rule `certificate` (I7): without a length, the segment is opened over only with the master's death certificate.
     # Without it:
-    #   1. Am and As are alive, behind a cut cable. The switcher reaches neither, and opens segment 2 on B.
+    #   1. Am and As are alive, after a cut cable. The switcher reaches neither, and opens segment 2 on B.
     #   2. Q's x is acknowledged at 2:0. P can still reach Am, sends y after that, and has it acknowledged at 1:7.
     #   3. y was sent after x was acknowledged, and comes before x.
     #
     # Rule `old-certificate` (I7): one of an earlier member run proves nothing. Without it:
     #   1. Bm's member run 0 ended yesterday, and its certificate is there.
     #   2. Member run 1 opened segment 2, and is only unreachable.
-    #   3. The switcher opens segment 3 with yesterday's certificate, while member run 1 goes on acknowledging.
+    #   3. The switcher opens segment 3 with yesterday's certificate, while member run 1 keeps acknowledging.
     if exists and run.member == wanted.member and run.run >= wanted.run:
         switch.sealing.certificate = run
         _open_over(broker, partition, switch)

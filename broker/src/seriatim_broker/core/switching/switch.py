@@ -69,7 +69,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
 
 
 def on_timer(broker: BrokerState, partition: Partition) -> None:
-    """The deadline of the phase has passed: go on with what is known, try again, or give up."""
+    """The deadline of the phase has passed: continue with what is known, try again, or give up."""
     switch = partition.switch
     if switch is None or broker.now.mono_us < switch.deadline_us:
         return

@@ -21,9 +21,9 @@ from .segment import PRODUCERS_DEFAULT, Segment, SegmentState, Start
 from .segments import Changes, Segments
 
 FOLDED_MAX = 4
-"""At most so many segments leave the record in one transaction. Each transaction adds one segment. So a chain does not
-grow by empty segments, and it loses those that could not leave before, some at a time. The number is small, because
-members are told the numbers of these segments."""
+"""Maximum number of segments that leave the record in one transaction. Each transaction adds one segment. So a chain
+does not grow by empty segments, and it loses those that could not leave before, some at a time. The number is small,
+because members are sent the numbers of these segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """What the partition is called, for people."""
+        """What the partition is called, for humans."""
         return partition_name(self.topic, self.number)
 
     @property
@@ -69,17 +69,17 @@ class Chain:
         return self.segments[position - 1] if position else None
 
     def after(self, no: int) -> Segment | None:
-        """The segment behind that one in the record, or None if it is the open one or not in the record."""
+        """The segment after that one in the record, or None if it is the open one or not in the record."""
         following = self.following(no, 1)
         return following[0] if following else None
 
     def following(self, no: int, count: int) -> tuple[Segment, ...]:
-        """Up to `count` segments behind that one, in their order."""
+        """Up to `count` segments after that one, in their order."""
         position = self.parts.position(no)
         return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
     def reads_table_of(self, no: int) -> bool:
-        """Whether a segment behind that one is opened so that its readers need the producer table of that one.
+        """Whether a segment after that one is opened so that its readers need the producer table of that one.
 
         They need the table of the segment before theirs, and of the one before that if that one is lost.
         """
@@ -169,7 +169,7 @@ def create(
 
 
 def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
-    """Seal the open segment and open the next one behind it: the switch's one transaction.
+    """Seal the open segment and open the next one after it: the switch's one transaction.
 
     Args:
         chain: The record that was read.
@@ -210,7 +210,7 @@ def open_over(chain: Chain, opening: Opening, now_ms: int, floor_ms: int = 0) ->
 
 
 def settle(chain: Chain, no: int, seal: Seal) -> Chain:
-    """Give an UNSETTLED segment its length, and the segments behind it their bases."""
+    """Give an UNSETTLED segment its length, and the segments after it their bases."""
     epoch = chain.epoch + 1
     old = _require(chain, no)
     settled = replace(
@@ -265,7 +265,7 @@ def _loses_records(old: Segment, server: MemberId) -> bool:
 
 
 def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
-    """The server removes members that do not answer it from `eligible`, and goes on."""
+    """The server removes members that do not answer it from `eligible`, and continues."""
     old = _require(chain, no)
     gone = set(silent)
     assert old.server not in gone
@@ -281,7 +281,7 @@ def add_eligible(chain: Chain, no: int, *members: MemberId) -> Chain:
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
-    """List a member that has a new whole copy of a sealed segment."""
+    """List a member that has a new complete copy of a sealed segment."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
@@ -289,7 +289,7 @@ def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
 
 
 def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Chain:
-    """List a member that has a new whole copy, in place of a dead member, in one step."""
+    """List a member that has a new complete copy, in place of a dead member, in one step."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
@@ -330,7 +330,7 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
 
 
 CHANGED_AT_ONCE_MAX = 64
-"""At most so many old segments are changed in one transaction."""
+"""Maximum number of old segments that are changed in one transaction."""
 
 CHANGED_APART_MAX = 256
 """Any two of their numbers are at most so far apart. So they are in at most two pages of the record. A page takes up to
@@ -420,13 +420,13 @@ def may_fold(segment: Segment, before: Segment | None, marks_behind: tuple[bool,
     """
     # Rule `folds-any-sealed` (I8): only a segment with no message. Without it:
     #   1. Segment 2 is sealed with a message, and folded.
-    #   2. A consumer group finishes segment 1 and goes on at segment 3.
+    #   2. A consumer group finishes segment 1 and continues at segment 3.
     #   3. It never gets the message of segment 2 (I1).
     #
     # Rule `folds-unsettled` (I1): only a SEALED one, because its length never changes (I5). Without it:
     #   1. Segment 2 is UNSETTLED. It has no length, and is folded as if it were empty.
     #   2. Its members come back, with acknowledged messages. The record has no segment to settle.
-    # A LOST segment is not folded either, because it is a gap, and readers must be told of it.
+    # A LOST segment is not folded either, because it is a gap, and readers must be notified of it.
     if segment.state is not SegmentState.SEALED or segment.sealed_len != 0:
         return False
     # Rule `folds-with-tail` (I12): not while its members keep the uncertain tail of the segment before. Without it:
@@ -454,7 +454,7 @@ def check(chain: Chain) -> None:
 
 
 def _check_around(chain: Chain, changed: Iterable[Segment]) -> None:
-    """As `check`, but only for the changed segments and the ones right behind them. All others were checked before."""
+    """As `check`, but only for the changed segments and the ones right after them. All others were checked before."""
     assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
     for segment in changed:
         _check_segment(chain, chain.before(segment.no), segment)
@@ -478,7 +478,7 @@ def _check_segment(chain: Chain, previous: Segment | None, segment: Segment) -> 
     if previous.base is not None and previous.sealed_len is not None and previous.is_settled:
         assert segment.base == previous.base + previous.sealed_len, "positions are continuous"
     else:
-        assert segment.base is None, "nothing behind an unsettled segment has a position"
+        assert segment.base is None, "nothing after an unsettled segment has a position"
 
 
 def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, floor_ms: int = 0) -> Segment:
@@ -528,9 +528,9 @@ def _changed(chain: Chain, epoch: int, *changed: Segment, gone: tuple[int, ...] 
 
 
 def _settled(chain: Chain, settled: Segment, epoch: int) -> Chain:
-    """The next record, in which a segment has its length, and the segments behind it have their bases.
+    """The next record, in which a segment has its length, and the segments after it have their bases.
 
-    If a later segment is not settled, the segments behind that one get no base yet.
+    If a later segment is not settled, the segments after that one get no base yet.
     """
     changed = [settled]
     base, known = settled.base, settled

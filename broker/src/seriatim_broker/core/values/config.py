@@ -20,17 +20,17 @@ class BrokerConfig:
     Attributes:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
-        slow_silence_us: A linked broker that is not watched, and was silent for so long, is taken for dead. If
+        slow_silence_us: A linked broker that is not watched, and was silent for this long, is taken for dead. If
             `silence_us` is longer, that counts.
-        silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch. A broker
+        silence_us: A watched broker that was silent for this long is taken for dead. Wrong costs a switch. A broker
             process takes the value from its setting `silence_ms` (500 by default, see `BrokerSettings.core_config`).
             The default here counts only for a core that is made without settings: in tests, and in the small model.
-        lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there. For
-            a peer that is not watched it is `lane_stall_us`.
-        lane_stall_us: One lane of a link (control with its heartbeats, or data) that carried nothing for so long counts
-            as silence of the peer, although the other lane carries. Longer than the largest message takes (32 MiB at
-            `switch_bytes_per_s`: 1.7 s), because nothing behind it arrives before it. Longer than the hang of a disk
-            that is noticed. A lane that is stalled delays what is sent on it for at most this and `lane_probe_us`.
+        lane_probe_us: If a peer has not received anything on a link's data lane for this long, a probe is sent there.
+            For a peer that is not watched it is `lane_stall_us`.
+        lane_stall_us: One lane of a link (control with its heartbeats, or data) that carried nothing for this long
+            counts as silence of the peer, although the other lane carries. Longer than the largest message takes (32
+            MiB at `switch_bytes_per_s`: 1.7 s), because nothing after it arrives before it. Longer than the hang of a
+            disk that is noticed. A lane that is stalled delays what is sent on it for at most this and `lane_probe_us`.
         probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
         restless_us: A partition that was opened twice within this is restless: a client's complaint alone does not move
             it at once, see `patience_us`.
@@ -39,27 +39,27 @@ class BrokerConfig:
         vain_patience_us_max: The same for a partition that clients moved around all its groups twice, and in which no
             segment since got a message: clients reach no broker. It begins with eight times `patience_us` and doubles
             with each empty segment up to this, because each of them takes a number of the chain for ever.
-        disk_hang_us: A member whose disk completed no write for so long, although one waits, counts as silent. Above
+        disk_hang_us: A member whose disk completed no write for this long, although one waits, counts as silent. Above
             the longest pause of a disk that works (a network volume that fails over: about 1 s), because wrong costs a
             switch of every segment there; below the time that client deadlines wait.
-        disk_full_grace_us: A master goes on accepting for so long while it moves an open segment away from a full disk.
+        disk_full_grace_us: A master keeps accepting for this long while it moves an open segment away from a full disk.
             The reserve must hold what is written in this time.
         second_member_us: After both members of a segment went down, a length is not decided by the disk of the one that
-            is back first before the other one had so long to come back and say what it knows.
+            is back first before the other one had this long to come back and say what it knows.
         resume_us: A broken connection between two live members may be resumed within this.
         serve_lease_us: A server delivers only while every other eligible member answered a heartbeat sent less than
             this ago.
         session_poll_us: How often a group with standbys is looked at for a silent active consumer.
         session_ms_max: The longest session that a consumer may ask for.
-        dropped_work_us: A consumer group stays in a segment whose end retention has dropped for so long, if its active
-            consumer was sent messages from there and acknowledges none.
-        spread_calm_us: Partitions are spread anew so long after the last change of an exclusive group's consumers.
-        spread_return_us: So long a new server waits for the consumer that was active, if all others were standbys.
-        spread_yield_us: So long the active consumer may take to yield a partition. Then it goes on with it.
+        dropped_work_us: A consumer group stays in a segment whose end retention has dropped for this long, if its
+            active consumer was sent messages from there and acknowledges none.
+        spread_calm_us: Partitions are spread again this long after the last change of an exclusive group's consumers.
+        spread_return_us: This long a new server waits for the consumer that was active, if all others were standbys.
+        spread_yield_us: This long the active consumer may take to yield a partition. Then it continues with it.
         spread_retry_us: After that, it is asked again after this time; each further time after twice as long,
         spread_retry_us_max: and after this at most.
         serve_margin_us: What a new server waits on top, for clocks that run at slightly different speeds.
-        fenced_us: A fenced member that sees no newer chain for so long runs the switch itself.
+        fenced_us: A fenced member that sees no newer chain for this long runs the switch itself.
         planned_switch_us: How long a planned switch may keep new batches waiting.
         fence_wait_us: How long a switch waits for more answers once it has one that will do.
         fence_timeout_us: How long a switch waits for a first answer.
@@ -88,7 +88,7 @@ class BrokerConfig:
         table_timeout_us: How long a switch waits for tables to merge; after that the next table stays incomplete.
         spelled_out_bytes_max: The largest producer table that is sent without names of idle blocks, because a switch
             may have to merge it; and the largest merged one.
-        before_tables_bytes_max: Bytes of producer tables at rest that a partition keeps for readers behind segments
+        before_tables_bytes_max: Bytes of producer tables at rest that a partition keeps for readers after segments
             that were unsettled; in memory they take about five times as much. Above it, the tables that were not used
             for longest are forgotten, and asked for again when they are needed. One is always kept.
         table_bytes_max: The largest producer table in any message. It goes in parts.
@@ -109,7 +109,7 @@ class BrokerConfig:
         commit_late_us: The same if no slave does. A stage partition's slave looks for a batch for 20 ms, so it counts
             as serving.
         flapping_us: A broker group that lost its segment is passed over for this time while another one can take it.
-        whole_chain_segments_max: Of a longer chain record, other members are told only the changes.
+        whole_chain_segments_max: Of a longer chain record, other members are sent only the changes.
         told_segments_max: How many changed segments such an update has, in addition to the last two: about 4 KB. A
             member that has missed more reads the coordinator.
         min_copies: The fewest members on which a segment is opened.
@@ -126,10 +126,10 @@ class BrokerConfig:
             a hand-over have all of them. Names of 40 bytes reach `waiting_keys_max` first, names of 1,000 bytes this.
         forwarding_bytes_max: Bytes of messages on their way to dead-letter topics that are in memory, over all consumer
             groups. Above it, no more are read until others are stored.
-        term_tokens_max: When so many tokens were given in a term, the server takes the next one. A term has 2^32 tokens
-            or more. Those that are left last for hours if the coordinator is silent.
-        handed_grants_max: A consumer group crosses only when at most so many of its grants are under way.
-        keys_at_once: So many records of keys are read or changed in one step, so that none stops the broker for long.
+        term_tokens_max: When this many tokens were given in a term, the server takes the next one. A term has 2^32
+            tokens or more. Those that are left last for hours if the coordinator is silent.
+        handed_grants_max: Maximum number of grants under way with which a consumer group still crosses.
+        keys_at_once: How many records of keys are read or changed in one step, so that none stops the broker for long.
         copy_bytes: Bytes of one answer to a member that copies.
         ack_replication_us: The longest delay before acknowledgements are made durable on the other eligible members.
         append_time_ahead_ms_max: How far the append time of a partition may be ahead of the wall clock of the member
@@ -235,5 +235,5 @@ class BrokerConfig:
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"
 
     def transfer_us(self, size_bytes: int) -> int:
-        """The time in microseconds that a switch allows for so many bytes to reach a member and its disk."""
+        """The time in microseconds that a switch allows for this many bytes to reach a member and its disk."""
         return 1_000_000 * size_bytes // self.switch_bytes_per_s

@@ -30,7 +30,8 @@ class DeletedPartitions:
         # Rule `expires-without-range` (I13): the id of a removed tombstone goes in here. Without it:
         #   1. A topic is deleted while one broker is down. Its tombstones are removed after `deleted_kept_s`.
         #   2. The broker starts, and finds neither a chain record nor a tombstone of a partition on its disk.
-        #   3. To the broker this is a coordinator that lost decisions. It waits for a person, and keeps the data.
+        #   3. To the broker this is a coordinator that lost decisions. It waits for an administrator, and keeps the
+        # data.
         joined: list[tuple[int, int]] = []
         for first, end in sorted([*self.ranges, *((number, number + 1) for number in partitions)]):
             if joined and first <= joined[-1][1]:

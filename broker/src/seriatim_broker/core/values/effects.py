@@ -47,7 +47,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Break the link to this broker, and connect anew.
+    """Break the link to this broker, and connect again.
 
     The other broker is silent, its replication stream has stalled, or its member run was dismissed.
     """
@@ -88,7 +88,7 @@ class ReadRows:
         serial: Comes back in the answer.
         partition: The partition.
         offsets: Of the messages.
-        bytes_max: The body has the first ones of them that have so many bytes together, and at least one.
+        bytes_max: The body has the first ones of them that have this many bytes together, and at least one.
         batches: Those that are not on this disk.
     """
 
@@ -101,7 +101,7 @@ class ReadRows:
 
 @dataclass(frozen=True, slots=True)
 class KeepMessage:
-    """A consumer failed on a message, which is read again after so long. If it is in memory, it should stay there."""
+    """A consumer failed on a message, which is read again after this long. If it is in memory, it should stay there."""
 
     partition: PartitionId
     offset: int
@@ -221,7 +221,7 @@ class AppendAccepted:
     """The batch is stored at `offset` (segment and index of its first message), with the promise of its ack level.
 
     `is_final`: readers find it there, because no earlier send attempt of it is stored. False: this is not known. The
-    master cannot know it behind an unsettled segment: if that segment has the batch too, readers get it there, and skip
+    master cannot know it after an unsettled segment: if that segment has the batch too, readers get it there, and skip
     it here.
     """
 
@@ -356,7 +356,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class YieldAsked:
-    """The active consumer is asked to yield the partition to another one; or that attempt is over, and it goes on."""
+    """The active consumer is asked to yield the partition to another one; or that attempt is over, and it continues."""
 
     number: int
     is_over: bool = False
@@ -648,7 +648,7 @@ RangeEvent = RangeBatches | RangeSkip | RangeSegmentEnd | RangeGap | RangeDroppe
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """The answer to `ReadRange`: the events in their order, and the place at which to go on.
+    """The answer to `ReadRange`: the events in their order, and the place at which to continue.
 
     `is_done`: the range is read to its end. `brokers`: this member lacks the next messages, and these brokers have
     them.
@@ -666,7 +666,7 @@ class RangeRead:
 class PartitionSurveyed:
     """The answer to `SurveyPartition`.
 
-    `readable_below`: the index below which this member can read the segment; None if it is not whole here.
+    `readable_below`: the index below which this member can read the segment; None if it is not complete here.
     `is_master`: this member is the master of that segment, so it knows the commit.
     """
 

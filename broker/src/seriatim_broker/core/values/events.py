@@ -35,7 +35,7 @@ from .writers import WriterRecord
 
 
 class Moment(NamedTuple):
-    """The time of an event: the monotonic clock for durations, the wall clock for append time and for people."""
+    """The time of an event: the monotonic clock for durations, the wall clock for append time and for humans."""
 
     mono_us: int
     wall_ms: int
@@ -87,7 +87,7 @@ class ConsumerGroupOperation(enum.IntEnum):
 
     @property
     def moves(self) -> bool:
-        """Whether the consumer group goes on at another place, in a new group epoch."""
+        """Whether the consumer group continues at another place, in a new group epoch."""
         return self in (ConsumerGroupOperation.REWIND, ConsumerGroupOperation.SKIP)
 
 
@@ -114,7 +114,7 @@ class CursorRecord:
         begun_by: The rewind or skip that began the group epoch; None if nothing of that kind did.
         requests: Ids of the last operations that changed this record, oldest first.
         dropped_from: Retention dropped the messages from this offset up to the cursor, and it is not known whether a
-            consumer was told; 0: there are no such messages.
+            consumer was notified; 0: there are no such messages.
         dropped_position: The position of that offset; 0: not known, unless that is 1:0.
         external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
             `reported_at_ms`.
@@ -129,7 +129,7 @@ class CursorRecord:
         repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
             may have been delivered before. 0: in none.
         is_spread: In exclusive mode: the partitions of the topic are spread over the consumers.
-        repeated_index: The same for messages below this index of the segment behind `repeated_to`: they may have been
+        repeated_index: The same for messages below this index of the segment after `repeated_to`: they may have been
             delivered before the consumer group got another mode.
     """
 
@@ -182,7 +182,7 @@ class CursorRecord:
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
         # Rule `pause-stays` (PAUSE): `paused` stays as it is. Without it:
-        #   1. A person pauses consumer group g, whose cursor is in segment 2.
+        #   1. An administrator pauses consumer group g, whose cursor is in segment 2.
         #   2. All of segment 2 is acknowledged, so g crosses to segment 3.
         #   3. The server of segment 3 delivers to g.
         moved = replace(self, segment_no=segment_no, start_index=index, handover=NO_HAND_OVER, oldest=0)
@@ -552,7 +552,7 @@ class DropDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PlanSwitch:
-    """Move the open segment while all members are alive: to the next whole broker group, or to the named one.
+    """Move the open segment while all members are alive: to the next complete broker group, or to the named one.
 
     `target_master`: the next master; empty: the member whose turn it is. If the target is the segment's own broker
     group, only the master changes.
@@ -568,7 +568,7 @@ class PlanSwitch:
 class ListLogs:
     """List at most `limit` logs on this disk, in the order of partition and segment; `LogsListed` answers.
 
-    The list begins behind `after_segment` of `after_partition`.
+    The list begins after `after_segment` of `after_partition`.
     """
 
     request: int
@@ -581,7 +581,7 @@ class ListLogs:
 class ListCursors:
     """List consumer groups with acknowledgements on this disk, in group epochs up to `epoch_max`.
 
-    The list begins behind `after` (partition, consumer group) and has at most `limit` entries. `CursorsListed` answers.
+    The list begins after `after` (partition, consumer group) and has at most `limit` entries. `CursorsListed` answers.
     """
 
     request: int
@@ -647,7 +647,7 @@ class FoundDamage:
 
 @dataclass(frozen=True, slots=True)
 class DeclareGap:
-    """A person says that all disks of a segment are lost for good. Consumer groups continue in the next segment."""
+    """An administrator says that all disks of a segment are lost for good. Consumer groups continue in the next."""
 
     request: int
     partition: PartitionId
@@ -715,11 +715,11 @@ class AskCopies:
 class ConsumerJoin:
     """A consumer asks for a partition. (stream, subscription) names it from now on.
 
-    `in_flight_max`: not in exclusive mode, at most so many messages are granted to it and not ended. `run_max`: at most
-    so many messages of a key are in one grant; 0: no limit of its own. `on_demand`: nothing is granted to it before the
-    first `ConsumerDemand`. `spread_over`: it reads all partitions of the topic, of which it knows so many; 0: it does
-    not, or does not know of spreading. `number`: the partition's number in the topic, if `spread_over` is not 0.
-    `was_standby`: when it left the server before, another consumer was active.
+    `in_flight_max`: not in exclusive mode, maximum number of messages that are granted to it and not ended. `run_max`:
+    maximum number of messages of a key that are in one grant; 0: no limit of its own. `on_demand`: nothing is granted
+    to it before the first `ConsumerDemand`. `spread_over`: it reads all partitions of the topic, of which it knows this
+    many; 0: it does not, or does not know of spreading. `number`: the partition's number in the topic, if `spread_over`
+    is not 0. `was_standby`: when it left the server before, another consumer was active.
     """
 
     stream: int
@@ -810,7 +810,7 @@ class ConsumerNack:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDemand:
-    """A consumer that joined `on_demand` asks for so many messages, in place of what is left of earlier demands.
+    """A consumer that joined `on_demand` asks for this many messages, in place of what is left of earlier demands.
 
     `run_max`: as in `ConsumerJoin`, from now on; 0: as it was.
     """
@@ -873,7 +873,7 @@ class DescribeConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OperateConsumerGroup:
-    """A person rewinds, skips, pauses, resumes or configures a consumer group whose cursor segment this broker serves.
+    """An administrator rewinds, skips, pauses, resumes or configures a consumer group that this broker serves.
 
     `ConsumerGroupOperated` answers.
 
@@ -907,13 +907,13 @@ class OperateConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListKeys:
-    """A person asks which keys of a consumer group wait; `KeysListed` answers.
+    """An administrator asks which keys of a consumer group wait; `KeysListed` answers.
 
     Attributes:
         request: Names the answer.
         phases: Only keys in these states; empty: all.
         after: Only keys whose names follow this one.
-        limit: At most so many keys.
+        limit: Maximum number of keys.
         name: Only the key of this name; None: all.
         deadline_us: When the caller is told that the broker could not answer.
     """
@@ -930,11 +930,11 @@ class ListKeys:
 
 @dataclass(frozen=True, slots=True)
 class OperateKeys:
-    """A person releases keys of a consumer group, or passes over their first messages; `KeysOperated` answers.
+    """An administrator releases keys of a consumer group, or passes over their first messages; `KeysOperated` answers.
 
     Attributes:
         request: Names the answer.
-        keys: The keys as the person saw them.
+        keys: The keys as the administrator saw them.
         deadline_us: When the caller is told that the outcome is not known.
     """
 
@@ -967,8 +967,8 @@ class SurveyPartition:
 class ReadRange:
     """One step of reading [start, until): at most `max_bytes`, but at least one batch. `RangeRead` answers.
 
-    `raw`: repeats behind unsettled segments, and batches for one consumer group, are not skipped. `staged`: the read is
-    also allowed behind an unsettled segment, because staged batches are found by their place and have no order.
+    `raw`: repeats after unsettled segments, and batches for one consumer group, are not skipped. `staged`: the read is
+    also allowed after an unsettled segment, because staged batches are found by their place and have no order.
     `epoch`: the newest chain epoch that the reader has seen, 0 if it names none. The range is in that record.
     """
 

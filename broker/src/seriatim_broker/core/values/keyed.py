@@ -174,7 +174,7 @@ class KeyPhase(enum.IntEnum):
 
 
 class KeyOperation(enum.IntEnum):
-    """What a person does with a key that waits. The numbers are those of the wire."""
+    """What an administrator does with a key that waits. The numbers are those of the wire."""
 
     RELEASE = 1
     SKIP = 2
@@ -182,11 +182,11 @@ class KeyOperation(enum.IntEnum):
 
 
 class SeenKey(NamedTuple):
-    """A key as a person saw it when it was listed.
+    """A key as an administrator saw it when it was listed.
 
     Attributes:
         name: Its name.
-        turn: How often a person had released it.
+        turn: How often an administrator had released it.
         first_offset: Of its first message; 0: that was not read yet.
         group_epoch: The group epoch in which it waited.
     """
@@ -198,13 +198,13 @@ class SeenKey(NamedTuple):
 
 
 class WaitingKey(NamedTuple):
-    """A key that waits: for its next attempt, for a person, or for the forwarder.
+    """A key that waits: for its next attempt, for an administrator, or for the forwarder.
 
     Attributes:
         name: Its name.
         phase: Its state; `RETRY`: it waits for its next attempt.
         attempts: How many attempts on its first message have failed.
-        turn: How often a person released it.
+        turn: How often an administrator released it.
         first_offset: Of its first message; 0: that was not read yet.
         message_count: How many messages wait under it, as far as they were read.
         ready_at_ms: When its next attempt may begin, by the wall clock; 0: now.
@@ -227,7 +227,7 @@ class KeyCounts(NamedTuple):
     """How many keys wait, by their state, and messages of the consumer group.
 
     Attributes:
-        parked: Keys that wait for a person.
+        parked: Keys that wait for an administrator.
         delayed: Keys that wait for their next attempt.
         forwarding: Keys whose first message goes to the dead-letter topic.
         aside: Messages that are set aside in lists.

@@ -1,4 +1,4 @@
-"""Kinds and reasons that parts of the core tell one another, other brokers, and metrics.
+"""Kinds and reasons that parts of the core exchange with one another, other brokers, and metrics.
 
 They are strings too, because messages and metrics have them.
 """
@@ -129,7 +129,7 @@ class SwitchReason(enum.StrEnum):
     PEER_DEAD = "peer dead"
     PLANNED = "planned"
     SILENT_TO_A_CLIENT = "silent to a client"
-    # A planned switch that cannot go on as planned, and goes on as a failover:
+    # A planned switch that cannot continue as planned, and continues as a failover:
     PLAN_MASTER_DIED = "the master died in a planned switch"
     PLAN_RECORD_CHANGED = "the record changed in a planned switch"
     PLAN_REFUSED = "the coordinator refused to write in a planned switch"

@@ -51,7 +51,7 @@ class KeyRecord(NamedTuple):
 
     Attributes:
         phase: Its state.
-        turn: How often a person released the key.
+        turn: How often an administrator released the key.
         attempts: How many attempts on its first message have failed.
         ready_at_ms: When the next attempt may begin, by the wall clock.
         sequence: If its first message is forwarded: the number that the forwarder gave it; 0: none yet. In phase RETRY:
@@ -59,7 +59,7 @@ class KeyRecord(NamedTuple):
         aside_first: The number of the first offset of its list, counted from the first one that the list ever had.
             Without a list: the offset of its first message.
         aside_count: How many offsets its list has.
-        error: The last error, for people.
+        error: The last error, for humans.
     """
 
     phase: KeyPhase
@@ -114,7 +114,7 @@ def write_aside(offsets: Sequence[int]) -> bytes:
 
 
 class CarriedGrant(NamedTuple):
-    """A grant that the server of the segment before made, and that goes on in this one.
+    """A grant that the server of the segment before made, and that continues in this one.
 
     Attributes:
         token: Its token.
@@ -189,7 +189,7 @@ class LedgerRows(NamedTuple):
         blocks: Bits by block.
         grants: Grants that were handed over.
         next_number: The forwarder's next number.
-        rest: Rows of lists, and behind them those of keys. They must still be read.
+        rest: Rows of lists, and after them those of keys. They must still be read.
     """
 
     blocks: dict[int, int]

@@ -134,7 +134,7 @@ class CursorState:
         server_epoch: The server epoch of the server that wrote it.
         oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
         untold: Messages from this offset on were dropped by retention, or declared lost, and perhaps no consumer that
-            runs was told; 0: none.
+            runs was notified; 0: none.
         settings: How the consumer group was served. A server reads them in the coordinator's record. Here they are for
             a coordinator that lost that record (`control.rebuild`).
         term_base: As in the coordinator's record.
@@ -203,7 +203,7 @@ class HandOverState:
     """The state of a consumer group's keys, as the server of the segment before handed it over.
 
     Attributes:
-        segment_no: The segment in which the consumer group goes on.
+        segment_no: The segment in which the consumer group continues.
         consumer_group: The name of the consumer group.
         group_epoch: The group epoch.
         id: Which hand-over it is.

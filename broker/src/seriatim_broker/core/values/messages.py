@@ -27,7 +27,7 @@ FORMS = 0
 """All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each. There is none now.
 
 A form is what brokers of the version before do not read. A broker sends or writes it only to those that say that they
-read it (`peers.versions`, `runtime.coordinator.forms`). `docs/contributing/formats.md` tells how a form is added and
+read it (`peers.versions`, `runtime.coordinator.forms`). `docs/contributing/formats.md` says how a form is added and
 dropped.
 """
 
@@ -158,7 +158,7 @@ class PrepareAnswer:
     """Whether the preparation is on the disk, and the member run that wrote it.
 
     If `missing_bytes` is not 0, the preparation is neither written nor refused yet: the member first gets idle blocks
-    of so many bytes.
+    of this many bytes.
     """
 
     partition: PartitionId
@@ -328,7 +328,7 @@ class PassRequest:
 class CopyRequest:
     """DATA. A request for batches of a sealed segment from this index on, and for the table with which it was opened.
 
-    `want_end_table`: the table as of the end of the segment instead. A copy that begins behind dropped messages cannot
+    `want_end_table`: the table as of the end of the segment instead. A copy that begins after dropped messages cannot
     make that table from the batches.
     """
 
@@ -376,7 +376,7 @@ class TailStored:
 
 @dataclass(frozen=True, slots=True)
 class SuspectTail:
-    """A member of an UNSETTLED segment tells another one that it is fenced, and where its log ends.
+    """A member of an UNSETTLED segment reports to another one that it is fenced, and where its log ends.
 
     `compares`: the topic flushes before it commits, and the member knew that all below `commit` was committed. If it is
     False, the member is a suspect.
@@ -478,7 +478,7 @@ class HandOverKept:
 
 @dataclass(frozen=True, slots=True)
 class EligibleRequest:
-    """The sender tells the server that it has the whole sealed segment, and asks to become eligible."""
+    """The sender tells the server that it has the complete sealed segment, and asks to become eligible."""
 
     partition: PartitionId
     segment_no: int
@@ -504,7 +504,7 @@ class ServerHeard:
 
     Attributes:
         sent_us: As in the `TakeOver`.
-        before_us: The server has answered a heartbeat that left so long before that `TakeOver` arrived.
+        before_us: The server has answered a heartbeat that left this long before that `TakeOver` arrived.
     """
 
     partition: PartitionId
@@ -516,7 +516,7 @@ class ServerHeard:
 
 @dataclass(frozen=True, slots=True)
 class HealRequest:
-    """The controller asks a member to become a whole copy of a sealed segment, in place of a dead member."""
+    """The controller asks a member to become a complete copy of a sealed segment, in place of a dead member."""
 
     partition: PartitionId
     segment_no: int
@@ -542,7 +542,8 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopiesQuestion:
-    """A question to a member: what has it of these segments? Can the open ones go on if the member `without` ends?"""
+    """A question to a member: what has it of these segments? Can the open ones continue if the member `without`
+    ends?"""
 
     serial: int
     without: MemberId

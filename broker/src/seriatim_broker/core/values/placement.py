@@ -19,10 +19,10 @@ CHAIN_WIDTH_DEFAULT = 5
 
 
 class Intent(enum.Enum):
-    """What a person or the operator wants of a broker group.
+    """What an administrator or the operator wants of a broker group.
 
-    CORDONED: it has no open segment while another whole group can take it; its data stays. DRAINING: in addition, its
-    sealed segments are copied to other groups, so that it can be removed.
+    CORDONED: it has no open segment while another complete group can take it; its data stays. DRAINING: in addition,
+    its sealed segments are copied to other groups, so that it can be removed.
     """
 
     ACTIVE = "active"
@@ -85,6 +85,6 @@ def healer(partition: PartitionId, segment_no: int, candidates: Sequence[MemberI
 
 
 def healers(partition: PartitionId, segment_no: int, candidates: Sequence[MemberId], count: int) -> list[MemberId]:
-    """The candidates that should make `count` copies; fewer if there are not so many candidates."""
+    """The candidates that should make `count` copies; fewer if there are not this many candidates."""
     by_name = {str(member): member for member in candidates}
     return [by_name[name] for name in order(list(by_name), partition << 23 | segment_no)[: max(count, 0)]]

@@ -53,7 +53,7 @@ class BatchPlace(NamedTuple):
     previous_checksum: int
 
     def reaches(self, measure: Measure, value: int) -> bool:
-        """Whether the batch, and so every batch behind it, is at or above that value."""
+        """Whether the batch, and so every batch after it, is at or above that value."""
         if measure is Measure.INDEX:
             return self.end_index > value
         return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
@@ -69,7 +69,7 @@ def first_kept(chain: Chain, no: int = 0) -> Place:
 def end_of_drops(chain: Chain) -> Place:
     """The place up to which retention dropped messages: the start of the first segment that is open or has messages.
 
-    Segments before it may be LOST. Retention drops messages behind these too.
+    Segments before it may be LOST. Retention drops messages after these too.
     """
     gone = SegmentState.LOST
     kept = (segment for segment in chain.segments if not segment.is_stub and segment.state is not gone)
@@ -155,7 +155,7 @@ def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:
     # `append_floor_ms` is the newest append time before a segment: the answer is in the last one with a lower floor.
     place = next((place for place, segment in enumerate(segments) if segment.append_floor_ms >= time_ms), len(segments))
     place = max(place - 1, 0)
-    # The messages of an unsettled segment are not known when the next one is opened, so floors behind it may be too
+    # The messages of an unsettled segment are not known when the next one is opened, so floors after it may be too
     # low. A segment with a complete producer table was opened when all before it were settled, so its floor is right.
     while place and segments[place].incomplete_table:
         place -= 1

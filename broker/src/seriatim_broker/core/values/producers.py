@@ -16,7 +16,7 @@ says how many of those that would go first stay (`spared`), because they were he
 A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
 the disk and on the wire, and a table at rest is one string of bytes. Most producers fell silent long ago. If many have
 windows, the 4,096 that lie furthest back become a *block*, which never changes and travels before a switch. A producer
-that comes back has a window again, which hides its row. A block has whole windows, so it changes nothing of what the
+that comes back has a window again, which hides its row. A block has complete windows, so it changes nothing of what the
 table knows.
 
     window  n entries of 24 bytes, oldest first: epoch u32, base sequence u64, messages u32, offset u64
@@ -591,7 +591,7 @@ class ProducerTable(State):
             self._room(room_of(producer)).put_window(producer, window)
         for number, room in self.rooms.items() if windows else ():
             # Rule `spared-stay-first` (I9, J4): those that were spared lie further back than the rest of the table at
-            # rest, so they come first again. Without it: 1. Forwarder F is spared. A member restarts, and puts F behind
+            # rest, so they come first again. Without it: 1. Forwarder F is spared. A member restarts, and puts F after
             # the others. 2. The next segment opens with its table. G is pushed out before F, so the disk says that all
             # up to G are forgotten. 3. A member restarts, and takes F for forgotten. F's dead letter is stored again.
             if number != ORDINARY:
@@ -694,7 +694,7 @@ class ProducerTable(State):
         return None
 
     def covers(self, header: BatchHeader) -> bool:
-        """Whether a batch is at or below the table. Behind an unsettled segment, readers skip such a batch."""
+        """Whether a batch is at or below the table. After an unsettled segment, readers skip such a batch."""
         newest = self.last(header.producer)
         if newest is None:
             return False
@@ -743,7 +743,8 @@ class ProducerTable(State):
         elif self.window(producer) is None:
             room = room_of(producer)
             # Rule `two-at-most` (I9): above the limit, each new producer pushes out two, and no more. Without it:
-            #   1. P sends its first batch, and gets no answer. A person lowers the limit, and the segment is switched.
+            #   1. P sends its first batch, and gets no answer. An administrator lowers the limit, and the segment is
+            # switched.
             #   2. The next new producer pushes out half of the table at once, P too. P was silent for a second.
             #   3. P sends its batch again, and it is stored twice.
             for gone, offset in self.pushed_out_by(producer, batch.spared):
@@ -857,7 +858,7 @@ class ProducerTable(State):
     def spelled_out(self, size_bytes_max: int) -> Table | None:
         """The committed table with the rows of its blocks in it; None if it is larger than `size_bytes_max`.
 
-        If whole windows are too large, each producer keeps only its newest batch.
+        If complete windows are too large, each producer keeps only its newest batch.
         """
         rows = [item for room in self._in_order for item in room.items()]
         fixed_bytes = _COUNT.size + len(rows) * (PRODUCER_BYTES + 1)

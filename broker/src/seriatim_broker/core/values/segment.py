@@ -66,11 +66,11 @@ class Segment:
         members: The members; fixed while the segment is OPEN. The first one is the master.
         master_run: The member run in which the master prepared it.
         state: Its state.
-        base: The number of messages in all segments before; None behind an unsettled one.
+        base: The number of messages in all segments before; None after an unsettled one.
         server: The member that serves consumers.
         server_epoch: The chain epoch that made it the server.
         eligible: The members that may serve.
-        opened_at_ms: The switcher's clock at the opening, for people and for the age of the segment.
+        opened_at_ms: The switcher's clock at the opening, for humans and for the age of the segment.
         sealed_len: Its length; None while it is not known.
         sealed_checksum: The value of the checksum chain at that length.
         tail_from: The batches in [tail_from, sealed_len) are also on `tail_copies`.

@@ -15,7 +15,7 @@ from .segment import Segment, SegmentState
 
 
 def named(place: Place) -> str:
-    """The place as people read it: `segment:index`."""
+    """The place as users read it: `segment:index`."""
     return format_offset(make_offset(*place))
 
 
@@ -28,7 +28,7 @@ def first_place(chain: Chain) -> Place:
 
 
 def place_of(chain: Chain, segment_no: int, index: int, known_len: int) -> Place:
-    """The place of the first message at or behind (segment, index).
+    """The place of the first message at or after (segment, index).
 
     At the end of a sealed segment, in a LOST one, and in a folded one, that is the beginning of the next segment.
 

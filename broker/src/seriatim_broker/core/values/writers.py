@@ -155,7 +155,7 @@ class WriterRecord:
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the coordinator lost the record, and brokers told what they have of the last publication.
+        """Whether the coordinator lost the record, and brokers reported what they have of the last publication.
 
         Then it is not known whether that publication was carried out everywhere, nor what its digest was.
         """
@@ -168,7 +168,7 @@ class WriterRecord:
         Rule `rebuilt-again` (P8): the last publication of a rebuilt record does not count. The program publishes it
         again, and each master appends only what it does not have. Without it:
           1. Publication 7 is decided, and carried out on partition 0. The coordinator loses its data.
-          2. It is rebuilt. The program opens the writer, is told 7, and goes on with 8.
+          2. It is rebuilt. The program opens the writer, is reported 7, and continues with 8.
           3. Partition 1 never gets its rows of 7.
         """
         if self.state is WriterState.NEW or (self.is_rebuilt and not self.sequence):
@@ -248,7 +248,7 @@ class Publication:
 class Verdict(enum.Enum):
     """What the publisher does next."""
 
-    FINISH = "what is decided is carried out first; then judge anew"
+    FINISH = "what is decided is carried out first; then judge again"
     DONE = "it was published already"
     DECIDE = "read the manifest, and decide"
 
@@ -309,7 +309,7 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
             raise UnknownWriterError(f"writer {wanted.writer!r} was deleted since it was opened: open it again")
         raise WriterFencedError(
             f"writer {wanted.writer!r} was opened again: its epoch is {record.epoch}, not {wanted.epoch}. Nothing was "
-            "published. The program that opened it last goes on; this program should end",
+            "published. The program that opened it last continues; this program should end",
             epoch=record.epoch,
         )
     # Rule `owners` (OWNER): a writer publishes for its first owner only. Without it:
@@ -341,10 +341,10 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
         )
     # Rule `digests` (PUB): the last publication is ok only with its digest. Without it:
     #   1. A program publishes 7, and gets no answer.
-    #   2. It makes the rows anew, and they are other ones. It publishes them as 7.
+    #   2. It recreates the rows, and they are other ones. It publishes them as 7.
     #   3. It is told that they were published, and readers have the first rows.
     #
-    # Rule `contents` (PUB): and only with the digest of its contents. Without it, the rows that are made anew may have
+    # Rule `contents` (PUB): and only with the digest of its contents. Without it, the rows that are recreated may have
     # the sizes of the first ones: 2. The program corrects `price=10` to `price=20`. 3. It is told that this is
     # published.
     if record.is_rebuilt:  # each master appends what it does not have; `check_rebuilt` compares the rest
@@ -360,7 +360,7 @@ def _check_same(record: WriterRecord, wanted: Publication) -> None:
     Rule `repeats-as-decided` (PUB): they are compared in the layout in which they were decided. Without it:
       1. A program publishes 7 on two partitions. The topic grows to four.
       2. The program is run again. It stages the same rows, for four partitions.
-      3. It is told that it is not deterministic, and a person who believes it stores all rows twice.
+      3. It is told that it is not deterministic, and an administrator who believes it stores all rows twice.
 
     Raises:
         PublicationDiffersError: They are others.
@@ -376,7 +376,7 @@ def _check_same(record: WriterRecord, wanted: Publication) -> None:
         raise StagedDataGoneError(
             f"{name} was decided for {record.layout.partition_count} partitions and batches of "
             f"{record.layout.batch_bytes} bytes, after these rows were staged for {wanted.layout.partition_count} and "
-            f"{wanted.layout.batch_bytes}: nothing was published now; stage the rows anew, and they are compared"
+            f"{wanted.layout.batch_bytes}: nothing was published now; stage the rows again, and they are compared"
         )
     raise PublicationDiffersError(
         f"{name} stands, with other rows than these: the program that made them is not deterministic, or is not the "
@@ -398,10 +398,10 @@ def check_loss(record: WriterRecord, writer: str) -> None:
     Raises:
         PublishedWithLossError: Rows were lost.
     """
-    # Rule `says-what-is-lost` (DONE): the program is told. Without it:
+    # Rule `says-what-is-lost` (DONE): the program is notified. Without it:
     #   1. A publication of 1,000 rows is decided. The disks with 300 of the staged rows are declared lost.
     #   2. The masters carry out the other 700 rows.
-    #   3. The program is told ok, and believes that readers get 1,000 rows.
+    #   3. The program is answered ok, and believes that readers get 1,000 rows.
     if record.lost_rows:
         raise PublishedWithLossError(
             f"publication {record.sequence} of writer {writer!r} is published, but without up to {record.lost_rows} of "
@@ -435,7 +435,7 @@ def check_manifest(
         StagedDataGoneError: A staged batch is below its floor.
     """
     if manifest.incarnation.bytes != incarnation.bytes:
-        raise PreconditionError("the topic was deleted and made again since these rows were staged: stage them anew")
+        raise PreconditionError("the topic was deleted and made again since these rows were staged: stage them again")
     unknown = [part.partition for part in manifest.parts if part.partition not in partitions]
     if unknown:
         raise BadRequestError(f"the manifest names partition id {unknown[0]}, which is not one of the topic")
@@ -456,7 +456,7 @@ def check_manifest(
         if lowest < floors.get(partition, 0):
             raise StagedDataGoneError(
                 f"the rows that were staged at {format_offset(lowest)} of stage partition id {partition} are too old "
-                "and may be gone: nothing was published; stage the rows anew"
+                "and may be gone: nothing was published; stage the rows again"
             )
 
 
@@ -483,7 +483,7 @@ def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Ma
     Rule `rebuilt-alike` (P5): what brokers have of it must end with a batch of the manifest. Without it:
       1. A broker has 90 rows of publication 7. The coordinator is rebuilt.
       2. The program cuts its rows into other batches. Publication 7 is decided, with batches of 60 rows.
-      3. The master cannot go on behind row 90. The publication never ends, and its writer waits for ever.
+      3. The master cannot continue after row 90. The publication never ends, and its writer waits for ever.
 
     Raises:
         PublicationDiffersError: Rows that brokers have are not in the manifest, or not cut like this.
@@ -493,11 +493,11 @@ def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Ma
     before, now = record.layout.partition_count, wanted.layout.partition_count
     if before != now:
         # Without this: 1. A partition has 5,000 rows of publication 7. The topic grows, and 5,000 is the end of a batch
-        # in the new layout too. 2. The master goes on there, and other rows than the first 5,000 are left out.
+        # in the new layout too. 2. The master continues there, and other rows than the first 5,000 are left out.
         raise PublicationDiffersError(
             f"publication {wanted.sequence} of writer {wanted.writer!r} cannot be repeated: when the coordinator was "
             f"rebuilt, the topic had {before} partitions, and these rows are laid out for {now}. Nothing was "
-            "published. Go on with the next sequence, and look whether all partitions have the rows of this one",
+            "published. Continue with the next sequence, and look whether all partitions have the rows of this one",
             rows=record.rows,
         )
     for partition, rows in record.rebuilt:
@@ -508,7 +508,7 @@ def check_rebuilt(record: WriterRecord | None, wanted: Publication, manifest: Ma
             raise PublicationDiffersError(
                 f"publication {wanted.sequence} of writer {wanted.writer!r} stands, with other rows than these: "
                 f"partition id {partition} has {rows} rows of it. The coordinator was rebuilt since, and nothing more "
-                "is known of it. Publish the same rows, staged by the same calls; or go on with the next sequence",
+                "is known of it. Publish the same rows, staged by the same calls; or continue with the next sequence",
                 rows=record.rows,
             )
 
@@ -521,7 +521,7 @@ def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
     """
     if min(wanted.manifest.offsets) < floors.get(wanted.manifest.partition, 0):
         raise StagedDataGoneError(
-            "the manifest was staged too long ago and may be gone: nothing was published; stage the rows anew"
+            "the manifest was staged too long ago and may be gone: nothing was published; stage the rows again"
         )
 
 

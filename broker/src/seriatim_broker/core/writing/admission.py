@@ -2,7 +2,7 @@
 
 Which producer goes is a function of the log. Whether the batch that pushes it out comes into the log is the master's
 decision, and only here a clock counts: the monotonic clock of the master. A wrong decision costs a refusal that can be
-tried again, and never a repeat. Known producers always go on.
+tried again, and never a repeat. Known producers always continue.
 
 Rule `protected` (I9): a new producer pushes out none that was heard within `producer_protect_us` (600 s), or in the
 rooms of writers, forwarders and replays within an hour; if there is no other one, it is refused. No client tries to

@@ -32,11 +32,11 @@ from . import admission
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     """A producer sent a batch: append it, and send it to the slaves in the same step.
 
-    Rule `overtaken-takes-nothing` (GAP): a master that was told of a newer record with a later open segment takes no
-    batch, also before it has read the record. Without it:
+    Rule `overtaken-takes-nothing` (GAP): a master that was notified of a newer record with a later open segment takes
+    no batch, also before it has read the record. Without it:
       1. Master A is cut off from the coordinator. Segment 2, which is open on A, is sealed, and B takes a batch b.
-      2. A is told changes of the record that it cannot apply. It still has segment 2 as the open one.
-      3. The next segment opens on A. Its producer goes on behind b, and A refuses that for ever: sequence 121 does not
+      2. A is reported changes of the record that it cannot apply. It still has segment 2 as the open one.
+      3. The next segment opens on A. Its producer continues after b, and A refuses that for ever: sequence 121 does not
          follow 95.
     """
     log = partition.open_log()
@@ -178,7 +178,7 @@ def release(broker: BrokerState, log: SegmentLog) -> None:
     """Answer each batch that is as safe by now as its ack level asks.
 
     Rule `one-level` (I12): each batch waits for its own ack level. Without it:
-      1. Batch a waits at `master_flushed` and batch b, behind it, at `replicated_flushed`.
+      1. Batch a waits at `master_flushed` and batch b, after it, at `replicated_flushed`.
       2. Only the master has flushed both. It answers both, because the level of a, the first that waits, decides.
       3. The master's disk is lost, and the acknowledged b with it.
 
@@ -244,7 +244,7 @@ def refuse_waiting(broker: BrokerState, log: SegmentLog, error: errors.SeriatimE
 
 
 def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """The refusal of a batch whose producer run may not go on; None if it may.
+    """The refusal of a batch whose producer run may not continue; None if it may.
 
     Rule `run-refused` (I2): after a refusal the rest of the producer run is refused. Without it:
       1. P sends a, then b. This broker does not know yet that its segment is open when a arrives, and refuses a.
@@ -365,7 +365,7 @@ def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> er
 
 
 def has_room(broker: BrokerState, log: SegmentLog, size_bytes: int) -> bool:
-    """Whether so many more bytes may wait for the members' disks: `unflushed_bytes_max` (18 MiB) wait at most."""
+    """Whether this many more bytes may wait for the members' disks: `unflushed_bytes_max` (18 MiB) wait at most."""
     return log.uncertain_bytes + size_bytes <= broker.config.unflushed_bytes_max
 
 

@@ -12,7 +12,7 @@ Rule `record-if-unknown` (I9, P1): a master that does not know the writer reads 
 record says DECIDED. Without it:
   1. Publication 7 is carried out. A second request to carry it out is still on its way.
   2. The broker group is lost, and the next segment opens with an empty producer table.
-  3. The request arrives at the next master. It appends 7 again, perhaps behind 8.
+  3. The request arrives at the next master. It appends 7 again, perhaps after 8.
 The same rule holds if staged data is gone: it may be gone because the publication was done long ago. And it holds if
 the table has a later publication of the writer: then this one is done, or the coordinator has lost decisions.
 
@@ -44,25 +44,25 @@ from . import admission, appending
 from .publication_plan import Stand, is_as_staged, published_header, stand
 
 FETCHED_AHEAD_MAX = 4
-"""At most so many staged batches of one publication are fetched, or on their way, and not appended yet: about 2 MB. A
-publication that waits for a missing batch holds none, because as many may wait as there are partitions."""
+"""Maximum number of staged batches of one publication that are fetched, or on their way, and not appended yet: about 2
+MB. A publication that waits for a missing batch holds none, because as many may wait as there are partitions."""
 
 CARRIED_BYTES_MAX = 64 << 20
-"""At most so many bytes of staged batches are in a broker's memory for all publications: fetched, or appended and not
-committed yet. At the limit each publication may still have one batch on each partition. So no publication waits for the
-end of another one."""
+"""Maximum number of bytes of staged batches that are in a broker's memory for all publications: fetched, or appended
+and not committed yet. At the limit each publication may still have one batch on each partition. So no publication waits
+for the end of another one."""
 
 FETCH_PAUSE_US_MAX = 2_000_000
 """The longest pause before the master asks again for a missing batch. It begins with 50 ms, and doubles each time."""
 
 CARRYINGS_MAX = 64
-"""At most so many publications are carried out on one partition at once, each for another writer."""
+"""Maximum number of publications that are carried out on one partition at once, each for another writer."""
 
 CARRYINGS_MISSING_MAX = 256
-"""So many more may wait for staged batches on disks that are away. They do not count as carried out."""
+"""This many more may wait for staged batches on disks that are away. They do not count as carried out."""
 
 WAITS_MAX = 64
-"""At most so many requests for one publication wait on one partition."""
+"""Maximum number of requests for one publication that wait on one partition."""
 
 
 def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> None:
@@ -181,7 +181,7 @@ def _append_fetched(broker: BrokerState, partition: Partition, log: SegmentLog, 
 
 
 def _pass_over(broker: BrokerState, partition: Partition, carrying: Carrying, number: int) -> None:
-    """The disks with this staged batch are declared lost: continue behind its rows. Only here may sequences have a gap.
+    """The disks with this staged batch are declared lost: continue after its rows. Only here may sequences have a gap.
 
     Rule `passes-over-what-is-lost` (I13). Without it:
       1. A publication is decided. Then all disks of a broker group with staged batches are declared lost.
@@ -227,7 +227,7 @@ def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
     Rule `answers-flushed` (I12, P4): if the topic commits before it flushes, the commit is not enough. Without it:
       1. All rows are in the memory of both members. The publisher writes DONE.
       2. Both machines lose power.
-      3. The rows are gone, although the program sent them at `replicated_flushed` and was told ok.
+      3. The rows are gone, although the program sent them at `replicated_flushed` and was answered ok.
     """
     last = log.live_table.last(carrying.producer)
     if last is None or last.epoch != carrying.sequence:
@@ -334,8 +334,8 @@ def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead)
     # Rule `later-decision-lost` (P3, ALARM): a later publication of the writer is decided only once this one is DONE.
     # Without it:
     #   1. Publications 6 and 7 are done. The coordinator is restored as it was when 5 was the last one.
-    #   2. The program opens its writer, is told 5, and publishes 6 with other rows than the first time.
-    #   3. The master finds 7 in its table, and answers that all rows of 6 are here. The program is told ok.
+    #   2. The program opens its writer, is reported 5, and publishes 6 with other rows than the first time.
+    #   3. The master finds 7 in its table, and answers that all rows of 6 are here. The program is answered ok.
     log = _led(partition)
     last = log.live_table.last(carrying.producer) if log is not None else None
     if last is not None and last.epoch > carrying.sequence:

@@ -30,7 +30,7 @@ def on_quiesce(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 def report_quiet(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """Tell the planner, once, when commit = tail."""
+    """Notify the planner, once, when commit = tail."""
     quiescence = partition.quiescence
     assert quiescence is not None
     if log.commit == log.tail and not quiescence.reported:

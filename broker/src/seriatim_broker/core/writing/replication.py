@@ -22,7 +22,7 @@ from ..values.messages import Replicate, ReplicateAck, ReplicateRefused, TailAns
 from . import appending, carrying, quiescence
 
 LOOKS_AGAIN_US = 10_000_000
-"""A slave that lacks a staged batch gets all bodies from the master for so long, because each miss costs a resume."""
+"""A slave that lacks a staged batch gets all bodies from the master for this long, because each miss costs a resume."""
 
 # ---- the master: commit ---------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def on_log_durable(broker: BrokerState, partition: Partition, mark: LogDurable) 
 
 
 def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """Move the commit to the least index over all members; then answer batches, deliver, and tell the slaves.
+    """Move the commit to the least index over all members; then answer batches, deliver, and notify the slaves.
 
     Rule `every-member` (I12): the commit waits for every member. Without it:
       1. Am has a on its disk, and commits it alone. It acknowledges a.
@@ -87,8 +87,8 @@ def _tells_after_us(broker: BrokerState, partition: Partition) -> int:
 def tell_commit(broker: BrokerState, partition: Partition) -> None:
     """Send the commit alone if no frame carried it to the slaves for as long as it may wait (`_tells_after_us`).
 
-    The master tells the index up to which every member has flushed. If the topic flushes before it commits, this index
-    is the commit. Otherwise the commit may be higher. The slave needs the lower index, because its uncertain tail
+    The master reports the index up to which every member has flushed. If the topic flushes before it commits, this
+    index is the commit. Otherwise the commit may be higher. The slave needs the lower index, because its uncertain tail
     begins there if it is fenced.
     """
     log = _led_log(partition)
@@ -183,7 +183,7 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
 
 
 def on_tail_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: TailAnswer) -> None:
-    """A slave says where its log ends: send it the batches behind, or begin a switch if its log disagrees.
+    """A slave says where its log ends: send it the batches that follow, or begin a switch if its log disagrees.
 
     Rule `resume-durable` (I12): after a reconnect, only what the slave says is flushed counts as flushed. Without it:
       1. The slave has a in memory, and has not flushed it. The connection breaks.

@@ -18,12 +18,12 @@ from ...runtime.membership.directory import Directory
 
 @dataclass(slots=True, eq=False)
 class Addresses:
-    """What clients of one port are told about where brokers are.
+    """What clients of one port learn about where brokers are.
 
     An answer has only addresses of the port over which it was asked for. If it had others:
 
     1. A client outside asks for a route. The master has no external address (yet).
-    2. It is told the master's address in the brokers' network, and dials it.
+    2. It is sent the master's address in the brokers' network, and dials it.
     3. It waits for a timeout again and again; or, in its own network, another process has this address, and it sends
        its messages there.
 

@@ -1,7 +1,7 @@
 """A broken assertion in a served call goes to the event loop's exception handler.
 
 In a broker's process that handler ends the process (`serving`). Without this module gRPC would log the error, end that
-one call and go on, with the state that the bug left. The task of a call has the same problem: the call waits for its
+one call and continue, with the state that the bug left. The task of a call has the same problem: the call waits for its
 task, but does not look at the task's error.
 """
 

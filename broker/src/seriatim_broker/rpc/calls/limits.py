@@ -36,7 +36,7 @@ RETRY_AFTER_MS: Final = 20
 """The wait that a producer over its credit is asked for. In about this time the queue of a disk gets shorter."""
 
 DELIVERY_FRAME_BYTES: Final = 1 << 20
-"""A frame of deliveries is closed when it has so many bytes."""
+"""A frame of deliveries is closed when it has this many bytes."""
 
 CHANNEL_OPTIONS: Final = (
     *DIAL_OPTIONS,
@@ -48,7 +48,7 @@ CHANNEL_OPTIONS: Final = (
     # busy machine answers none in time, and the attempts themselves keep it busy.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # Without it, a channel that was used once goes on connecting, five times a second, to a broker that is gone for
+    # Without it, a channel that was used once keeps connecting, five times a second, to a broker that is gone for
     # good. The first call after a pause pays some 20 ms for a connection.
     ("grpc.client_idle_timeout_ms", 30_000),
 )

@@ -135,7 +135,8 @@ class BrokerCalls:
 
 
 def _error_of(exc: grpc.aio.AioRpcError, broker: str, deadline_s: float) -> SeriatimError:
-    """What the other broker answered. If it did not answer, an error that people can read: it may reach a terminal."""
+    """What the other broker answered. If it did not answer, an error that administrators can read: it may reach a
+    terminal."""
     error = from_status(exc.code(), exc.details(), exc.trailing_metadata())
     if any(key == METADATA_KEY for key, _ in exc.trailing_metadata() or ()):
         return error

@@ -68,7 +68,7 @@ class Services:
         note_revision: Keeps on the disk how far the coordinator has come (`LostRecords.note`).
         quarantined_logs: See `BrokerCore.quarantined_logs`.
         disk_state: What is wrong with a member's disk: "full", "hangs", or empty.
-        is_alive: Whether a run is linked to this broker and answers within so many seconds (`Links.is_alive`).
+        is_alive: Whether a run is linked to this broker and answers within this many seconds (`Links.is_alive`).
     """
 
     identity: Identity
@@ -150,7 +150,7 @@ class Services:
 
         Rule `lost-is-not-made-anew` (I1). Without it:
           1. The coordinator is restored as it was before topic `orders` was made.
-          2. An operator, or a person, makes `orders` again. It has other partitions than the first one.
+          2. An operator, or an administrator, makes `orders` again. It has other partitions than the first one.
           3. The rebuild finds the name taken: the messages of the first `orders` stay where no consumer gets them.
 
         Raises:

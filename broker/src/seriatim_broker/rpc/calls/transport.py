@@ -19,7 +19,7 @@ class Transport(Protocol):
 
     @property
     def generation(self) -> int:
-        """Grows when earlier channels are out of date. Calls on them go on, but new calls must use a new channel."""
+        """Grows when earlier channels are out of date. Calls on them continue, but new calls must use a new channel."""
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """A new channel. It connects when it is first used."""

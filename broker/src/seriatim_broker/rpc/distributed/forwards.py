@@ -35,13 +35,13 @@ from ..calls.outbound import BrokerCalls
 from ..calls.services import Services, answered
 
 FORWARD_DEADLINE_S: Final = 10.0
-"""A request of a forwarder ends after so long. The forwarder sends it again, unless all of it is stored."""
+"""A request of a forwarder ends after this long. The forwarder sends it again, unless all of it is stored."""
 
 CALL_DEADLINE_S: Final = 5.0
 """Time for one master's answer."""
 
 COMPLAIN_S: Final = 1.0
-"""If a master does not answer, the broker waits so long for the next one."""
+"""If a master does not answer, the broker waits this long for the next one."""
 
 PAUSE_S: Final = 0.05
 """Between two tries of one request."""
@@ -131,7 +131,7 @@ class Forwards:
             if stored.error is None or is_final or time.monotonic() + PAUSE_S >= until:
                 return stored
             if stored.offsets:
-                return stored  # the forwarder goes on with the next one
+                return stored  # the forwarder continues with the next one
             is_fresh = True
             self._routes.pop(partition, None)
             await asyncio.sleep(max(PAUSE_S, min(stored.error.retry_after_ms or 0, 500) / 1000))

@@ -1,7 +1,7 @@
 """Finds places of messages for clients: in this broker's own segments, and by asking the brokers that have the others.
 
 The master of the open segment knows the whole chain of the partition. So it answers without a read of a long chain from
-the coordinator. What a segment holds is asked of a member that has the segment whole.
+the coordinator. What a segment holds is asked of a member that has the segment in full.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Places:
         return Place(chain.open_segment.no, surveyed.commit), False
 
     async def end_of(self, chain: Chain, deadline_s: float) -> int:
-        """The position of a partition's end. The master of its open segment tells it.
+        """The position of a partition's end. The master of its open segment reports it.
 
         Raises:
             NotServingError: The partition is moving.
@@ -172,7 +172,7 @@ class Places:
     async def find(
         self, chain: Chain, segment: Segment, request: ranges_pb2.FindPlacesRequest, deadline_s: float
     ) -> ranges_pb2.FindPlacesResponse:
-        """The answer to the request about a segment, from this broker or another one that has the segment whole.
+        """The answer to the request about a segment, from this broker or another one that has the segment in full.
 
         Raises:
             UnavailableError: None of them answers.
@@ -203,7 +203,7 @@ class Places:
     async def find_here(
         self, request: ranges_pb2.FindPlacesRequest, deadline_s: float
     ) -> ranges_pb2.FindPlacesResponse:
-        """The answer to the request, if this broker has the segment whole, or open and committed so far.
+        """The answer to the request, if this broker has the segment in full, or open and committed so far.
 
         Raises:
             NotServingError: It does not.
@@ -213,7 +213,7 @@ class Places:
             raise BadRequestError("the request names no segment: set `segment`")
         told = await self._survey(partition, 0, no, deadline_s)
         if told.readable_below is None or told.readable_below < request.to_index:
-            raise NotServingError(f"segment {no} is not whole on this broker", retry_after_ms=50)
+            raise NotServingError(f"segment {no} is not complete on this broker", retry_after_ms=50)
         storage, until = self._services.storage, request.to_index
         if request.HasField("time_ms"):
             found = await storage.find(partition, no, until, Measure.TIME, request.time_ms)

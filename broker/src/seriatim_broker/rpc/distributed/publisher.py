@@ -1,7 +1,7 @@
 """The publisher: any broker decides a publication, and has the masters of its partitions carry it out.
 
 It keeps nothing between two calls. Several publishers of one publication at once do no harm: one transaction decides,
-and each master goes on where its own producer table says. `core.values.writers` has the decisions.
+and each master continues where its own producer table says. `core.values.writers` has the decisions.
 
     read record, floors, topic ─▶ judge ─▶ DECIDED by another call or an earlier one: finish it, and begin again
                                     ├─▶ done before: ok
@@ -71,13 +71,14 @@ PAUSE_S_MAX: Final = 0.5
 """First and longest pause before partitions that have not answered are asked again."""
 
 CALL_DEADLINE_S: Final = 10.0
-"""Time for one question to a master. If a publication takes longer, the master goes on with it, and is asked again."""
+"""Time for one question to a master. If a publication takes longer, the master continues with it, and is asked
+again."""
 
 TAKEN_UP_S: Final = 30.0
 """Time for one try of the controller to finish a publication that another broker decided."""
 
 TRANSACTIONS_MAX: Final = 50
-"""Tries of one call. A try begins anew if the record was changed since it was read."""
+"""Tries of one call. A try starts over if the record was changed since it was read."""
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 
@@ -150,7 +151,7 @@ class Publisher:
             known = await self._read(topic, incarnation, writer)
             await self._services.check_nothing_lost(f"writer {writer!r}", "opened")
             new_id = secrets.token_bytes(writers.NEW_ID_BYTES)
-            # Rule `epochs-grow` (P7): revisions begin anew after a rebuild, so its time is added. Without it: 1. A
+            # Rule `epochs-grow` (P7): revisions start over after a rebuild, so its time is added. Without it: 1. A
             # program opens the writer, in epoch 500, and is frozen. 2. The coordinator is rebuilt. Another program
             # opens the writer at revision 499, in epoch 500. 3. The first one wakes, and publishes too.
             revision = known.revision + known.rebuilt_at_ms
@@ -209,12 +210,12 @@ class Publisher:
             WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: See
                 `core.values.writers.judge`. Nothing was decided, unless the publication was decided before the writer
                 was opened again. Then it is finished whatever happens.
-            StagedDataGoneError: Nothing was decided: stage the rows anew.
+            StagedDataGoneError: Nothing was decided: stage the rows again.
             CoordinatorBehindError: Nothing was decided: the coordinator may have lost a publication of the writer.
             TooManyProducersError: Nothing was decided: a partition remembers too many writers, and this one is new.
             PublishedWithLossError: It was decided, and some of its rows are lost.
             DeadlineExceededError, UnavailableError: It may be decided, and is then carried out whatever happens. The
-                same call tells the outcome.
+                same call reports the outcome.
         """
         wanted.check()
         carried: tuple[bytes, Sequence[Carried]] = b"", ()  # the id of a manifest, and what masters answered about it
@@ -245,7 +246,7 @@ class Publisher:
                 break
         raise DeadlineExceededError(
             "the publication is not finished yet. If it was decided, it is finished whatever happens; the same call "
-            f"tells the outcome{said}"
+            f"reports the outcome{said}"
         )
 
     async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> None:
@@ -254,14 +255,14 @@ class Publisher:
         Rule `lost-decides-nothing` (P2): nothing is decided, and no writer opened, while this broker knows that the
         coordinator lost decisions. It looks after it has read the record. Without it:
           1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
-          2. Before the rebuild the program opens its writer, and is told 6. It publishes other rows as 7.
-          3. The masters have as many rows of 7 already. They append nothing, and the program is told ok.
+          2. Before the rebuild the program opens its writer, and is reported 6. It publishes other rows as 7.
+          3. The masters have as many rows of 7 already. They append nothing, and the program is answered ok.
         """
         writers.check_floor(wanted, known.floors)
         try:
             manifest = await self._staging.manifest(wanted.manifest)
         except UnavailableError as exc:
-            raise StagedDataGoneError(f"the manifest cannot be read: {exc.message}: stage the rows anew") from exc
+            raise StagedDataGoneError(f"the manifest cannot be read: {exc.message}: stage the rows again") from exc
         # Rule `above-floors` (KEPT-STAGE), kept by `check_manifest`. Without it: 1. Retention raises a floor above a
         # staged batch, and drops the batch. 2. The publisher reads the floors after that, so its comparison holds. 3.
         # It decides, and no disk has the rows.
@@ -328,7 +329,7 @@ class Publisher:
                 segment = chain.segment(no) if chain is not None else None
                 is_there = segment is not None and segment.state in (SegmentState.OPEN, SegmentState.SEALED)
                 if chain is None or segment is None or not is_there or first < segment.start:
-                    raise StagedDataGoneError(f"segment {no} of stage partition id {partition} is gone: stage anew")
+                    raise StagedDataGoneError(f"segment {no} of stage partition id {partition} is gone: stage again")
                 request = ranges_pb2.FindPlacesRequest(
                     partition_id=partition, segment=no, from_index=first, to_index=end
                 )
@@ -344,7 +345,7 @@ class Publisher:
             await asyncio.gather(*(check(*key, spans[key].first, spans[key].end) for key in sorted(spans)))
         except (UnavailableError, RoutingError, UnknownTopicError) as exc:
             raise StagedDataGoneError(
-                f"a part of the staged data cannot be read: {exc.message}: stage the rows anew"
+                f"a part of the staged data cannot be read: {exc.message}: stage the rows again"
             ) from exc
 
     # ---- finishing ----
@@ -357,7 +358,7 @@ class Publisher:
         and one of them stores rows. 3. The program publishes other rows instead. Rows that were never published stay.
 
         Raises:
-            DeadlineExceededError: Not all masters have answered in time. The next call goes on.
+            DeadlineExceededError: Not all masters have answered in time. The next call continues.
             CoordinatorBehindError: A master has rows of a later publication: the coordinator lost decisions.
             NotServingError: A master refuses; as a rule another publisher has finished it. Read the record again.
         """
@@ -397,7 +398,7 @@ class Publisher:
         said: SeriatimError | None = None
         told: set[tuple[int, type[SeriatimError]]] = set()
         # Rule `each-answers` (DONE): every partition must have answered. Without it: 1. Nine of ten masters answer. 2.
-        # The publisher writes DONE. 3. The tenth never stores its rows, and the program was told ok.
+        # The publisher writes DONE. 3. The tenth never stores its rows, and the program was answered ok.
         while waiting := [partition for partition in parts if partition not in found]:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
@@ -418,7 +419,8 @@ class Publisher:
                 raise refusal
             if refusal is not None:  # as a rule it was finished meanwhile, and the caller reads the record again
                 raise NotServingError(f"a master refuses: {refusal.message}", retry_after_ms=20)
-            # Rule `reads-again` (I13): if a master calls the manifest gone, the publisher reads it anew. Without it: 1.
+            # Rule `reads-again` (I13): if a master calls the manifest gone, the publisher reads it again. Without it:
+            # 1.
             # The manifest's disks are declared lost after the decision. 2. This broker still knows the manifest, and
             # the masters do not. 3. The publisher asks them for ever.
             if any(isinstance(error, StagedDataGoneError) for _, error in failed.values()):
@@ -559,7 +561,7 @@ class Publisher:
         return await asyncio.gather(*map(one, parts))
 
     def _complain(self, partition: int, segment_no: int) -> None:
-        """Tell this broker's core that a master is silent or is not the master, as a producer's complaint does."""
+        """Report this broker's core that a master is silent or is not the master, as a producer's complaint does."""
         driver = self._services.driver
         until_us = time.monotonic_ns() // 1000 + int(PAUSE_S_MAX * 1e6)
         request = driver.new_request(lambda _reply: None)
@@ -660,7 +662,7 @@ class Publisher:
 
 
 def _is_odd(error: SeriatimError) -> bool:
-    """Whether a person should know of this answer of a master."""
+    """Whether an administrator should know of this answer of a master."""
     return not error.retriable and not isinstance(error, PreconditionError)
 
 

@@ -1,6 +1,6 @@
 """Finds staged data: a batch, or a manifest, on this broker's disk or on another one's.
 
-A staged batch is found by its place. So it is read raw, and also behind a segment that is not settled yet.
+A staged batch is found by its place. So it is read raw, and also after a segment that is not settled yet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..calls.services import Services
 from .places import Places
 
 BATCH_BYTES_MAX: Final = 2 << 20
-"""Limit of a read. It is more than a batch may have, because a batch is read whole."""
+"""Limit of a read. It is more than a batch may have, because a batch is read in full."""
 
 FETCHES_AT_ONCE: Final = 64
 """Staged batches that this broker fetches for its core at once: 64 MiB if all are of the largest size."""
@@ -145,7 +145,7 @@ class StagedData:
         # Rule `reads-the-chain` (I13): a broker learns of the last segments of a chain only if it is a member of them.
         # So if the chain that it knows lacks the segment, or no member gives the batch, it reads the coordinator's
         # chain. Without it: 1. This broker holds an old segment of a stage partition. 2. The partition moves twice,
-        # and no broker tells this one. 3. It never finds what is staged there after that.
+        # and no broker reports this one. 3. It never finds what is staged there after that.
         chain, is_read = await self._known_chain(partition)
         while True:
             segment, differs = chain.from_no(no), 0

@@ -59,7 +59,7 @@ def _made(read: object) -> m.Message:
 _ROW_BYTES: Final = 16  # at least what the encoding of a row has beside its name and its value
 _Rows = tuple[tuple[bytes, bytes], ...]
 _piece_decoder: Final = Decoder(tuple[int, _Rows, tuple[bytes, ...]])
-"""A piece behind the first one: the number of the message's kind, rows to put, names of rows to delete."""
+"""A piece after the first one: the number of the message's kind, rows to put, names of rows to delete."""
 
 
 def pieces_of(message: m.Message, size_bytes: int) -> Sequence[Callable[[], bytes]]:

@@ -31,7 +31,7 @@ from .peer_hello import read_hello, write_hello
 from .peer_names import PeerNames
 
 QUEUE_SIZE_BYTES_MAX: Final = 64 << 20
-"""Batches and copies that wait for one peer. A peer that is further behind is cut off, and resumes from its tail."""
+"""Batches and copies that wait for one peer. A peer that is further after is cut off, and resumes from its tail."""
 
 CONTROL_QUEUE_SIZE_BYTES_MAX: Final = 256 << 20
 """Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions travel
@@ -277,7 +277,7 @@ class LinkDialer:
         if self._tls is None or not (is_connected or is_of_tls):
             return PeerRefusedError(str(exc))
         trouble = self._tls.explain(error)
-        if self._trouble.get(address) != trouble:  # once for each cause, because it lasts until a person acts
+        if self._trouble.get(address) != trouble:  # once for each cause, because it lasts until an administrator acts
             self._trouble[address] = trouble
             _log.warning("peer_tls_failed", address=address, reason=trouble)
         return PeerSilentError(trouble)

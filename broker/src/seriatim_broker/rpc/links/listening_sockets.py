@@ -105,7 +105,7 @@ async def bind(address: str, what: str) -> Bound:
 
     Args:
         address: `host:port`. Port 0: the system chooses one.
-        what: What the port is for, for people: `links`.
+        what: What the port is for, for humans: `links`.
 
     Raises:
         PreconditionError: Another process uses the port, or the host is not one of this machine.
@@ -135,7 +135,7 @@ class Listening:
     """Accepts connections, and has a task for each.
 
     Args:
-        what: What the port is for, for people: `links`.
+        what: What the port is for, for humans: `links`.
         serve: Serves an accepted connection until it ends. It is cancelled if it has to make place.
         waiting_count_max: Accepted connections that are not admitted, at most.
         tls: Makes the contexts of TLS; None: plain text.
@@ -172,7 +172,7 @@ class Listening:
         return bound.address
 
     def stop_accepting(self) -> None:
-        """Take no more connections. Those that were accepted go on."""
+        """Take no more connections. Those that were accepted continue."""
         sockets, self._sockets = self._sockets, []
         for listening in sockets:
             asyncio.get_running_loop().remove_reader(listening)

@@ -26,10 +26,10 @@ from ...core.values.producers import Table
 from . import codec
 
 FRAME_SIZE_BYTES = 1 << 20
-"""A frame is closed when it has so many bytes. One larger message travels alone."""
+"""A frame is closed when it has this many bytes. One larger message travels alone."""
 
 CONTROL_FRAME_SIZE_BYTES = 64 << 10
-"""A control frame is closed when it has so many bytes. A heartbeat waits about 10 ms for a frame of this size."""
+"""A control frame is closed when it has this many bytes. A heartbeat waits about 10 ms for a frame of this size."""
 
 PART_SIZE_BYTES: Final = 1 << 20
 """A larger control message travels in parts of this size. A heartbeat waits for one part, some milliseconds."""

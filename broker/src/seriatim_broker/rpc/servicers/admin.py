@@ -46,7 +46,7 @@ SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
 SCRUB_LOGS_MAX = 500
 SCRUB_S = 5.0
-"""Limits of one call of a scrub. The next call goes on where it ended."""
+"""Limits of one call of a scrub. The next call continues where it ended."""
 
 
 class AdminServicer(ConsumerGroupKeys):
@@ -169,7 +169,7 @@ class AdminServicer(ConsumerGroupKeys):
         """Write a death certificate. The caller vouches that the run has ended.
 
         A run that answers this broker is not certified (`RunAliveError`). Otherwise a switcher that reaches no member
-        of a segment would open over it, while this run goes on acknowledging. A missing link proves nothing; the
+        of a segment would open over it, while this run keeps acknowledging. A missing link proves nothing; the
         caller's word does.
         """
         services = self._services

@@ -1,4 +1,4 @@
-"""Balance, for people and other brokers: any broker answers, and the controller plans."""
+"""Balance, for humans and other brokers: any broker answers, and the controller plans."""
 
 from __future__ import annotations
 

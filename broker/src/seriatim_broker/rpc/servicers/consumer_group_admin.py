@@ -62,8 +62,8 @@ DESCRIBE_PAUSE_S = 0.05
 
 SERVER_DEADLINE_S = 2.0
 SERVER_PARTITION_S = 0.002
-"""A server that describes a consumer group has so many seconds, and so many more for each of its partitions. A person
-waits for the answer, and what the other servers say is of use without it."""
+"""A server that describes a consumer group has this many seconds, and this many more for each of its partitions. An
+administrator waits for the answer, and what the other servers say is of use without it."""
 
 
 class ConsumerGroupAdmin(TopicAdmin):
@@ -231,7 +231,7 @@ class ConsumerGroupAdmin(TopicAdmin):
     async def DescribeGroup(  # noqa: N802
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is. The servers of its cursor segments tell it; the other rows have an error."""
+        """Where a consumer group is. The servers of its cursor segments report it; the other rows have an error."""
         check_group(request.group)
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):
@@ -436,7 +436,7 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
 
 
 def _pass_dropped(row: broker_pb2.GroupPartition, chain: Chain) -> None:
-    """What retention dropped, or what was lost before it, is no backlog: the position is at least behind that."""
+    """What retention dropped, or what was lost before it, is no backlog: the position is at least after that."""
     first = end_of_drops(chain)
     segment = chain.segment(first.segment_no)
     if row.has_cursor and segment is not None and segment.base is not None:

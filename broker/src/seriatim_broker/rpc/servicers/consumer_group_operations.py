@@ -65,7 +65,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         cursors = await self._cursors(chains, request.group)
         if not any(cursors.has(chain.partition) for chain in chains):
             raise unknown_consumer_group(request.topic, request.group)
-        # First where the group is. If the end were asked first, a group that reads on meanwhile would be behind it,
+        # First where the group is. If the end were asked first, a group that reads on meanwhile would be after it,
         # and a skip to the end would be refused as a rewind.
         rows = await self._describe(request.topic, request.group, chains, cursors, context)
         places = await self._targets.find(request.topic, chains, request.to, remaining_s(context) * 0.8)

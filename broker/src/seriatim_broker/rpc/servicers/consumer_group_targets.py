@@ -1,6 +1,6 @@
 """Finds the place of a target (earliest, latest, an offset or a time) in each partition, for a consumer group.
 
-The masters of the open segments tell ends and times, as for range reads (`ranges`).
+The masters of the open segments report ends and times, as for range reads (`ranges`).
 """
 
 from __future__ import annotations

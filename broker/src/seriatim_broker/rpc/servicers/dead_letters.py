@@ -33,7 +33,7 @@ from ..links.peer_names import PeerNames
 LETTERS_PER_CALL_MAX: Final = 256
 DROPS_PER_CALL_MAX: Final = 10_000
 COPIES_AT_ONCE: Final = 16
-"""So many copies for one partition go to its master in one request."""
+"""How many copies for one partition go to its master in one request."""
 
 FORWARDED_PER_CALL_MAX: Final = 64
 
@@ -91,7 +91,7 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
             found.append((header, body))
         return found
 
-    # ---- people ----
+    # ---- administrators ----
 
     @typed_errors
     async def ReplayDeadLetters(  # noqa: N802

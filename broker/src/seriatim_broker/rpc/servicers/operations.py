@@ -1,4 +1,4 @@
-"""Calls of people and the operator about broker groups: translated here, carried out in the runtime.
+"""Calls of administrators and the operator about broker groups: translated here, carried out in the runtime.
 
 Any broker answers. The controller follows what is written.
 """

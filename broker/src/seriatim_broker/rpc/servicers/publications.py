@@ -96,7 +96,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         )
 
     async def _earlier(self, topic: str, writer: str) -> list[records_pb2.RowLayout]:
-        """The layout, if there is one, in which the client must tell the digests of its rows too.
+        """The layout, if there is one, in which the client must report the digests of its rows too.
 
         Rule `repeats-as-decided`: see `core.values.writers`.
         """

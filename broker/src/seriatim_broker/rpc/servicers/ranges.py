@@ -1,6 +1,6 @@
 """Offsets, plans and reads of ranges. Any broker answers, and asks the brokers that have the messages.
 
-The master of its open segment tells the end of a partition. After the question came, the broker reads in the
+The master of its open segment reports the end of a partition. After the question came, the broker reads in the
 coordinator which broker is the master. So everything that was acknowledged before the question is below the end
 (`GetOffsets`).
 """
@@ -239,7 +239,7 @@ class RangesServicer:
         return kept
 
     async def _bytes_before(self, chain: Chain, segment: Segment, place: Place, until: float) -> int | None:
-        """Bytes of batches before a place; None if no member tells it."""
+        """Bytes of batches before a place; None if no member reports it."""
         earlier = bytes_before(chain, segment.no)
         if earlier is None or not place.index:
             return earlier
@@ -247,7 +247,7 @@ class RangesServicer:
         return None if within is None else earlier + within
 
     async def _bytes_below(self, chain: Chain, segment: Segment, index: int, until: float) -> int | None:
-        """Bytes of a segment's batches below an index, with dropped ones; None if no member tells it."""
+        """Bytes of a segment's batches below an index, with dropped ones; None if no member reports it."""
         if index <= segment.start:
             return segment.begin.size_bytes if index == segment.start else None
         request = ranges_pb2.FindPlacesRequest(
@@ -321,7 +321,7 @@ class RangesServicer:
         last, _ = self._places.end(surveyed)
         if end > last:
             raise OffsetOutOfRangeError(
-                f"offset {_text(end)} is behind the end of {chain.name}, which is {_text(last)}",
+                f"offset {_text(end)} is after the end of {chain.name}, which is {_text(last)}",
                 end=make_offset(*last),
             )
         page = ranges_pb2.PlanRangeResponse(incarnation=topic.incarnation, partition_id=chain.partition)
@@ -344,7 +344,7 @@ class RangesServicer:
     async def _pieces(
         self, chain: Chain, wanted: tuple[Segment, int, int], cut_bytes: int, until: float
     ) -> tuple[list[ranges_pb2.RangePiece], int | None]:
-        """The pieces of one segment. If these are not all, also the index at which the next page goes on."""
+        """The pieces of one segment. If these are not all, also the index at which the next page continues."""
         segment, from_index, to_index = wanted
         request = ranges_pb2.FindPlacesRequest(
             partition_id=chain.partition,
@@ -429,7 +429,7 @@ class RangesServicer:
         topic = await self._services.topic(name)
         if incarnation and topic.incarnation != incarnation:
             raise PreconditionError(
-                f"topic {name!r} was deleted and made again: its offsets began anew, and the old messages are gone",
+                f"topic {name!r} was deleted and made again: its offsets started over, and the old messages are gone",
                 topic=name,
                 incarnation=topic.incarnation,
             )
@@ -490,10 +490,10 @@ def _segments_between(
 ) -> list[tuple[Segment, int, int]]:
     """The segments from `start` to `end`, each with the indexes where the range begins and ends in it.
 
-    What the range has of lost segments, and where the next page goes on, is written into `page`.
+    What the range has of lost segments, and where the next page continues, is written into `page`.
 
     Raises:
-        OffsetOutOfRangeError: `start` or `end` is an offset behind the end of its segment.
+        OffsetOutOfRangeError: `start` or `end` is an offset after the end of its segment.
     """
     wanted: list[tuple[Segment, int, int]] = []
     for segment in chain.segments[chain.parts.place(start.segment_no) :]:
@@ -506,7 +506,7 @@ def _segments_between(
         elif segment.sealed_len is not None and max(from_index, length) > segment.sealed_len:
             offset = make_offset(segment.no, segment.sealed_len)
             raise OffsetOutOfRangeError(
-                f"segment {segment.no} ends at {format_offset(offset)}: an offset behind that is in no segment",
+                f"segment {segment.no} ends at {format_offset(offset)}: an offset after that is in no segment",
                 end=offset,
             )
         elif from_index < length and len(wanted) == SEGMENTS_MAX:

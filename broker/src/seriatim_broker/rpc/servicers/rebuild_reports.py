@@ -53,16 +53,18 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
 
 
 def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
-    """What a broker told in all its pages.
+    """What a broker reported in all its pages.
 
     Raises:
-        CorruptionError: A record that it told cannot be read.
+        CorruptionError: A record that it reported cannot be read.
     """
     first = pages[0]
     try:
         found = [forms.decode(KnownPartition, known.form) for page in pages for known in page.partitions]
     except forms.FormError as error:
-        raise CorruptionError(f"{name} told what this version does not know, or what is damaged: {error}") from error
+        raise CorruptionError(
+            f"{name} reported what this version does not know, or what is damaged: {error}"
+        ) from error
     chains = {known.chain.partition: known.chain for known in found}
     cursors = {known.chain.partition: known.cursors for known in found}
     writers = {known.chain.partition: known.writers for known in found}

@@ -42,8 +42,8 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
 
     Args:
         services: The broker.
-        addresses: What clients of this port are told about where brokers are.
-        news: Tells that a topic has changed.
+        addresses: What clients of this port learn about where brokers are.
+        news: Shows that a topic has changed.
         stream_port: Where these clients reach this broker's port for streams over TCP; 0: it has none for them.
     """
 
@@ -89,12 +89,12 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         )
 
     async def _share(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Read, together with all calls that want the same in this turn of the loop. A later call reads anew.
+        """Read, together with all calls that want the same in this turn of the loop. A later call reads again.
 
         Without it: 1. 1,000 clients wait for news of a topic with 64 partitions. 2. The topic grows, and wakes them. 3.
         This broker makes the same answer 1,000 times, and for seconds it does nothing else: it seems to be dead.
 
-        If a call is cancelled, the read goes on for the others.
+        If a call is cancelled, the read continues for the others.
         """
         task = self._shared.get(key)
         if task is None or task.done():

@@ -43,7 +43,7 @@ class AppendStream:
 
     Args:
         services: The broker.
-        addresses: What the client is told about where brokers are.
+        addresses: What is reported to the client about where brokers are.
         hello: The client's hello.
         wake: Called when `next_frame` has something.
 
@@ -150,8 +150,8 @@ class AppendStream:
         if overload is not None:
             return overload
         # Rule `only-readable` (I1): a body that readers cannot take apart is not stored. Without it:
-        #   1. A client sends a batch whose offsets point behind its data. It is acknowledged.
-        #   2. Arrow reads behind the data, in each broker and in each program that gets the batch. Either keys have
+        #   1. A client sends a batch whose offsets point after its data. It is acknowledged.
+        #   2. Arrow reads after the data, in each broker and in each program that gets the batch. Either keys have
         #      the memory of that process, or the process ends.
         #   3. The broker that starts again, or the next one that serves the consumer group, reads the batch again.
         is_piece = header.flags & _PIECE == _PIECE and header.message_count == 1  # of a manifest: it is no Arrow batch
@@ -178,8 +178,9 @@ class AppendStream:
         error = refusal(limits, len(body), services.bodies.largest_message(body, header.message_count))
         if error is None or is_staged or services.topic_limits.is_current():
             return error
-        # Without it: 1. This broker is cut off from the coordinator, and goes on as a master. 2. A person raises the
-        # limit of the topic. 3. This broker fails the messages of producers that know the new limit, for hours.
+        # Without it: 1. This broker is cut off from the coordinator, and continues as a master. 2. An administrator
+        # raises the limit of the topic. 3. This broker fails the messages of producers that know the new limit, for
+        # hours.
         return OverloadedError(
             "a message is over the limit that this broker knows, and the coordinator does not tell it whether that was "
             "raised: nothing was stored; the producer sends it again",
@@ -242,7 +243,7 @@ class AppendStream:
         self._wake()
 
     def _count(self, header: BatchHeader) -> None:
-        """A batch was accepted. One that is refused does not count, and is told by `refused`."""
+        """A batch was accepted. One that is refused does not count, and is reported by `refused`."""
         counters, size = self._services.counters, len(header.raw) + header.body_length
         counters.appended_batches += 1
         counters.appended_messages += header.message_count

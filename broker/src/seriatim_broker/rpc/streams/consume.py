@@ -53,7 +53,7 @@ from ..calls.services import Services, check_group
 IN_FLIGHT_DEFAULT = 1_000
 IN_FLIGHT_MAX = 100_000
 ROWS_MAX = 100_000
-"""At most so many rows are in one request of a consumer."""
+"""Maximum number of rows that are in one request of a consumer."""
 
 REQUEST_BYTES_MAX = 4 << 20
 """A longer request is refused before it is parsed. `ROWS_MAX` rows have 2 MiB at most. A row of one byte takes 8 bytes
@@ -63,16 +63,16 @@ PARTITIONS_MAX = 20_000
 """A consumer that says that it reads more partitions of one topic is not counted when partitions are spread."""
 
 SUBSCRIPTIONS_MAX = 100_000
-"""At most so many subscriptions are open on one stream. A topic has 20,000 partitions at most."""
+"""Maximum number of subscriptions that are open on one stream. A topic has 20,000 partitions at most."""
 
 
 AHEAD_BYTES_MAX = 16 << 20
-"""At most so many bytes are read for a consumer and wait for its connection. Its credit may be larger, because it also
-has what is on the way. Without it: 1. A consumer far away has 200 MiB of credit. 2. Its network becomes slow. 3. The
-broker reads 200 MiB for it, and keeps them."""
+"""Maximum number of bytes that are read for a consumer and wait for its connection. Its credit may be larger, because
+it also has what is on the way. Without it: 1. A consumer far away has 200 MiB of credit. 2. Its network becomes slow.
+3. The broker reads 200 MiB for it, and keeps them."""
 
 CONFIRM_S = 0.5
-"""A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
+"""A confirmation of single acknowledgements waits this long for messages to leave with it, because a frame of its own
 costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
 
 
@@ -81,7 +81,7 @@ class ConsumeStream:
 
     Args:
         services: The broker.
-        addresses: What the client is told about where brokers are.
+        addresses: What is reported to the client about where brokers are.
         hello: The consumer's hello.
         wake: Called when `next_frame` has something.
 

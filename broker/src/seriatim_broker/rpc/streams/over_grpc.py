@@ -27,7 +27,7 @@ class GrpcStreams:
 
     Args:
         services: The broker.
-        addresses: What clients of this port are told about where brokers are.
+        addresses: What clients of this port learn about where brokers are.
     """
 
     def __init__(self, services: Services, addresses: Addresses) -> None:

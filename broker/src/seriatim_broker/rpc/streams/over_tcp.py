@@ -35,11 +35,11 @@ WAITING_COUNT_MAX: Final = 1024
 """Accepted connections that have sent no hello. When a broker group is lost, all its clients come at once."""
 
 BEHIND_COUNT_MAX: Final = 100_000
-"""If so many answers and events wait because the client does not read, nothing more is taken from it. The batches of
+"""If this many answers and events wait because the client does not read, nothing more is taken from it. The batches of
 deliveries have a limit of their own, the client's credit."""
 
 LINGER_S: Final = 1.0
-"""After the last frame the broker waits so long for the client to end the connection, and then ends it."""
+"""After the last frame the broker waits this long for the client to end the connection, and then ends it."""
 
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 """A client whose machine has vanished holds its stream for a minute: seconds until the first probe and between probes,
@@ -187,7 +187,7 @@ class TcpStreams:
 
     Args:
         services: The broker.
-        addresses: What clients of this port are told about where brokers are.
+        addresses: What clients of this port learn about where brokers are.
         tls: Makes the contexts of TLS; None: plain text.
     """
 
@@ -207,7 +207,7 @@ class TcpStreams:
         return await self.listening.start(address)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more streams, and end all: their clients are told so. After `grace_s` all connections are closed."""
+        """Take no more streams, and end all: their clients are notified. After `grace_s` all connections are closed."""
         self.listening.stop_accepting()
         for connection in list(self._connections):
             connection.stop(NotServingError("this broker is stopping: ask another one"))

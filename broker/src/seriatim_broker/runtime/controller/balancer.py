@@ -1,4 +1,5 @@
-"""What the controller does about balance: it measures every `interval_s`, or if a person asks, and moves open segments.
+"""What the controller does about balance: it measures every `interval_s`, or if an administrator asks, and moves open
+segments.
 
 `core.control.balance` decides what should move. This module asks the masters what they took, finds out which broker
 groups are steady, and makes the moves. It makes one planned switch at a time, at most `moves_per_s`. Before each move
@@ -40,7 +41,7 @@ MOVE_DEADLINE_S = 3.0
 """A planned switch takes some milliseconds, or is dropped after twice `planned_switch_ms`."""
 
 FAILURES_MAX = 3
-"""If so many moves fail in a row, the rest of the plan is given up. The next scan may know what is wrong."""
+"""If this many moves fail in a row, the rest of the plan is given up. The next scan may know what is wrong."""
 
 _log = structlog.get_logger(__name__)
 
@@ -50,10 +51,10 @@ class BalancerSettings:
     """When and how fast open segments are moved.
 
     Attributes:
-        interval_s: Seconds between two scans. 0: only when a person asks.
+        interval_s: Seconds between two scans. 0: only when an administrator asks.
         moves_per_s: Planned switches a second, at most.
-        threshold: Moves begin when the highest load is more than this above the mean, as a ratio. They go on until it
-            is at most half of this above the mean.
+        threshold: Moves begin when the highest load is more than this above the mean, as a ratio. They continue until
+            it is at most half of this above the mean.
         floor_bytes_per_s: If the mean load of a broker group is below this, nothing is moved.
         steady_s: A broker group gives and takes open segments only if none of its members came, went or restarted
             within this time. A partition is moved only if its segment has been open for at least this time.
@@ -90,7 +91,7 @@ class Look:
 
 @dataclass(eq=False)
 class Balancer:
-    """A duty of the elected broker, until cancelled. `ask` answers a person."""
+    """A duty of the elected broker, until cancelled. `ask` answers an administrator."""
 
     _coordinator: Coordinator
     _keys: Keys
@@ -114,7 +115,7 @@ class Balancer:
     # ---- the duty ----
 
     async def run(self) -> None:
-        """Scan every `interval_s`, and carry out the moves that follow, or those that a person asked for."""
+        """Scan every `interval_s`, and carry out the moves that follow, or those that an administrator asked for."""
         self._known.clear()  # this broker has not seen what happened before it was elected
         self._note_broker_groups()
         self._asked.clear()
@@ -139,7 +140,8 @@ class Balancer:
         return moves
 
     async def ask(self, *, run: bool) -> Look:
-        """The plan for a person. It moves open segments if the excess is above `threshold` / 2. With `run`, begin."""
+        """The plan for an administrator. It moves open segments if the excess is above `threshold` / 2. With `run`,
+        begin."""
         if self._is_moving or self._asked.is_set():
             return Look((), {}, (), (), "open segments are being moved at this moment: look again in a minute")
         threshold = self._settings.threshold
@@ -195,7 +197,7 @@ class Balancer:
             if spec.intent is not Intent.ACTIVE:
                 reasons.append(f"{name} is {spec.intent.value}")
             elif len(members) < 2 or not all(map(self._is_there, members)):
-                reasons.append(f"{name} is not whole")
+                reasons.append(f"{name} is not complete")
             elif steady_s < self._settings.steady_s:
                 reasons.append(f"{name} changed {steady_s:.0f} s ago: left alone for {self._settings.steady_s:g} s")
             else:

@@ -1,4 +1,5 @@
-"""Broker groups, as people and the operator see and change them: intent, weight, and what each broker group holds.
+"""Broker groups, as administrators and the operator see and change them: intent, weight, and what each broker group
+holds.
 
 Each call here is one read or one transaction. The broker that was asked makes it. The controller does what follows from
 an intent (`drainer`).
@@ -34,8 +35,8 @@ _log = structlog.get_logger(__name__)
 class Count:
     """What a broker group holds: open segments, and all segments of which it holds a copy or a part.
 
-    `waits_for`: if the broker group is cordoned or drained, what keeps something on it, as a text for people. Empty if
-    nothing does.
+    `waits_for`: if the broker group is cordoned or drained, what keeps something on it, as human-readable text. Empty
+    if nothing does.
     """
 
     open_segments: int = 0
@@ -53,7 +54,7 @@ class BrokerGroupView:
 
 
 def broker_group_in(broker: str) -> str:
-    """The broker group that the name of a broker tells, if its member record is gone."""
+    """The broker group that the name of a broker reports, if its member record is gone."""
     return broker.rpartition("-")[0]
 
 

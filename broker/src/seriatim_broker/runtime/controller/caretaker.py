@@ -61,7 +61,7 @@ class CaretakerSettings:
     """Times of the controller.
 
     Attributes:
-        heal_after_s: If a member was away for so long, its sealed segments are copied to another broker.
+        heal_after_s: If a member was away for this long, its sealed segments are copied to another broker.
         min_copies: Copies that a sealed segment should have.
         deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
         tidy_s: Seconds between two passes of `cleanup`.
@@ -220,7 +220,7 @@ class Caretaker:
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in holders(segment)} - registered
             gone = dead | replaced
-            # Segments that cannot be copied yet count too: nothing else tells that one was sealed or a member is back.
+            # Segments that cannot be copied yet count too: nothing else shows that one was sealed or a member is back.
             wanted += sum(wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
             for heal in plan_heals(chain, gone, live, min_copies=self._settings.min_copies):
                 begun += 1

@@ -5,7 +5,8 @@ It also raises the format level, once all brokers know it.
 **Death certificates.** A certificate of run R of a disk says that R and all runs of that disk before it have ended,
 because a run begins only when the one before has ended. So a certificate can go if there is one of a later run of the
 same disk. A switch that asks for R's certificate accepts the later one. In the end one certificate stays for each disk
-that there ever was. People may want to read the newest ones, so each is kept for at least `CERTIFICATE_KEPT_S` (1 h).
+that there ever was. Administrators may want to read the newest ones, so each is kept for at least `CERTIFICATE_KEPT_S`
+(1 h).
 
 A pass examines all certificates and removes at most `REMOVED_AT_ONCE_MAX` (100). Each transaction compares the
 certificate that makes the others superfluous, and the election.

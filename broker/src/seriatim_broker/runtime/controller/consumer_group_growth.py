@@ -16,7 +16,7 @@ it:
 Rule `settings-follow-growth`: the new cursors have the settings of the group. Without it:
   1. Group g is key_ordered, and parks keys after 3 attempts. Its topic grows by one partition.
   2. The cursor there has the default policy.
-  3. A message fails there: it is tried for ever, and people wait for a parked key that never comes.
+  3. A message fails there: it is tried for ever, and administrators wait for a parked key that never comes.
 
 Rule `growth-sees-groups`: a group that is made while the controller looks for groups is found too. Without it:
   1. The controller looks through the cursors of partition 0, and finds none of group g.

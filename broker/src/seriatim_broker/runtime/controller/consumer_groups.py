@@ -112,7 +112,7 @@ class ConsumerGroupCursors:
         """Have the consumer group begin at (segment, index) of each partition, with these settings.
 
         `chains`: of the partitions, read after the cursors, unless they are new: no token was given on a new one.
-        `is_given`: the controller extends the group to new partitions, and need not be told of its own writes.
+        `is_given`: the controller extends the group to new partitions, and need not be notified of its own writes.
 
         Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 

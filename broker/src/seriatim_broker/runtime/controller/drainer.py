@@ -124,8 +124,8 @@ class Drainer:
 
         # Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE). The server checks them again before it writes
         # (`core.control.leaving`). Without them: 1. Of the members that stay, one has all of the segment, and the other
-        # one is listed and still copying. 2. The leaving members leave the record. 3. The disk with the only whole copy
-        # is lost, and acknowledged messages with it.
+        # one is listed and still copying. 2. The leaving members leave the record. 3. The disk with the only complete
+        # copy is lost, and acknowledged messages with it.
         release = plan_release(chain, is_leaving, self._is_there, min_copies=self._min_copies)
         if release is not None:
             yield release

@@ -7,9 +7,9 @@
   (`core.values.deleted`).
 
 The transaction that removes a record also writes what replaces it, and brokers learn from the replacement all that they
-need. So no rule depends on how long a record was kept, or on clocks. Records stay for a time only so that people can
-look at them. Two controllers at once do no harm, because each transaction compares the election, the records that it
-removes, and the record that it raises.
+need. So no rule depends on how long a record was kept, or on clocks. Records stay for a time only so that
+administrators can look at them. Two controllers at once do no harm, because each transaction compares the election, the
+records that it removes, and the record that it raises.
 
 """
 
@@ -43,7 +43,8 @@ REMOVED_PER_PASS = 2000
 """Cursors, and as many tombstones, that one pass removes: 20 transactions for each kind."""
 
 PARTITIONS_PER_PASS = 200
-"""Partitions whose cursors are listed in one pass; the next pass goes on with the next ones. 10,000 take 50 passes."""
+"""Partitions whose cursors are listed in one pass; the next pass continues with the next ones. 10,000 take 50
+passes."""
 
 ITEMS_AT_ONCE = 1000
 """Cursors that are examined before the event loop has its turn: some milliseconds."""
@@ -189,8 +190,8 @@ def _is_due(record: CursorRecord, until_ms: float, away_ms: float | None) -> boo
     """Whether a cursor is of no use any more: deleted before `until_ms`, or nothing has happened to it since `away_ms`.
 
     Nothing depends on when a deleted cursor goes, so the clock of this broker counts. One that is in use must stay
-    (rule `earliest-clock`); `away_ms` is None if that cannot be told. Of a broadcast group, the server notes once a day
-    that the consumer is there (`core.consumers.groups.cursor_notes`).
+    (rule `earliest-clock`); `away_ms` is None if that cannot be reported. Of a broadcast group, the server notes once a
+    day that the consumer is there (`core.consumers.groups.cursor_notes`).
     """
     if record.deleted:
         return record.deleted_at_ms <= until_ms

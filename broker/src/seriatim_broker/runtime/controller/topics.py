@@ -60,7 +60,7 @@ CREATE_RETRIES = 20
 RETRY_S = 0.1
 GROUP_TRIES_MAX = 20
 """Tries to let new partitions belong to their topic. A try fails if a consumer group is made at the same time. If one
-is made within each try, the partitions are added all the same, and the groups are looked for once more behind it."""
+is made within each try, the partitions are added all the same, and the groups are looked for once more after it."""
 
 AGAIN_S_MIN, AGAIN_S_MAX = 1.0, 30.0
 """Seconds until the controller tries again what it left half done. They double as long as it fails."""
@@ -121,7 +121,7 @@ class Topics:
         Raises:
             TopicExistsError: There is another topic with that name.
             NotServingError: This broker is not the controller.
-            DeadlineExceededError: The topic is not complete yet. The controller goes on with it.
+            DeadlineExceededError: The topic is not complete yet. The controller continues with it.
         """
         new = incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes)
         with self._goes_on():
@@ -155,7 +155,7 @@ class Topics:
             PreconditionError: Another incarnation has the name, or `change` refused.
             BadRequestError: The topic has more partitions already.
             NotServingError: This broker is not the controller, or the topic is being made.
-            DeadlineExceededError: The partitions are not complete yet. The controller goes on with them.
+            DeadlineExceededError: The partitions are not complete yet. The controller continues with them.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
@@ -175,7 +175,7 @@ class Topics:
         await asyncio.wait((finishing,), timeout=max(0.0, deadline_s))
         if not finishing.done():
             raise DeadlineExceededError(
-                f"topic {record.name!r} is not complete yet; the controller goes on with it", topic=record.name
+                f"topic {record.name!r} is not complete yet; the controller continues with it", topic=record.name
             )
         if finishing.cancelled():
             raise NotServingError("this broker is not the controller any more")
@@ -187,7 +187,7 @@ class Topics:
     def _begin_finishing(
         self, record: records_pb2.TopicRecord
     ) -> asyncio.Task[records_pb2.TopicRecord | SeriatimError]:
-        """Start the task that makes the rest of a topic. It goes on if the caller does not wait any more."""
+        """Start the task that makes the rest of a topic. It continues if the caller does not wait any more."""
         if self._group is None:
             raise NotServingError("this broker is not the controller")
 
@@ -211,7 +211,7 @@ class Topics:
 
         A deletion that failed half way is continued. A topic whose creation failed half way, or is under way, is
         deleted too: no more partitions of it are made, because the transaction that makes one compares its tombstone.
-        If the call is cancelled after the record says DELETING, the next controller goes on.
+        If the call is cancelled after the record says DELETING, the next controller continues.
 
         Args:
             name: Of the topic.
@@ -517,7 +517,7 @@ def _check_is_meant(record: records_pb2.TopicRecord, incarnation: str | None) ->
 def _check_same(record: records_pb2.TopicRecord, incarnation: str | None) -> None:
     if incarnation not in (None, record.incarnation):
         raise PreconditionError(
-            f"topic {record.name!r} was deleted and made anew: it is {record.incarnation}", topic=record.name
+            f"topic {record.name!r} was deleted and recreated: it is {record.incarnation}", topic=record.name
         )
 
 

@@ -43,7 +43,7 @@ AT_ONCE_MAX = 16
 that is away."""
 
 ROUND_SHARE = 50
-"""If many wait, at least one of so many is tried at once. A try takes 30 s, so each has its turn within half an hour.
+"""If many wait, at least one of this many is tried at once. A try takes 30 s, so each has its turn within half an hour.
 
 Rule `each-has-its-turn` (I9): masters remember a writer for an hour after the last question. Without it:
   1. 3,000 publications wait for a disk. Each has its rows in some partitions. 16 at once for 30 s each: a round takes
@@ -53,7 +53,7 @@ Rule `each-has-its-turn` (I9): masters remember a writer for an hour after the l
 """
 
 OVERDUE_S = 20
-"""One that was tried often is as urgent as a new one when it is overdue by so many times its pause, which is 30 s."""
+"""One that was tried often is as urgent as a new one when it is overdue by this many times its pause, which is 30 s."""
 
 RECORDS_PER_TURN = 1000
 """Records that are read before the event loop has its turn: some milliseconds."""

@@ -8,8 +8,8 @@ come back.
 A page is written only in a transaction that compares the record's revision and also writes the record. So the record's
 revision covers all pages: a broker that has read the pages at that revision knows the chain, and a broker whose
 comparison failed wrote nothing anywhere. Therefore an UNSETTLED segment may be in a page like any other. Its settlement
-writes its page, and the segments behind it whose positions are known now, in one transaction with the record. (If an
-UNSETTLED segment had to stay in the record, all segments behind it would stay too, and the record could grow over the
+writes its page, and the segments after it whose positions are known now, in one transaction with the record. (If an
+UNSETTLED segment had to stay in the record, all segments after it would stay too, and the record could grow over the
 limit.)
 
 The core's chain does not have everything. `ChainArchive` remembers the rest from the last read or write of a partition:
@@ -132,7 +132,7 @@ class ChainArchive:
             value: The record.
             revision: The revision of its key.
             pages: Values of pages.
-            numbers: The numbers of these pages, as `unread` told them; None: all pages.
+            numbers: The numbers of these pages, as `unread` reported them; None: all pages.
 
         Raises:
             CorruptionError: The value is no chain record, or these are not its pages.
@@ -195,7 +195,7 @@ class ChainArchive:
 
         Rule `old-pages-stay` (CORE): a page that changed is written together with the record. Without it:
           1. Segment 3 is UNSETTLED and in a page. It is settled.
-          2. The record is written, and says that the chain goes on. The page still says UNSETTLED.
+          2. The record is written, and says that the chain continues. The page still says UNSETTLED.
           3. A broker that reads both holds a chain that never existed.
         """
         kept = self._kept.get(chain.partition, _NOTHING_KEPT)

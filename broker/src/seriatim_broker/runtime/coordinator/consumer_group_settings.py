@@ -6,7 +6,7 @@ on another one, its server makes the cursor there.
 Rule `settings-follow-joins`: the new cursor has the settings of the group. Without it:
   1. Group g is made on partition 1: key_ordered, and it parks keys after 3 attempts.
   2. A consumer that reads all partitions joins partition 0. The cursor there has the default policy.
-  3. A message fails there: it is tried for ever, and people wait for a parked key that never comes.
+  3. A message fails there: it is tried for ever, and administrators wait for a parked key that never comes.
 """
 
 from __future__ import annotations

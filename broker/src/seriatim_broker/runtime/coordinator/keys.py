@@ -152,7 +152,7 @@ class Keys:
         return f"{self.prefix}cursors-made/{topic}"
 
     def lost_disk(self, member: MemberId) -> str:
-        """A person's declaration that a disk is lost for good."""
+        """An administrator's declaration that a disk is lost for good."""
         return f"{self.prefix}lost-disks/{member.broker}/{member.incarnation}"
 
     @property

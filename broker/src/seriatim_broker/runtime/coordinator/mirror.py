@@ -17,7 +17,7 @@ RETRY_S = 0.2
 _log = structlog.get_logger(__name__)
 
 Changed = Callable[[Mapping[str, bytes], Sequence[str]], None]
-"""Called with the whole copy and the keys that changed (made, written or deleted) since the last call."""
+"""Called with the complete copy and the keys that changed (made, written or deleted) since the last call."""
 
 
 async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_per_call_max: int | None = None) -> None:
@@ -28,8 +28,8 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
         prefix: Of the keys.
         changed: Called with the copy and the keys that changed. The first call names all keys. It is made even if there
             are none.
-        keys_per_call_max: At most so many keys are named in one call; everything else has its turn between calls. None:
-            no limit.
+        keys_per_call_max: Maximum number of keys that are named in one call; everything else has its turn between
+            calls. None: no limit.
     """
     values: dict[str, bytes] = {}
     first = True

@@ -25,7 +25,7 @@ class RebuiltWatches:
     Rule `rebuilt-is-listed` (I13): copies are listed again after a rebuild. Without it:
       1. A broker's copy of the members is of revision 900. The coordinator loses its data, and is rebuilt.
       2. Another broker starts again. Its new run and address are written at revision 60.
-      3. The first broker learns neither before revision 900 comes again. Until then it tells clients the old address.
+      3. The first broker learns neither before revision 900 comes again. Until then it sends clients the old address.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:

@@ -194,7 +194,7 @@ def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
 
 
 def record_name(record: records_pb2.ChainRecord) -> str:
-    """What the partition of a chain record is called, for people."""
+    """What the partition of a chain record is called, for humans."""
     return partition_name(record.topic, record.partition)
 
 

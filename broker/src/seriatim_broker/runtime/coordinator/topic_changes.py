@@ -98,7 +98,7 @@ class TopicChanges:
                 await woken
         except TimeoutError:
             # 1. This broker is cut off from the coordinator. Its watch tries again and again, and says nothing. 2. The
-            # topic grows. 3. A consumer that waits here must not be told for hours that nothing has changed.
+            # topic grows. 3. A consumer that waits here must not be notified for hours that nothing has changed.
             return self._is_connected()
         finally:
             self._waiting_count -= 1

@@ -154,7 +154,7 @@ class TopicWatcher:
             self._first.discard(name)
         return len(summary.chains)
 
-    # ---- told by the mirror ----
+    # ---- reported by the mirror ----
 
     def begin(self, topics: dict[str, records_pb2.TopicRecord], chains: dict[int, broker_pb2.ChainSummary]) -> None:
         """Everything has been listed. The mirror keeps the two dictionaries current."""
@@ -344,7 +344,7 @@ class WatchedTopics:
                 watcher.topic_changed(owner, (partition,))
 
     def _drop_chain(self, partition: int) -> None:
-        """Do not tell watchers: the topic is being deleted, and its own event says so."""
+        """Do not notify watchers: the topic is being deleted, and its own event says so."""
         self._chains.pop(partition, None)
         self._revisions.pop(partition, None)
         self._stand(partition, None)

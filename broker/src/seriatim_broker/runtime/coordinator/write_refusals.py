@@ -1,9 +1,9 @@
 """Whether the coordinator takes writes. The broker learns it from refused writes, and probes until one is taken again.
 
 If a coordinator answers reads and refuses writes (etcd over its quota, a right that was taken away), it refuses the
-next write too, until a person acts. So the first such refusal is logged once, and the core is told to hold its writes
-back. Then the broker writes one small key of its own after 0.5 s, and again after pauses that double up to 5 s. The
-first write that is taken ends this.
+next write too, until an administrator acts. So the first such refusal is logged once, and the core is told to hold its
+writes back. Then the broker writes one small key of its own after 0.5 s, and again after pauses that double up to 5 s.
+The first write that is taken ends this.
 
 A write that is refused for its own content (too large) does not come here, because it says nothing about other writes.
 """
@@ -53,7 +53,7 @@ class WriteRefusals:
 
     @property
     def warning(self) -> str:
-        """A text for people: that it refuses, for how long, and why. Empty if it does not."""
+        """A human-readable text: that it refuses, for how long, and why. Empty if it does not."""
         if not self._text:
             return ""
         for_s = (self._clock.monotonic_us() - self._since_us) // 1_000_000

@@ -437,7 +437,7 @@ class CoordinatorRequests:
     def _is_out_of_date(self, effect: WriteChain) -> bool:
         """Answer a write if a later record is known by now. Then nothing is sent.
 
-        Rule `out-of-date` (I7): the later record was read here, or another member told it while the write waited.
+        Rule `out-of-date` (I7): the later record was read here, or another member reported it while the write waited.
         Without it:
           1. A switch of this broker waits behind a write whose outcome is not known yet.
           2. Another broker opens the segment, and acknowledges messages in it.
@@ -454,7 +454,7 @@ class CoordinatorRequests:
         """Remember the layout of a chain in the coordinator."""
         try:
             self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages, whole.numbers)
-        except PagesNeededError:  # a held page has changed. The write would fail too, and the core makes it anew
+        except PagesNeededError:  # a held page has changed. The write would fail too, and the core recreates it
             self._archive.forget(partition_of(whole.item.key))
 
     def _prepare(self, effect: WriteChain) -> _ChainWrite:
@@ -466,9 +466,10 @@ class CoordinatorRequests:
         if effect.revision or effect.chain.epoch > 1:
             # Rule `epoch-compare` (I7): a record is only written over the record of the chain epoch before. Without it:
             # 1. A broker knows the chain record at epoch 4 and revision 32. 2. The coordinator is restored as it was at
-            # revision 20, and counts on from there. 3. A person rebuilds the record, at epoch 5. That is revision 32
-            # again. 4. The broker, which has not read since, adds a member to an older segment: its transaction is
-            # carried out, and the record that was rebuilt is lost, with the segments that this broker did not know.
+            # revision 20, and counts on from there. 3. An administrator rebuilds the record, at epoch 5. That is
+            # revision 32 again. 4. The broker, which has not read since, adds a member to an older segment: its
+            # transaction is carried out, and the record that was rebuilt is lost, with the segments that this broker
+            # did not know.
             # Likewise without a revision. 1. A broker starts, knows epoch 4 from its disk, and could not read so far.
             # 2. The coordinator comes back empty. 3. The broker adds a member: where no record is, it writes epoch 5,
             # and the rebuild finds a record that only this broker's disk vouches for.
@@ -476,7 +477,7 @@ class CoordinatorRequests:
         if effect.certificate is not None:
             # Rule `certificate-compare` (I7): a segment is opened over only while the certificate is there. Without
             # it: 1. The switcher has no proof that the master's run has ended. 2. It opens segment 3. 3. The master of
-            # segment 2 is only unreachable, and goes on acknowledging. 4. A message that is sent after an
+            # segment 2 is only unreachable, and keeps acknowledging. 4. A message that is sent after an
             # acknowledgement in segment 3 is stored in segment 2, before it.
             compares.append(present(self._keys.certificate(effect.certificate)))
         if effect.cursors_revision:

@@ -7,7 +7,7 @@ disk took them. Otherwise it is submitted at once (a slave that writes one batch
 
 Nothing here decides anything. A step that fails is a bug of the product, and ends the process. So does every other
 failure in a callback of the event loop: a submit, a timer, a report that writes are durable. Otherwise the loop would
-log it and go on. Then writes would never be reported, and the core would wait for them.
+log it and continue. Then writes would never be reported, and the core would wait for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READS_IN_FLIGHT_MAX = 32
 """Reads of the log at once; others wait in order. Each is at most a delivery of 2 MiB or a copy of 1 MiB."""
 
 SLICE_US = 4_000
-"""Posted events are stepped for so long, and then everything else in the event loop has its turn. So a thousand
+"""Posted events are stepped for this long, and then everything else in the event loop has its turn. So a thousand
 switches at once do not hold up a heartbeat or a batch of another partition."""
 
 SLOW_STEP_US = 50_000
@@ -49,7 +49,7 @@ STORY_EVENTS = 20
 """How many events the log line names when a step fails."""
 
 ERROR_NOTES = frozenset({"older_disk", "disk_contradicts_chain"})
-"""Notes that are logged as errors, because acknowledged messages are missing from the order. The others tell what a
+"""Notes that are logged as errors, because acknowledged messages are missing from the order. The others say what a
 broker does."""
 
 _log = structlog.get_logger(__name__)
@@ -115,7 +115,7 @@ class Driver:
     Args:
         core: Not started yet.
         storage: Recovered already.
-        clock: This process's clocks. The core is told their times.
+        clock: This process's clocks. The core is sent their times.
         counters: Take the counts.
         die: Called once with the error when a step fails. It must end the process. Nothing is fed afterwards.
         bodies: Looks into the bodies of batches.
@@ -337,7 +337,7 @@ class Driver:
         self._streams.pop(stream, None)
 
     def on_note(self, take: Callable[[fx.Note], None]) -> None:
-        """Also call `take` with each note of the core, which are events for people."""
+        """Also call `take` with each note of the core, which are events for humans."""
         self._notes.append(take)
 
     def on_fetch(self, fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]]) -> None:

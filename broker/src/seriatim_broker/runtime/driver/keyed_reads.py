@@ -30,11 +30,11 @@ from .retry_cache import RetryCache
 CACHE_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
 TAKEN_BYTES_MAX: Final = 16 << 20
-"""A read of messages that are not in memory stops when they have so many bytes. A frame has at most 2 MiB of them."""
+"""A read of messages that are not in memory stops when they have this many bytes. A frame has at most 2 MiB of them."""
 
 HELD_BYTES_MAX: Final = 16 << 20
-"""A read of messages from many batches holds so many bytes of opened batches. Of the others it takes its messages out,
-because 1,000 messages may lie in 1,000 batches of 1 MiB."""
+"""A read of messages from many batches holds this many bytes of opened batches. Of the others it takes its messages
+out, because 1,000 messages may lie in 1,000 batches of 1 MiB."""
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class KeyedReads:
         self.retry_cache = RetryCache(retry_cache_bytes_max, is_needed)
 
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
-        """The keys of the batches that the effect asks for, without those behind one that cannot be read."""
+        """The keys of the batches that the effect asks for, without those after one that cannot be read."""
         columns: list[KeyColumn] = []
         try:
             batches = await self._storage.read(
@@ -136,7 +136,7 @@ class KeyedReads:
             return RowsRead(effect.serial, None, isinstance(exc, CorruptionError))
 
     def _first_that_fit(self, parts: Sequence[_Part], bytes_max: int) -> tuple[list[_Part], int, bool]:
-        """The first messages that have at most so many bytes, how many they are, and whether others do not fit.
+        """The first messages that have at most this many bytes, how many they are, and whether others do not fit.
 
         The first message always fits: a message that is larger comes alone.
         """

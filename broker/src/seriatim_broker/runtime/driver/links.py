@@ -8,7 +8,7 @@ peer's hello (then it confirms), and the acceptor when it has the confirmation.
     acceptor   If the peer dialed its present link too, it uses the newer connection.
                If it dialed its present link itself, it keeps that link if its own name is lower and the link is young:
                the two dials crossed, and the peer decides the same. Otherwise it uses the new connection, because the
-               peer lost the link and dialed anew.
+               peer lost the link and dialed again.
 
 A connection of another run of the peer always replaces the link, because the old process is gone. Both sides refuse a
 run that was dismissed (its end is certified, or its slot has another disk). Otherwise it would take the place of the
@@ -93,7 +93,7 @@ class Links:
         chance: Spreads the pauses between tries.
         is_dismissed: Whether a run may not take part any more. No link to it is made or kept.
         failed: Called with an exception that is a bug here. It must end the process, because a link whose task has
-            ended is never made anew.
+            ended is never recreated.
     """
 
     _broker: str
@@ -136,7 +136,7 @@ class Links:
         peer.connection.send(message)
 
     def disconnect(self, broker: str, session: int) -> None:
-        """Break the link if it still has that session. It is made anew if it is wanted."""
+        """Break the link if it still has that session. It is recreated if it is wanted."""
         peer = self._peers.get(broker)
         if peer is not None and peer.connection is not None and peer.session == session:
             self._drop(peer, "silent")
@@ -253,7 +253,7 @@ class Links:
         self._emit(LinkUp(peer.broker, who.member, who.member_run, peer.session, who.forms))
 
     def _drop(self, peer: _Peer, reason: str) -> None:
-        """Stop using the connection, and tell the core at once."""
+        """Stop using the connection, and notify the core at once."""
         assert peer.connection is not None
         connection, peer.connection = peer.connection, None
         peer.ended.set()

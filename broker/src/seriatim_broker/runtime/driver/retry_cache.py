@@ -18,13 +18,13 @@ from seriatim_api.ids import PartitionId
 
 CACHE_BYTES_MAX: Final = 16 << 20
 OVERHEAD_BYTES: Final = 400
-"""An entry takes about so many bytes beside its message: its key, its time, and the places in the table."""
+"""An entry takes about this many bytes beside its message: its key, its time, and the places in the table."""
 
 DELAY_S_MAX: Final = 600.0
 """Messages with a longer delay are not kept: one read of the disk in ten minutes costs nothing."""
 
 GRACE_S: Final = 60.0
-"""A message is kept for so long after its delay, or after it was read for an attempt."""
+"""A message is kept for this long after its delay, or after it was read for an attempt."""
 
 SWEEP_S: Final = 10.0
 
@@ -65,7 +65,7 @@ class RetryCache:
         return found[0]
 
     def put(self, partition: PartitionId, offset: int, body: bytes, after_s: float) -> None:
-        """Keep a message that comes again after so many seconds; b"": keep it when it is read for that."""
+        """Keep a message that comes again after this many seconds; b"": keep it when it is read for that."""
         place, until = (partition, offset), _now() + after_s + GRACE_S
         before = self._kept.get(place)
         if before is not None:
@@ -97,7 +97,7 @@ class RetryCache:
     def _sweep(self) -> None:
         """Let go of messages whose time is over, and of those of partitions that this broker does not serve any more.
 
-        Nothing tells when a message is acknowledged, a consumer group is deleted, or a partition moves. Without the
+        Nothing shows when a message is acknowledged, a consumer group is deleted, or a partition moves. Without the
         sweep, messages would stay until others take their place.
         """
         self._timer = None

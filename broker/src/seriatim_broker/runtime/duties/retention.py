@@ -55,20 +55,21 @@ SLACK: Final = 0.05
 """A partition is trimmed when it exceeds a limit by this share."""
 
 LOOKS_BEFORE_END: Final = 10
-"""If an open segment has only messages that are too old, it is ended when it has been open for so many scans."""
+"""If an open segment has only messages that are too old, it is ended when it has been open for this many scans."""
 
 LOOKS_PER_AGE: Final = 6
 """A topic that keeps a minute is scanned every ten seconds. So its disks hold little more than two minutes: the open
-segment, a minute behind it, and these ten seconds."""
+segment, a minute after it, and these ten seconds."""
 
 LOOK_S_MIN: Final = 5.0
 """The shortest time between two scans, however little a topic keeps."""
 
 LOOKS_PER_MEASURE: Final = 5
-"""One of so many scans reads the cursors of each partition's consumer groups, to tell how near retention is to them."""
+"""One of this many scans reads the cursors of each partition's consumer groups, to say how near retention is to
+them."""
 
 ASKED_S: Final = 900.0
-"""If nothing asked for `Retention.unread` for so long, partitions without retention are not scanned."""
+"""If nothing asked for `Retention.unread` for this long, partitions without retention are not scanned."""
 
 PASSED_PER_LOOK: Final = 100
 """Consumer groups of one partition that are moved on in one scan. Each costs a transaction."""
@@ -98,7 +99,7 @@ class RetentionSettings:
             times that, the scans are more frequent.
         segment_age_s_max: An open segment of a topic with retention is ended when it is so old, because a sealed
             segment can be dropped as a whole. Another one begins.
-        segment_size_bytes_max: An open segment of such a topic is also ended when it has so many bytes.
+        segment_size_bytes_max: An open segment of such a topic is also ended when it has this many bytes.
     """
 
     look_s: float = 60.0
@@ -203,7 +204,7 @@ class Retention:
                 del known[id_]
         self.figures = figures_of(tuple(self._retained.values()), tuple(self._near.values()))
 
-    # ---- what people are told ----
+    # ---- what is reported to administrators ----
 
     def unread(self, leads: Callable[[PartitionId], bool]) -> dict[tuple[str, str], Unread]:
         """What each consumer group has not read of the partitions that this broker leads, by topic and consumer group.

@@ -1,4 +1,4 @@
-"""How near retention is to messages that a consumer group has not read. It is a figure for people; no decision uses it.
+"""How near retention is to messages that a consumer group has not read. It is a figure for humans; no decision uses it.
 
 Of the consumer groups of a partition only the one that is furthest behind counts, because its unread messages go first.
 """
@@ -36,7 +36,7 @@ class Nearness(NamedTuple):
 
     Attributes:
         consumer_group: The consumer group that is furthest behind.
-        ratio: The message's age as a part of its limit, or the bytes behind it as a part of theirs, whichever is more.
+        ratio: The message's age as a part of its limit, or the bytes after it as a part of theirs, whichever is more.
             At 1 the message is dropped.
         left_s: Seconds until its age drops it; infinite without such a limit, below 0 when it is due.
     """
@@ -107,7 +107,7 @@ async def nearness(
             return None
         goes_ms, behind_bytes = found.append_time_ms, led.size_bytes - found.bytes_before
     elif segment.state is SegmentState.SEALED:
-        # It goes as a whole: when its last message is old enough, or when the bytes behind it reach the limit.
+        # It goes as a whole: when its last message is old enough, or when the bytes after it reach the limit.
         behind = chain.segments[chain.parts.place(segment.no) + 1 :]
         goes_ms, behind_bytes = segment.sealed_at_ms, _later_bytes(led, behind)
     else:
@@ -125,7 +125,7 @@ class Unread(NamedTuple):
     """What a consumer group has not read of one partition, or of several.
 
     Attributes:
-        messages: Messages behind its place.
+        messages: Messages after its place.
         oldest_ms: The append time of the oldest one, in Unix milliseconds. If that message is in a sealed segment, it
             is the time when that segment was sealed: the message is at least so old. 0: not known.
         partitions: How many partitions these are.
@@ -142,7 +142,7 @@ class Unread(NamedTuple):
 
 
 async def unread_messages(led: Led, readers: Sequence[Reader], find: FindIndex) -> dict[str, Unread]:
-    """What is behind the place of each consumer group that has any such message and that a broker serves.
+    """What is after the place of each consumer group that has any such message and that a broker serves.
 
     Consumers of broadcast groups (`group/consumer`) do not count: those that are gone are not waited for.
 

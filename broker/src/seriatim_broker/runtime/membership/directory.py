@@ -1,6 +1,6 @@
 """Which brokers are in the cluster, how to reach them, and the intents of their broker groups, mirrored.
 
-It mirrors members, live keys, certificates and intents. The core is told the admitted members by broker group, their
+It mirrors members, live keys, certificates and intents. The core is sent the admitted members by broker group, their
 runs, the intents, and which forms all brokers understand (`DirectoryChanged`), and only when one of these changed.
 Addresses and live keys stay here.
 """
@@ -240,7 +240,7 @@ class Directory:
                 self._emit(DropPartitionData(partition_of(key)))
 
     def _deleted_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:
-        """Tell the core the ranges. They may name partitions whose tombstones this broker has never seen."""
+        """Send the core the ranges. They may name partitions whose tombstones this broker has never seen."""
         value = values.get(self._keys.deleted_partitions)
         if value is not None and keys:
             self._emit(DropDeleted(deleted_partitions_from(value)))

@@ -60,7 +60,7 @@ class ExternalAddress:
         try:
             address = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as exc:
-            # The registered address stays: clients that use it go on.
+            # The registered address stays: clients that use it continue.
             if str(exc) != self._problem:
                 self._problem = str(exc)
                 _log.warning("external_address_unreadable", error=self._problem, registered=self._registered or "")

@@ -1,6 +1,7 @@
 """The broker's lease at the coordinator: a hint to other brokers that it runs. The election uses it as well.
 
-Nothing that must hold depends on it. A lease that was lost is granted anew, and the owners of keys under it are told.
+Nothing that must hold depends on it. A lease that was lost is granted again, and the owners of keys under it are
+notified.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Signs of an older copy of the coordinator are an outage, a lower revision, and older member records. So this duty reads
 the broker's own record every 2 s and looks at all three. Two things prove that the coordinator went back: a record
 below the broker's own run, and a revision below the highest that was seen. They prove nothing if the coordinator was
-rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew.
+rebuilt since: the rebuild writes its time into the cluster's record, and revisions start over.
 
-The core is told of a rebuild too, because it may not have noticed that anything was lost. So are the copies of the
+The core is notified of a rebuild too, because it may not have noticed that anything was lost. So are the copies of the
 coordinator's records, which are listed again. The disk keeps the highest
 revision, noted once a minute, and before a decided publication is carried out. After an outage the core also compares
 the chain records of its partitions.
@@ -31,10 +31,10 @@ LOOK_DEADLINE_S = 2.0
 """If a read gets no answer within this time, it counts as an outage."""
 
 NOTE_LOOKS = 30
-"""After so many reads the highest revision is noted on the disk, if it has grown: once a minute."""
+"""After this many reads the highest revision is noted on the disk, if it has grown: once a minute."""
 
 NOTE_DEADLINE_S = 2.0
-"""A decision waits for its note at most twice so long. A disk that hangs is the concern of others."""
+"""A decision waits for its note at most twice this long. A disk that hangs is the concern of others."""
 
 Remember = Callable[[Seen], Awaitable[None]]
 """`remember(seen)`: keep it on the disk. Raises `StorageError` if that fails."""
@@ -131,7 +131,7 @@ class LostRecords:
         Rule `decision-noted` (ALARM): the disk knows the revision of a publication's decision. Without it:
           1. A publication is decided and carried out. All brokers are killed within the minute.
           2. The coordinator is restored as it was some seconds before the decision. No chain has changed since.
-          3. The brokers start, and notice nothing. The program is told the sequence before, and publishes other rows
+          3. The brokers start, and notice nothing. The program is sent the sequence before, and publishes other rows
              under the one that stands.
         """
         if self._problem:
@@ -148,7 +148,7 @@ class LostRecords:
         """How the coordinator's revision contradicts what was seen of it; empty if it does not.
 
         Rule `revision-floor` (ALARM). Without it: 1. An older copy of the coordinator is restored. 2. No chain record
-        changed in between, but cursors, topics and certificates did. 3. Only the revision tells that they are lost.
+        changed in between, but cursors, topics and certificates did. 3. Only the revision shows that they are lost.
         """
         if rebuilt_at_ms < seen.rebuilt_at_ms:
             return "it is a copy from before it was rebuilt"

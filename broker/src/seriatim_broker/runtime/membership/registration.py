@@ -57,7 +57,7 @@ FORMAT_LEVEL_MIN = 3
 
 ISSUER_LATER_RUN = "later-run"
 CERTIFIED_RUNS_MAX = 1000
-"""At most so many earlier runs are certified at a start. Those runs have certified still older ones."""
+"""Maximum number of earlier runs that are certified at a start. Those runs have certified still older ones."""
 
 RETRY_S = 0.2
 
@@ -104,7 +104,7 @@ class Disk(Protocol):
 
     @property
     def suspect_before_run(self) -> int:
-        """The number of the run after the last one that did not end in order; 0: all ended in order."""
+        """The number of the run after the last one that did not end cleanly; 0: all ended cleanly."""
 
     @property
     def has_data(self) -> bool:
@@ -138,7 +138,7 @@ class KnownDisk:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a broker is told about itself.
+    """What is reported to a broker about itself.
 
     Attributes:
         advertise: The address at which clients reach it. Peers use it too, unless they have maps of their own.
@@ -190,7 +190,8 @@ class Identity:
 OpenDisk = Callable[[str, KnownDisk | None, bool], Disk]
 """`open(cluster_id, known, may_replace)`: the directory of this broker, or a `StorageError` that says why not.
 
-An empty directory becomes a new disk if the slot is not known, or if a person said that it may replace the known disk.
+An empty directory becomes a new disk if the slot is not known, or if an administrator said that it may replace the
+known disk.
 """
 
 
@@ -250,7 +251,7 @@ async def join(
             watermarks.check(noted, disk.member, disk.log_end)
         # Rule `run-raised` (I6, ALARM): each start is a new member run. Without it:
         # 1. A master of segment 1 restarts in the run that the record names.
-        # 2. It goes on with segment 1, although it has lost what it had not flushed.
+        # 2. It continues with segment 1, although it has lost what it had not flushed.
         # 3. No certificate can ever tell this process from the one before it.
         run = disk.raise_run()
         is_same = record is not None and record.member.incarnation == disk.member.incarnation
@@ -262,7 +263,8 @@ async def join(
             disk.note_seen(Seen(run, revision, max(cluster.rebuilt_at_ms, disk.seen.rebuilt_at_ms)))
         await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run), clock))
         if record is not None and record.member.incarnation != disk.member.incarnation:
-            # a person started this disk with the explicit setting, and so vouches that the old process has ended
+            # an administrator started this disk with the explicit setting, and so vouches that the old process has
+            # ended
             old = RunId(member_from_record(record.member), record.run)
             evidence = "its slot was given to another disk"
             await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence, clock.wall_ms()))
@@ -286,7 +288,7 @@ async def _refuse_a_copy(
     Rule `ask-the-address` (CERT, I1): the lock of a directory does not keep out a copy of it, and a copy that was made
     within a run has the run's number. Without it:
       1. g0-0 is in run 7. Its directory is copied, and a second process starts with the copy.
-      2. The second process raises the number to 8, registers, and certifies that run 7 has ended. Run 7 goes on
+      2. The second process raises the number to 8, registers, and certifies that run 7 has ended. Run 7 keeps
          acknowledging.
       3. A switcher that reaches no member opens over run 7's segment. Messages that run 7 acknowledges then are lost.
 
@@ -332,7 +334,7 @@ async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
 
 
 async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId, durable_sequence: int, now_ms: int) -> None:
-    """Write into the member's record that this run ended in order, and note the disk's watermark.
+    """Write into the member's record that this run ended cleanly, and note the disk's watermark.
 
     Args:
         coordinator: The coordinator.
@@ -431,7 +433,7 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> record
 
 
 def describe(record: records_pb2.MemberRecord, member: MemberId, place: Place, run: int) -> None:
-    """Write into a member's record what a member run says of itself, when it starts and when it tells a rebuild.
+    """Write into a member's record what a member run says of itself, when it starts and when it notifies a rebuild.
 
     What else the record has stays: fields of a newer version too.
     """

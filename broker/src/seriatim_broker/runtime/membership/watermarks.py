@@ -1,10 +1,10 @@
 """The watermark of a broker's disk, in the coordinator: how far the disk was durable when its broker noted it last.
 
-The number of a member run does not tell an older copy of a disk that was made within its last run, for example a
+The number of a member run does not report an older copy of a disk that was made within its last run, for example a
 snapshot of the volume. The watermark does: the durable content of such a copy ends below it. So a start compares its
 disk with the watermark, and refuses the copy (ADR 0030).
 
-While the disk is written to, its broker notes the watermark every 10 s, and once more when it stops in order. An idle
+While the disk is written to, its broker notes the watermark every 10 s, and once more when it stops cleanly. An idle
 broker writes nothing, and no acknowledgement waits for a note. What is left: a copy that is younger than the last note
 is not recognised.
 
@@ -58,7 +58,7 @@ class Watermarks:
         """Note how far the disk is, if it was written to since the last note.
 
         Rule `watermark-of-this-run` (I1): only the newest run of a disk notes. Without it: 1. g0-0 is frozen, and a
-        second process starts with a copy of its directory, as its next run. 2. The frozen one goes on, and notes a
+        second process starts with a copy of its directory, as its next run. 2. The frozen one continues, and notes a
         watermark that the copy has not reached. 3. The copy restarts, and is refused, with messages that it alone took.
 
         Raises:

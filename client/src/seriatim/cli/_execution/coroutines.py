@@ -81,7 +81,7 @@ async def live_line(settings: Settings, text: Callable[[], str]) -> AsyncIterato
     console = settings.notes
 
     def line() -> Text:
-        # The terminal echoes Ctrl-C as two characters behind the line. In a full line they would begin a new one.
+        # The terminal echoes Ctrl-C as two characters after the line. In a full line they would begin a new one.
         drawn = Text(text(), no_wrap=True)
         drawn.truncate(console.width - len("^C"), overflow="ellipsis")
         return drawn

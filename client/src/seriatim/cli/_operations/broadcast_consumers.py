@@ -1,4 +1,4 @@
-"""Broadcast groups for people: each consumer has a position `group/consumer`. `seriatim group` shows them together."""
+"""Broadcast groups for humans: each consumer has a position `group/consumer`. `seriatim group` shows them together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seriatim import Admin, GroupDescription
 
 SHOWN_MAX: Final = 100
-"""At most so many consumers of a broadcast group are described."""
+"""Maximum number of consumers of a broadcast group that are described."""
 
 
 class Found(NamedTuple):

@@ -118,7 +118,7 @@ class RangePrinter:
             start = starts[row.partition]
             if start > row.offset and not options.follow and isinstance(options.start.at, int):
                 raise BadRequestError(
-                    f"the range begins at {format_offset(start)}, behind its end at {format_offset(row.offset)}"
+                    f"the range begins at {format_offset(start)}, after its end at {format_offset(row.offset)}"
                 )
             if await self._print(row.partition, start, max(start, row.offset)):
                 return True
@@ -177,7 +177,7 @@ class RangePrinter:
         for row in ends:
             if row.blocked and not self._settings.as_json:
                 echo(
-                    f"# partition {row.partition}: messages behind {format_offset(row.offset)} cannot be read until "
+                    f"# partition {row.partition}: messages after {format_offset(row.offset)} cannot be read until "
                     f"that segment is settled, see `seriatim chain show {self._options.topic} {row.partition}`",
                     err=True,
                 )

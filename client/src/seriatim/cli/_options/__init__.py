@@ -1,4 +1,4 @@
-"""What people write on the command line: the forms of values, and options that several commands have.
+"""What users write on the command line: the forms of values, and options that several commands have.
 
 Nothing here asks a broker, or knows a command.
 

@@ -1,4 +1,4 @@
-"""Reads durations and sizes that people write, and shows them in the same form.
+"""Reads durations and sizes that users write, and shows them in the same form.
 
 90s  12h  7d  1d12h  "2 weeks"  forever          1048576  500MB  10GiB  10Gi  none
 """
@@ -106,7 +106,7 @@ DURATION: Final = WrittenType("DURATION", int, _read_duration)
 
 
 def size_type(least: int) -> WrittenType[int]:
-    """The type of options that take a size, in bytes: at least so many."""
+    """The type of options that take a size, in bytes: at least this many."""
 
     def read(text: str) -> int:
         found = parse_size(text)

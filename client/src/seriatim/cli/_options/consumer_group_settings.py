@@ -99,7 +99,7 @@ class SettingsOptions:
             raise click.UsageError(AT_MOST_ONCE_HAS_NO_RETRY)
         if exhausted not in ("block", base.exhausted) and self.attempts is None and not attempts:
             raise click.UsageError(
-                f"--when-exhausted {exhausted.replace('_', '-')} needs --attempts: after so many failed attempts it "
+                f"--when-exhausted {exhausted.replace('_', '-')} needs --attempts: after this many failed attempts it "
                 "counts. With --attempts 0 only a handler that raises GiveUp brings it about"
             )
         topic = self.dead_letter_topic or (base.dead_letter_topic if exhausted == "dead_letter" else "")
@@ -161,8 +161,8 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
         click.option(
             "--when-exhausted",
             type=WordType(_EXHAUSTED),
-            help="After the last attempt: try for ever, park the key until a person releases it, or send the message "
-            "to the dead-letter topic. [default in a new group: block]",
+            help="After the last attempt: try for ever, park the key until an administrator releases it, or send the "
+            "message to the dead-letter topic. [default in a new group: block]",
         ),
         click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. [default: TOPIC.GROUP.dead]"),
         click.option(

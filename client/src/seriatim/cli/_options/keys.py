@@ -10,7 +10,7 @@ from seriatim_api.key_names import NO_KEY, key_from_text, key_to_text, name_from
 from seriatim.cli._options.written import WrittenType
 
 NAMED_MAX: Final = 20
-"""A question names at most so many keys."""
+"""Maximum number of keys that a question names."""
 
 KEY: Final = WrittenType("key", bytes, key_from_text)
 """A key; commands get its bytes."""

@@ -1,4 +1,4 @@
-"""Reads places in a partition that people write: an offset, an end, a time, or how long ago.
+"""Reads places in a partition that users write: an offset, an end, a time, or how long ago.
 
 earliest  latest  3:1200  -15m  "2h ago"  2026-11-22T10:00  2026-11-22T10:00Z  2026-11-22
 """
@@ -29,7 +29,7 @@ HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A place that a person wrote: one of the ends, an offset, or a time.
+    """A place that an administrator wrote: one of the ends, an offset, or a time.
 
     Attributes:
         text: The text that was written.
@@ -65,7 +65,7 @@ def parse(text: str, now: datetime) -> Written:
     """Read a place.
 
     Args:
-        text: The text that a person wrote.
+        text: The text that an administrator wrote.
         now: The time of this machine, with its zone.
 
     Raises:

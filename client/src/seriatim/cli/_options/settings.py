@@ -52,9 +52,9 @@ class Settings:
 
     Attributes:
         bootstrap: Addresses of brokers, `host:port`. It is enough if one of them answers.
-        as_json: Whether to print JSON for programs instead of text for people.
+        as_json: Whether to print JSON for programs instead of human-readable text.
         tls: The files for TLS; None: plain text.
-        origin: If no option named the addresses and no local cluster was found: where the command looked, for people.
+        origin: If no option named the addresses and no local cluster was found: where the command looked, for humans.
     """
 
     bootstrap: tuple[str, ...]
@@ -64,7 +64,8 @@ class Settings:
 
     @property
     def console(self) -> Console:
-        """The console for output to people. It has no colours if stdout is not a terminal, or if NO_COLOR is set."""
+        """The console for output to administrators. It has no colours if stdout is not a terminal, or if NO_COLOR is
+        set."""
         from seriatim_api.terminal.consoles import (
             SafeConsole,
         )  # imported here because that takes longer than most commands
@@ -91,7 +92,7 @@ class Settings:
             click.echo(line.rstrip())  # made safe by the console
 
     def say(self, text: str) -> None:
-        """Print a line for people, as it is."""
+        """Print a line for humans, as it is."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def emit(self, value: object) -> None:
@@ -99,7 +100,7 @@ class Settings:
         echo(safe_json(value))
 
     def tell(self, fields: object, text: str) -> None:
-        """Print what was done: a JSON value, or a line for people."""
+        """Print what was done: a JSON value, or a line for humans."""
         if self.as_json:
             self.emit(fields)
         else:

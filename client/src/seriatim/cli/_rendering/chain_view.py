@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CARD_WIDTH: Final = 18
 ARROW_WIDTH: Final = 2
 ROWS_DEFAULT: Final = 2
-"""Rows of cards that are drawn by default. People mostly look for the newest segments."""
+"""Rows of cards that are drawn by default. Users mostly look for the newest segments."""
 
 _INNER: Final = CARD_WIDTH - 4
 _STYLES: Final = {"OPEN": "bold green", "SEALED": "blue", "UNSETTLED": "bold yellow", "LOST": "bold red"}

@@ -22,7 +22,7 @@ RATE_WINDOW_S: Final = 1.0
 """Seconds over which the live line counts its present rate."""
 
 WAIT_SHOWN_S: Final = 1.0
-"""If a partition acknowledges nothing for so many seconds, the live line says so."""
+"""If a partition acknowledges nothing for this many seconds, the live line says so."""
 
 
 class Latencies:
@@ -168,7 +168,7 @@ class SendMeter:
 
 
 def describe(summary: Summary) -> str:
-    """The summary as two lines for people."""
+    """The summary as two lines for humans."""
     bad = f", {summary.failed:,} failed" * bool(summary.failed)
     bad += f", {summary.unknown:,} unknown" * bool(summary.unknown)
     unsettled = summary.sent - summary.ok - summary.failed - summary.unknown

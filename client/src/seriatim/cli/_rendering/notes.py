@@ -28,11 +28,11 @@ class Note:
     Attributes:
         kind: What happened: `active` (the consumer begins, or takes over), `standby`, `crossed` (into a segment), `gap`
             or `revoked`. Or what was done to the consumer group: `rewind`, `skip`, `pause`, `resume`, or `moved`, if
-            it begins anew for another reason.
+            it starts over for another reason.
         partition: The partition's number in the topic.
         offset: The offset at which it happens; None if there is none.
         end_offset: For a gap, the first offset after it. The JSON form does not have it.
-        text: More words for people; may be empty.
+        text: More words for humans; may be empty.
     """
 
     kind: Literal["active", "standby", "crossed", "gap", "revoked", "rewind", "skip", "pause", "resume", "moved"]
@@ -43,7 +43,7 @@ class Note:
 
 
 class Notes:
-    """Makes notes for people from the consumer's callbacks.
+    """Makes notes for humans from the consumer's callbacks.
 
     While a consumer group crosses to the next segment, a partition has no grant. So a note says that the grant was
     taken away only if there is none for `CEASED_S` (0.5 s).
@@ -60,7 +60,7 @@ class Notes:
         self._on_note(Note("gap", gap.partition, gap.offset, gap.end_offset, gap.reason + count))
 
     def assignment(self, assignment: Assignment) -> None:
-        """Note that the delivery of a partition begins, goes on in the next segment, or ceases."""
+        """Note that the delivery of a partition begins, continues in the next segment, or ceases."""
         partition, (segment, _) = assignment.partition, split_offset(assignment.offset)
         ceased = self._ceased.pop(partition, None)
         if ceased is not None:
@@ -90,7 +90,7 @@ class Notes:
 
 
 def print_note(settings: Settings, note: Note) -> None:
-    """Print a note on stderr: a line for people, or a JSON object with `--output json`."""
+    """Print a note on stderr: a line for humans, or a JSON object with `--output json`."""
     if settings.as_json:
         offset = None if note.offset is None else format_offset(note.offset)
         fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
@@ -100,7 +100,7 @@ def print_note(settings: Settings, note: Note) -> None:
 
 
 def describe_note(note: Note) -> str:
-    """A note as a line for people."""
+    """A note as a line for humans."""
     where = "" if note.offset is None else f" at {format_offset(note.offset)}"
     more = f": {note.text}" if note.text else ""
     until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"
@@ -110,10 +110,10 @@ def describe_note(note: Note) -> str:
         "crossed": f"crossed into the segment{where}{more}",
         "gap": f"gap{where.replace(' at', ' from')}{until}{more}",
         "revoked": f"not active any more{more}",
-        "rewind": f"the group was rewound, and goes on{where}",
-        "skip": f"the group skipped messages, and goes on{where}",
+        "rewind": f"the group was rewound, and continues{where}",
+        "skip": f"the group skipped messages, and continues{where}",
         "pause": "the group is paused",
         "resume": "the group is resumed",
-        "moved": f"the group begins anew{where}",
+        "moved": f"the group starts over{where}",
     }
     return f"partition {note.partition}: {words[note.kind]}"

@@ -71,7 +71,7 @@ def data_field(data: bytes) -> str | dict[str, str]:
 
 
 def offset_field(offset: int | None) -> str | None:
-    """An offset for JSON: `segment:index`, the form that commands show to people and accept."""
+    """An offset for JSON: `segment:index`, the form that commands show to administrators and accept."""
     return None if offset is None else format_offset(offset)
 
 
@@ -82,7 +82,7 @@ def pick(value: object, *names: str) -> dict[str, Any]:
 
 
 def shown_offset(offset: int | None, unknown: str = "-") -> str:
-    """An offset for people; `unknown` if there is none."""
+    """An offset for humans; `unknown` if there is none."""
     return unknown if offset is None else format_offset(offset)
 
 
@@ -90,8 +90,8 @@ def draw(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], **options
     """A table.
 
     Args:
-        columns: The title of each column. `>` before it: its values are on the right. `~` behind it: if the terminal is
-            too narrow, its values go on in the next line and are not cut.
+        columns: The title of each column. `>` before it: its values are on the right. `~` after it: if the terminal is
+            too narrow, its values continue in the next line and are not cut.
         rows: The values of each line.
         options: Of `rich.table.Table`.
     """
@@ -128,6 +128,6 @@ def disk_line(broker: str, state: str) -> str:
             "has reached its reserve: it takes no new messages. Add disks or broker groups, or delete topics that are "
             "not needed"
         ),
-        "hangs": "completes no write: the other members go on without it. Look at the disk",
+        "hangs": "completes no write: the other members continue without it. Look at the disk",
     }
     return f"the disk of {broker} {told.get(state, state)}"

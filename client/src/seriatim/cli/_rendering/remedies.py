@@ -1,4 +1,4 @@
-"""Advice for people about errors, by number. It is not part of the contract; the catalogue is `seriatim_api.errors`."""
+"""Advice for humans about errors, by number. It is not part of the contract; the catalogue is `seriatim_api.errors`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMEDIES: Final = {
     122: "`seriatim topic describe NAME` shows how many partitions the topic has",
     123: "`seriatim group list TOPIC` shows the groups; a first consumer, or `seriatim group create`, makes one",
     124: "`seriatim group describe TOPIC GROUP` shows the group's mode; a consumer names it with --mode",
-    200: "another producer has taken over this producer's id. That producer goes on, and this one cannot",
+    200: "another producer has taken over this producer's id. That producer continues, and this one cannot",
     400: "the broker is busy: send more slowly, or with a smaller window",
     401: "the broker's disk has reached its reserve: add disks or broker groups, or delete topics that are not needed",
     501: "another consumer of the group is active; this one can be a standby (`seriatim group describe TOPIC GROUP`)",

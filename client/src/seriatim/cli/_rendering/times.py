@@ -1,4 +1,4 @@
-"""Times and durations as text for people."""
+"""Times and durations as human-readable text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The certificate authority of a cluster, and the certificates that it issues.
 
-An authority that the operator makes has name constraints: it can sign only names of this cluster's brokers. So a person
-who steals its key can pretend to be these brokers, but no other server, to peers that trust the authority.
+An authority that the operator makes has name constraints: it can sign only names of this cluster's brokers. So an
+administrator who steals its key can pretend to be these brokers, but no other server, to peers that trust the
+authority.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DEFAULT_DOMAIN: Final = "cluster.local"
 """The DNS domain of a Kubernetes cluster, unless its administrator chose another (the kubelet's `clusterDomain`)."""
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""How far a peer's clock may be behind while the peer still accepts a new certificate."""
+"""How far a peer's clock may be after while the peer still accepts a new certificate."""
 
 _COMMON_NAME_SIZE_MAX: Final = 64
 """The limit of X.520. The library refuses a longer name."""
@@ -54,7 +55,7 @@ class LeafRequest:
     """A wanted certificate.
 
     Attributes:
-        common_name: A name for people. TLS checks only the names below.
+        common_name: A name for humans. TLS checks only the names below.
         purpose: Decides the extended key usage.
         uri: The identity of the holder as a URI, so that rights can depend on the certificate.
         life: The time from now to its end. It ends no later than the authority.
@@ -212,7 +213,7 @@ def new_authority(
         any_name: No name constraints: clients outside reach brokers by hosts that are not known yet.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    # With the date in the name, people and libraries can distinguish an authority from its successor.
+    # With the date in the name, administrators and libraries can distinguish an authority from its successor.
     name = _common_name(f"{cluster} authority {now:%Y-%m-%dT%H%M%SZ}")
     builder = (
         _builder(name, key.public_key(), now)

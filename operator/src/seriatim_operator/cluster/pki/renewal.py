@@ -1,7 +1,7 @@
 """Plans when certificates are renewed, and how an authority is replaced while all peers trust each other all the time.
 
 The Secrets have all the state. The replacement of an authority has three states, and the content of the Secrets alone
-decides which one it is. So an operator that ends between two writes goes on where it was:
+decides which one it is. So an operator that ends between two writes continues where it was:
 
     1. trust    the new authority is not in every bundle: every bundle becomes old + new; leaves stay as they are
     2. reissue  every bundle has had it for the settle time: the new one issues all leaves; bundles stay old + new
@@ -46,11 +46,11 @@ away."""
 
 
 LAST_YEAR: Final = timedelta(days=365)
-"""The operator replaces its own authority by itself when it ends in less than this time. A person could have done it
-for more than two years then."""
+"""The operator replaces its own authority by itself when it ends in less than this time. An administrator could have
+done it for more than two years then."""
 
 HOLD_MAX: Final = timedelta(days=30)
-"""For so long at most a replacement waits for a time that a person gave."""
+"""For at most this long a replacement waits for a time that an administrator gave."""
 
 
 class RenewalReason(enum.StrEnum):
@@ -106,7 +106,7 @@ def renewal_due_at(certificate: x509.Certificate) -> datetime:
 
 
 def authority_is_due(authority: Authority, now: datetime) -> bool:
-    """Whether a person should replace the operator's own authority."""
+    """Whether an administrator should replace the operator's own authority."""
     return now >= renewal_due_at(authority.certificate)
 
 
@@ -118,7 +118,7 @@ def authority_ends(authority: Authority, now: datetime) -> bool:
 def needs_renewal(
     certificate: x509.Certificate, now: datetime, wanted_sans: Iterable[str], authority: x509.Certificate | None = None
 ) -> RenewalReason | None:
-    """Why a leaf must be issued anew; None if it need not.
+    """Why a leaf must be issued again; None if it need not.
 
     Args:
         certificate: The leaf.
@@ -217,7 +217,7 @@ class _Leaf:
             self.bundle = load_bundle(data)
             self._problem = None
         except PkiError:
-            # A damaged Secret is written anew, like a deleted one.
+            # A damaged Secret is rewritten, like a deleted one.
             self.identity = None
             self._problem = RenewalReason.DAMAGED
 

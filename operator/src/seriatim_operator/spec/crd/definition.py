@@ -14,7 +14,7 @@ from .schema import Schema, structural_schema
 
 SCHEMA_HASH: Final = "seriatim.dev/schema-hash"
 """An annotation of a definition. If an operator finds another value than its own, it reports `DefinitionOutdated` and
-goes on."""
+continues."""
 
 SIZE_BYTES_MAX: Final = 100_000
 """`kubectl apply` keeps a copy of the definition in an annotation, which has at most 262,144 bytes. This limit is far
